@@ -1,0 +1,27 @@
+"""Back-propagation as the solution of a bi-diagonal system, and so a scan."""
+
+from parscan_bp import cells as cells
+from parscan_bp import operators as operators
+from parscan_bp.autodiff import scan as scan
+from parscan_bp.explain import explain as explain
+from parscan_bp.solvers import Associative as Associative
+from parscan_bp.solvers import Blelloch as Blelloch
+from parscan_bp.solvers import Chunked as Chunked
+from parscan_bp.solvers import Sweep as Sweep
+from parscan_bp.solvers import solve as solve
+from parscan_bp.system import Ragged as Ragged
+from parscan_bp.system import Uniform as Uniform
+
+__all__ = [
+    "Associative",
+    "Blelloch",
+    "Chunked",
+    "Ragged",
+    "Sweep",
+    "Uniform",
+    "cells",
+    "explain",
+    "operators",
+    "scan",
+    "solve",
+]

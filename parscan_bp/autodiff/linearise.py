@@ -1,0 +1,270 @@
+"""From a step to its transposed Jacobian: matrix-free, by columns, given, or analytic.
+
+A *linearisation* answers three questions about a stretch of steps: what vector the
+carry becomes (`pack`, `unpack`), what operator acts on it (`adjoint_operator`,
+`tangent_operator`), and what the parameters and inputs receive (`pullback`). It never
+sees a solver.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.autodiff.body import Body, over_steps
+from parscan_bp.operators import Dense, Diagonal, MatrixFree, Operator
+from parscan_bp.trees import CarryLayout
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The values at which a stretch of steps is linearised; all but ``consts`` stacked.
+
+    Attributes:
+      consts: loop-invariant values of the body.
+      carry: the carry that enters each step.
+      x: the input of each step.
+      new_carry: the carry that leaves each step.
+      extra: values that a given Jacobian closes over, loop-invariant.
+    """
+
+    consts: Sequence[Array]
+    carry: Sequence[Array]
+    x: Sequence[Array]
+    new_carry: Sequence[Array]
+    extra: Sequence[Array] = ()
+
+
+class Linearisation(abc.ABC):
+    """How the Jacobian of a body with respect to its carry is obtained."""
+
+    body: Body
+
+    def pack(self, leaves: Sequence[Array], *, cotangent: bool) -> PyTree:
+        """Float carry leaves as the vector that the operators act on."""
+        return list(leaves)
+
+    def unpack(self, vector: PyTree, *, cotangent: bool) -> list[Array]:
+        """The inverse of `pack`."""
+        return vector
+
+    @abc.abstractmethod
+    def adjoint_operator(self, steps: Steps) -> Operator:
+        """The stack of transposed Jacobians A_t."""
+
+    def tangent_operator(self, steps: Steps) -> Operator:
+        """The stack of Jacobians."""
+        return self.adjoint_operator(steps).transpose()
+
+    def pullback(
+        self,
+        steps: Steps,
+        new_carry_cts: Sequence[Array],
+        y_cts: Sequence[Array],
+        active: Active,
+    ) -> tuple[list[Array], list[Array]]:
+        """Cotangents of the active consts (summed) and of the active inputs (stacked).
+
+        One batched vector-Jacobian product over the stretch: with every lambda known, the
+        parameter gradients (BPPSA eq. 2) have no dependency along it.
+        """
+
+        def outputs(consts, xs):
+            return jax.vmap(
+                lambda c, x, xs: self._float_outputs(
+                    active.insert_consts(steps.consts, consts), c, active.insert_x(x, xs), active
+                ),
+            )(list(steps.carry), list(steps.x), xs)
+
+        consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
+        _, vjp = jax.vjp(outputs, consts, xs)
+        return vjp((list(new_carry_cts), list(y_cts)))
+
+    def _float_outputs(self, consts, carry, x, active):
+        new, y = self.body(consts, carry, x)
+        return [new[k] for k in self.body.float_carry], [y[j] for j in active.y]
+
+
+@dataclasses.dataclass(frozen=True)
+class Active:
+    """Which consts, inputs and outputs take part in differentiation, by position."""
+
+    consts: tuple[int, ...]
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+
+    def of_consts(self, values: Sequence[Any]) -> list[Any]:
+        return [values[k] for k in self.consts]
+
+    def of_x(self, values: Sequence[Any]) -> list[Any]:
+        return [values[k] for k in self.x]
+
+    def insert_consts(self, values: Sequence[Any], active: Sequence[Any]) -> list[Any]:
+        return replace_at(values, self.consts, active)
+
+    def insert_x(self, values: Sequence[Any], active: Sequence[Any]) -> list[Any]:
+        return replace_at(values, self.x, active)
+
+
+def replace_at(values: Sequence[Any], index: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    """``values`` with the entries at ``index`` replaced."""
+    out = list(values)
+    for k, v in zip(index, new, strict=True):
+        out[k] = v
+    return out
+
+
+@dataclasses.dataclass(frozen=True)
+class ByProducts(Linearisation):
+    """Matrix-free: the linear map of each step as JAX's linearisation gives it.
+
+    The elementwise derivatives of a stretch are evaluated as one batch; what is left for
+    the sequential loop is their product with a vector.
+    """
+
+    body: Body
+
+    def adjoint_operator(self, steps):
+        return self.tangent_operator(steps).transpose()
+
+    def tangent_operator(self, steps):
+        body = self.body
+        static, n_carry = body.float_carry, len(steps.carry)
+
+        def linearise(fixed, varying):
+            carry, x = varying[:n_carry], varying[n_carry:]
+
+            def new_carry(floats):
+                new, _ = body(fixed, replace_at(carry, static, floats), x)
+                return [new[k] for k in static]
+
+            return jax.linearize(new_carry, [carry[k] for k in static])[1]
+
+        linear, stacked = over_steps(linearise, list(steps.consts), [*steps.carry, *steps.x])
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in body.carry_avals]
+        return MatrixFree(linear, stacked, [shapes[k] for k in static])
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined(Linearisation):
+    """Base of the linearisations whose operators act on one joined vector.
+
+    Attributes:
+      body: the scan body.
+      layout: how carry leaves are joined.
+    """
+
+    body: Body
+    layout: CarryLayout
+
+    def pack(self, leaves, *, cotangent):
+        return self.layout.join(leaves, cotangent=cotangent)
+
+    def unpack(self, vector, *, cotangent):
+        return self.layout.split(vector, cotangent=cotangent)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByColumns(Joined):
+    """An explicit Jacobian from one tangent per column that the structure leaves.
+
+    A step over (B, H) arrays with independent rows takes H tangents, not B*H; an
+    elementwise step takes one.
+
+    Attributes:
+      diagonal: whether the step is known to be elementwise.
+    """
+
+    diagonal: bool = False
+
+    def adjoint_operator(self, steps):
+        rows = over_steps(self._rows, list(steps.consts), [*steps.carry, *steps.x])[0]
+        return Diagonal(rows) if self.diagonal else Dense(rows)
+
+    def _rows(self, consts, varying):
+        """A_t = J^T: row i holds the derivatives of every output by input i."""
+        body, n_carry = self.body, self.body.num_carry
+        carry, x = varying[:n_carry], varying[n_carry:]
+
+        def new_carry(floats):
+            new, _ = body(consts, replace_at(carry, body.float_carry, floats), x)
+            return [new[k] for k in body.float_carry]
+
+        _, push = jax.linearize(new_carry, [carry[k] for k in body.float_carry])
+
+        def column(direction):
+            tangent = jnp.broadcast_to(direction, (*self.layout.batch_shape, direction.size))
+            return self.layout.join(
+                push(self.layout.split(tangent, cotangent=False)), cotangent=False
+            )
+
+        size = sum(self.layout.features)
+        if self.diagonal:
+            return column(jnp.ones(size, self.layout.dtype))
+        columns = jax.vmap(column)(jnp.eye(size, dtype=self.layout.dtype))
+        return jnp.moveaxis(columns, 0, -2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given(Joined):
+    """A Jacobian that the caller states.
+
+    Attributes:
+      jacobian: ``(extra, carry leaves, x leaves, new carry leaves) -> Operator`` for one
+        step, acting on the joined carry.
+    """
+
+    jacobian: Callable[..., Operator]
+
+    def adjoint_operator(self, steps):
+        n, m = len(steps.carry), len(steps.x)
+
+        def one(extra, v):
+            return self.jacobian(extra, v[:n], v[n : n + m], v[n + m :])
+
+        varying = [*steps.carry, *steps.x, *steps.new_carry]
+        return over_steps(one, list(steps.extra), varying)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Analytic(Joined):
+    """A recurrent cell that brings its own Jacobian and pullback.
+
+    Attributes:
+      cell: see `parscan_bp.cells.Cell`.
+      const_of: for each leaf of the cell's parameters, its position among the consts of
+        the body, or ``None`` where the body does not use it.
+      trees: pytree structures of the parameters, the carry and the input.
+    """
+
+    cell: Any
+    const_of: tuple[int | None, ...]
+    trees: tuple[Any, Any, Any]
+
+    def _values(self, steps):
+        params, carry, x = self.trees
+        leaves = [None if k is None else steps.consts[k] for k in self.const_of]
+        return (
+            jax.tree.unflatten(params, leaves),
+            jax.tree.unflatten(carry, steps.carry),
+            jax.tree.unflatten(x, steps.x),
+            jax.tree.unflatten(carry, steps.new_carry),
+        )
+
+    def adjoint_operator(self, steps):
+        return self.cell.jacobian(*self._values(steps))
+
+    def pullback(self, steps, new_carry_cts, y_cts, active):
+        if active.y:  # a y of its own: not one of the cells that state their pullback
+            return super().pullback(steps, new_carry_cts, y_cts, active)
+        cts = jax.tree.unflatten(self.trees[1], list(new_carry_cts))
+        params, x = self.cell.pullback(*self._values(steps), cts)
+        leaves = jax.tree.leaves(params)
+        by_const = {k: leaf for k, leaf in zip(self.const_of, leaves, strict=True)}
+        return [by_const[k] for k in active.consts], active.of_x(jax.tree.leaves(x))

@@ -1,0 +1,214 @@
+"""What will be done with a scan: its body, its structure, its linearisation, its solver."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+from parscan_bp.autodiff.body import Body
+from parscan_bp.autodiff.linearise import Analytic, ByColumns, ByProducts, Given, Linearisation
+from parscan_bp.autodiff.rule import ScanRule
+from parscan_bp.autodiff.stage import Staged
+from parscan_bp.cells import Cell
+from parscan_bp.operators import Operator
+from parscan_bp.solvers import Choice, Facts, Solver, TreeSolver, choose
+from parscan_bp.structure import CarryStructure, find_structure, unsupported
+from parscan_bp.trees import CarryLayout
+from parscan_bp.types import PyTree
+
+JACOBIANS = ("auto", "dense", "diagonal")
+"""Names that ``jacobian=`` takes, besides a function."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """A decided scan.
+
+    Attributes:
+      staged: the traced call.
+      body: its body.
+      choice: the solver, or ``None`` for `lax.scan` itself, and why.
+      structure: what was found about the Jacobian, where it was looked for.
+      rule: the differentiation rule, ``None`` for `lax.scan` itself.
+      facts: what the choice was made from.
+      extra: values that a given Jacobian closes over.
+    """
+
+    staged: Staged
+    body: Body
+    choice: Choice
+    structure: CarryStructure | None
+    rule: ScanRule | None
+    facts: Facts | None = None
+    extra: Sequence[Any] = ()
+
+    def __call__(self, args: Sequence[Any]) -> PyTree:
+        """Runs the scan; only with a rule."""
+        assert self.rule is not None
+        extra = [jax.lax.stop_gradient(v) for v in self.extra]
+        return self.staged.run(args, lambda values: self.rule(values, extra))
+
+
+def make_plan(
+    staged: Staged,
+    f: Callable | Cell,
+    trees: tuple[Any, Any, Any],
+    args: Sequence[Any],
+    *,
+    solver: Solver | None,
+    jacobian: str | Callable,
+) -> Plan:
+    """Decides how the derivatives of a traced scan are computed.
+
+    Args:
+      staged: the traced call.
+      f: the step function, or the cell whose parameters lead ``args``.
+      trees: pytree structures of the cell's parameters, the carry and the inputs.
+      args: flat arguments of the call.
+      solver: a named solver, or ``None``.
+      jacobian: a name of `JACOBIANS`, or a function.
+
+    Raises:
+      NotImplementedError: if a named solver cannot take the body.
+      ValueError: if a given Jacobian does not fit the carry.
+    """
+    params = staged.equation.params
+    body = Body(params["jaxpr"], params["num_consts"], params["num_carry"])
+    if not body.float_carry or params["length"] == 0:
+        why = "no step carries a derivative: there is nothing to solve"
+        return Plan(staged, body, Choice(None, why), None, None)
+    reasons = unsupported(body.jaxpr)
+    if callable(jacobian):
+        reasons = [r for r in reasons if r.primitive != "custom_vjp_call"]
+    if reasons:
+        if solver is not None:
+            raise NotImplementedError(
+                f"solver={solver!r}: the step contains {reasons[0].primitive}: "
+                f"{reasons[0].message}; solver=None runs such a step through jax.lax.scan"
+            )
+        why = f"the step contains {reasons[0].primitive}: {reasons[0].message}"
+        return Plan(staged, body, Choice(None, why), None, None)
+    structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
+    linear, extra = _linearisation(body, structure, staged, f, trees, args, solver, jacobian)
+    facts = _facts(body, structure, linear, params["length"])
+    choice = Choice(solver, "named by the caller") if solver is not None else choose(facts)
+    if choice.solver is None:
+        return Plan(staged, body, choice, structure, None, facts)
+    rule = ScanRule(staged.equation, linear, choice.solver)
+    return Plan(staged, body, choice, structure, rule, facts, extra)
+
+
+def _linearisation(
+    body, structure, staged, f, trees, args, solver, jacobian
+) -> tuple[Linearisation, Sequence[Any]]:
+    shapes = tuple(body.carry_avals[k].shape for k in body.float_carry)
+    dtypes = tuple(body.carry_avals[k].dtype for k in body.float_carry)
+    if isinstance(f, Cell) and jacobian == "auto":
+        batch = tuple(tuple(range(len(s) - 1)) for s in shapes)
+        layout = CarryLayout(shapes, dtypes, batch, _all_complex(dtypes))
+        return Analytic(body, layout, f, _const_positions(staged, trees[0]), trees), ()
+    if callable(jacobian):
+        return _given(body, shapes, dtypes, trees, jacobian)
+    if jacobian == "auto" and not isinstance(solver, TreeSolver):
+        return ByProducts(body), ()
+    diagonal = jacobian == "diagonal" or (jacobian == "auto" and structure.diagonal)
+    keep = _all_complex(dtypes) and is_holomorphic(body)
+    diagonal = diagonal and (keep or not any(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes))
+    layout = CarryLayout(shapes, dtypes, structure.batch_axes, keep)
+    return ByColumns(body, layout, diagonal), ()
+
+
+def _all_complex(dtypes) -> bool:
+    return all(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes)
+
+
+def _const_positions(staged: Staged, params_tree) -> tuple[int | None, ...]:
+    """For each leaf of the cell's parameters, the const of the scan that it is."""
+    count = staged.equation.params["num_consts"]
+    position = {v: k for k, v in enumerate(staged.equation.invars[:count])}
+    leading = staged.outer.invars[: params_tree.num_leaves]
+    return tuple(position.get(v) for v in leading)
+
+
+def _given(body, shapes, dtypes, trees, jacobian):
+    """A caller's function as a linearisation, its closed-over values made explicit."""
+    _, carry_tree, x_tree = trees
+    if carry_tree.num_leaves != body.num_carry:
+        raise ValueError(
+            "jacobian: the step never changes some leaf of the carry, so it has no Jacobian; "
+            "close over that leaf instead of carrying it"
+        )
+
+    def struct(avals):
+        return [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+
+    carry = jax.tree.unflatten(carry_tree, struct(body.carry_avals))
+    x = jax.tree.unflatten(x_tree, struct(body.x_avals))
+    closed, shape = jax.make_jaxpr(jacobian, return_shape=True)(carry, x, carry)
+    if not isinstance(shape, Operator):
+        raise TypeError(
+            f"jacobian: the function returned {type(shape).__name__}; an operator of "
+            "parscan_bp.operators is wanted, such as Dense(matrix) or Diagonal(vector)"
+        )
+    rank = len(shape.stack_shape)
+    layout = CarryLayout(shapes, dtypes, tuple(tuple(range(rank)) for _ in shapes), False)
+    size = sum(layout.features) if all(len(s) >= rank for s in shapes) else None
+    if size is None or tuple(shape.shape) != (size, size):
+        raise ValueError(
+            f"jacobian: the operator is {shape.shape[0]}x{shape.shape[1]} with batch axes "
+            f"{shape.stack_shape}; for carry leaves of shapes {shapes} the transposed Jacobian "
+            f"with those batch axes is {size}x{size}"
+        )
+    tree = jax.tree.structure(shape)
+
+    def call(extra, carry, x, new_carry):
+        run = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, list(extra)))
+        return jax.tree.unflatten(tree, run(*carry, *x, *new_carry))
+
+    return Given(body, layout, call), tuple(closed.consts)
+
+
+def is_holomorphic(body: Body) -> bool:
+    """Whether the new carry is built from the carry by complex-differentiable operations only.
+
+    Conservative: an operation that is not known to be holomorphic counts as not.
+    """
+    needed = {v for v in body.jaxpr.jaxpr.outvars[: body.num_carry] if not isinstance(v, Literal)}
+    for eqn in reversed(body.jaxpr.jaxpr.eqns):
+        if not needed.intersection(eqn.outvars):
+            continue
+        needed.update(v for v in eqn.invars if not isinstance(v, Literal))
+        kinds = [jnp.issubdtype(v.aval.dtype, jnp.complexfloating) for v in eqn.invars]
+        if any(kinds) and eqn.primitive.name not in _HOLOMORPHIC:
+            return False
+    return True
+
+
+_HOLOMORPHIC = frozenset(
+    "add sub mul div neg exp log sin cos tan sinh cosh tanh integer_pow dot_general "
+    "broadcast_in_dim reshape squeeze transpose concatenate slice reduce_sum copy rev".split()
+)
+
+
+def _facts(body, structure, linear, length) -> Facts:
+    avals = [body.carry_avals[k] for k in body.float_carry]
+    layout = CarryLayout(
+        tuple(a.shape for a in avals), tuple(a.dtype for a in avals), structure.batch_axes, False
+    )
+    kind = "analytic" if isinstance(linear, Analytic | Given) else "matrix-free"
+    return Facts(
+        platform=jax.default_backend(),
+        length=length,
+        batch=functools.reduce(lambda a, b: a * b, layout.batch_shape, 1),
+        features=sum(layout.features),
+        itemsize=layout.dtype.itemsize,
+        structure=structure.kind,
+        linearisation=kind,
+        equations=len(body.jaxpr.jaxpr.eqns),
+    )

@@ -1,0 +1,222 @@
+"""The differentiation rule of the scan: one linear solve, for every order and mode.
+
+The rule is a `jax.custom_jvp`. Its tangent is one `lax.custom_linear_solve` on the
+*augmented* system, whose unknowns are the input tangents together with what they cause:
+
+    (dp, dc_0, dx, d, dc_n, dy)  with rows
+    dp = b_p,  dc_0 = b_c,  dx = b_x,
+    d_t - J_t d_{t-1} - f_p dp - f_x dx_t = b_d,
+    dc_n - d_n = b_n,
+    dy_t - h_c d_{t-1} - h_p dp - h_x dx_t = b_y.
+
+Forward-mode is its solution for a right-hand side that holds input tangents only.
+Reverse-mode is the solution of the transposed system, so one traversal yields the
+carry cotangents and, chunk by chunk, the parameter gradients. Derivatives of any order
+follow from the matrix-vector product above, which is written once and is plain JAX.
+The Jacobian is formed inside the two solves and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero, zero_from_primal
+
+from parscan_bp.autodiff.linearise import Active, Linearisation
+from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
+from parscan_bp.autodiff.trajectory import before, run_with_trajectory
+from parscan_bp.solvers.base import Solver
+from parscan_bp.trees import add
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScanRule:
+    """A traced scan with its derivatives. Functions are made once, so that JAX caches them.
+
+    Attributes:
+      equation: the traced `lax.scan`, bound as it is for the values.
+      linearisation: how the step's Jacobian is obtained.
+      solver: what solves the bi-diagonal system.
+    """
+
+    equation: Any
+    linearisation: Linearisation
+    solver: Solver
+
+    @property
+    def body(self):
+        return self.linearisation.body
+
+    def __call__(self, args: Sequence[Array], extra: Sequence[Array]) -> list[Array]:
+        """The outputs of the scan for ``args = [*consts, *init, *xs]``."""
+        return self._values(list(args), list(extra))
+
+    @functools.cached_property
+    def _values(self):
+        """(carry, ys): exactly the equation that `lax.scan` makes."""
+
+        @jax.custom_jvp
+        def values(args, extra):
+            return self.equation.primitive.bind(*args, **self.equation.params)
+
+        def jvp(primals, tangents):
+            outs, after = self._with_trajectory(*primals)
+            return outs, self._tangents(primals, tangents, outs, after)[0]
+
+        values.defjvp(jvp, symbolic_zeros=True)
+        return values
+
+    @functools.cached_property
+    def _with_trajectory(self):
+        """(carry, ys) and the carry after every step, which derivatives need."""
+        params, body = self.equation.params, self.body
+
+        @jax.custom_jvp
+        def values(args, extra):
+            consts, init, xs = self._split(args)
+            how = {k: params[k] for k in ("length", "reverse", "unroll")}
+            carry, ys, after = run_with_trajectory(body, consts, init, xs, **how)
+            return [*carry, *ys], after
+
+        def jvp(primals, tangents):
+            outs, after = values(*primals)
+            return (outs, after), self._tangents(primals, tangents, outs, after)
+
+        values.defjvp(jvp, symbolic_zeros=True)
+        return values
+
+    def _split(self, args):
+        a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
+        return list(args[:a]), list(args[a:b]), list(args[b:])
+
+    def _tangents(self, primals, tangents, outs, after):
+        body = self.body
+        args, extra = primals
+        consts, init, xs = self._split(args)
+        t_consts, t_init, t_xs = self._split(tangents[0])
+
+        def moving(ts):
+            return tuple(k for k, t in enumerate(ts) if not isinstance(t, SymbolicZero))
+
+        active = Active(moving(t_consts), moving(t_xs), body.float_y)
+        residuals = (consts, init, xs, after, extra)
+        known = [
+            *active.of_consts(t_consts),
+            *(t for t in t_init if not isinstance(t, SymbolicZero)),
+            *active.of_x(t_xs),
+        ]
+        start = [
+            tied_zeros(known, init[k]) if isinstance(t_init[k], SymbolicZero) else t_init[k]
+            for k in body.float_carry
+        ]
+        d, last, dy = self.solve(active)(
+            residuals, active.of_consts(t_consts), start, active.of_x(t_xs), known
+        )
+        carry_t, after_t = dict(zip(body.float_carry, last)), dict(zip(body.float_carry, d))
+        y_t = dict(zip(body.float_y, dy))
+        y_t.update({j: after_t[k] for j, k in body.forwarded.items() if k in after_t})
+        n = body.num_carry
+        out_t = [
+            (carry_t.get(k) if k < n else y_t.get(k - n)) for k in range(len(outs))
+        ]
+        return _fill(outs, out_t), _fill(after, [after_t.get(k) for k in range(n)])
+
+    @functools.lru_cache(maxsize=None)  # noqa: B019 - lives as long as the rule
+    def solve(self, active: Active):
+        """The augmented solve for one choice of active inputs."""
+        primal, body = self._primal, self.body
+
+        @jax.jit
+        def matvec(residuals, u):
+            consts, init, xs, d, last, dy = u
+            scan = primal(residuals)
+            steps = scan.steps(0, scan.length)
+            call, at = scan.outputs(steps, active)
+            entering = before(init, d, 0, scan.length, reverse=scan.reverse)
+            pushed, ys = jax.jvp(call, at, (consts, entering, xs))[1]
+            end = 0 if scan.reverse else -1
+            return (
+                consts,
+                init,
+                xs,
+                [a - b for a, b in zip(d, pushed, strict=True)],
+                [a - b[end] for a, b in zip(last, d, strict=True)],
+                [a - b for a, b in zip(dy, ys, strict=True)],
+            )
+
+        @jax.jit
+        def forward(residuals, b):
+            consts, init, xs, d, last, dy = b
+            system = Tangent(primal(residuals), active, consts, xs, d)
+            linear = self.linearisation
+            state, _, (d, ys) = self.solver.run(system, linear.pack(init, cotangent=False))
+            end = linear.unpack(state, cotangent=False)
+            return consts, init, xs, d, add(last, end), add(dy, ys)
+
+        @jax.jit
+        def backward(residuals, cts):
+            consts, init, xs, d, last, dy = cts
+            system = Adjoint(primal(residuals), active, d, dy)
+            linear = self.linearisation
+            state, summed, (stacked, lambdas) = self.solver.run(
+                system, linear.pack(last, cotangent=True)
+            )
+            start = linear.unpack(state, cotangent=True)
+            return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
+
+        def tangents(residuals, consts, init, xs, known):
+            _, _, _, after, _ = residuals
+            length = self.equation.params["length"]
+            d = [tied_zeros(known, after[k]) for k in body.float_carry]
+            last = [tied_zeros(known, after[k], drop=1) for k in body.float_carry]
+            ys = [tied_zeros(known, body.y_avals[j], add=(length,)) for j in active.y]
+            u = lax.custom_linear_solve(
+                functools.partial(matvec, residuals),
+                (consts, init, xs, d, last, ys),
+                lambda _, b: forward(residuals, b),
+                lambda _, b: backward(residuals, b),
+            )
+            return u[3:]
+
+        return tangents
+
+    def _primal(self, residuals) -> Primal:
+        consts, init, xs, after, extra = residuals
+        params = self.equation.params
+        return Primal(
+            self.linearisation, consts, init, xs, after, extra, params["length"], params["reverse"]
+        )
+
+
+def _fill(values, tangents):
+    """Tangents with symbolic zeros where a value has none."""
+    return [
+        zero_from_primal(v, symbolic_zeros=True) if t is None else t
+        for v, t in zip(values, tangents, strict=True)
+    ]
+
+
+def tied_zeros(known: Sequence[Array], like, *, drop: int = 0, add: tuple[int, ...] = ()) -> Array:
+    """Zeros of ``like``'s type that depend linearly on ``known``.
+
+    `custom_linear_solve` can be transposed only if every leaf of its right-hand side is
+    linear in the tangents. An empty slice of one of them, padded with zeros, is linear,
+    and its transpose costs nothing.
+    """
+    shape = (*add, *like.shape[drop:])
+    dtype = like.dtype
+    source = jnp.ravel(known[0])[:0]
+    if jnp.iscomplexobj(source) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        source = source.real
+    empty = source.astype(dtype).reshape((0, *shape[1:]))
+    padding = [(shape[0] if shape else 1, 0, 0)] + [(0, 0, 0)] * (len(shape) - 1)
+    return lax.pad(empty, jnp.zeros((), dtype), padding).reshape(shape)
+
+

@@ -1,0 +1,140 @@
+"""`scan`: the contract of `jax.lax.scan`, derivatives by a solver."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+
+from parscan_bp.autodiff.plan import JACOBIANS, Plan, make_plan
+from parscan_bp.autodiff.stage import stage
+from parscan_bp.cells import Cell
+from parscan_bp.solvers import Solver, TreeSolver
+from parscan_bp.types import PyTree
+
+
+def scan(
+    f: Callable,
+    init: PyTree,
+    xs: PyTree = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    *,
+    solver: Solver | None = None,
+    jacobian: str | Callable = "auto",
+    memory_limit: int | None = None,
+) -> tuple[PyTree, PyTree]:
+    """`jax.lax.scan` with derivatives by the solution of a bi-diagonal system.
+
+    Values are those of `jax.lax.scan`: the same traced loop is run. Its derivatives, of
+    every order and mode, come from
+
+        lambda_{t-1} = g_{t-1} + J_t^T lambda_t        (BPPSA eq. 3)
+
+    solved by ``solver``, and from batched products for parameters and inputs. The carries
+    are stored, and nothing else (not twice where they are outputs already); wrap the scan
+    in `jax.checkpoint` to store nothing.
+
+    Args:
+      f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell
+        of `parscan_bp.cells` is linearised by the cell's own Jacobian.
+      init, xs, length, reverse, unroll: as in `jax.lax.scan`.
+      solver: a solver, or ``None`` to choose by structure, sizes and platform. A step that
+        the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
+        then runs through `jax.lax.scan` itself.
+      jacobian: "auto", "dense" or "diagonal" for Jacobians by automatic differentiation, or
+        a function ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian
+        of one step, on the carry's leaves joined along their features, leading axes being
+        batch axes.
+      memory_limit: bytes that a solver which forms Jacobians may use; replaces the
+        solver's own limit.
+
+    Returns:
+      ``(carry, ys)`` as `jax.lax.scan`.
+
+    Raises:
+      TypeError, ValueError: as `jax.lax.scan`; or for an option that is not known.
+      NotImplementedError: if a named solver cannot take the step.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> step = lambda h, x: (jnp.tanh(0.5 * h + x), h)
+      >>> jax.grad(lambda xs: pb.scan(step, 0.0, xs)[0])(jnp.zeros(3)).tolist()
+      [0.25, 0.5, 1.0]
+    """
+    solver = checked_solver(solver, jacobian, memory_limit)
+    try:
+        plan, args = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian)
+    except (TypeError, ValueError):
+        # A mistake in the call is reported by lax.scan, in its own words.
+        lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
+        raise
+    if plan is None or plan.rule is None:
+        return lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
+    return plan(args)
+
+
+def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
+    """The solver under the call's memory limit, the options of the call being valid."""
+    if solver is not None and not isinstance(solver, Solver):
+        raise TypeError(
+            f"solver: got {solver!r}; None, Sweep(), Chunked(), Blelloch() or Associative() "
+            "is wanted"
+        )
+    if not callable(jacobian) and jacobian not in JACOBIANS:
+        names = ", ".join(map(repr, JACOBIANS))
+        raise ValueError(f"jacobian: got {jacobian!r}; {names} or a function is wanted")
+    if memory_limit is None:
+        return solver
+    if not isinstance(memory_limit, int) or memory_limit < 1:
+        raise ValueError(f"memory_limit: got {memory_limit!r}; a positive number of bytes is wanted")
+    return solver.with_memory_limit(memory_limit) if isinstance(solver, TreeSolver) else solver
+
+
+def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
+    """The cell and parameters of ``functools.partial(cell, params)``."""
+    if isinstance(f, functools.partial) and isinstance(f.func, Cell):
+        if len(f.args) == 1 and not f.keywords:
+            return f.func, f.args[0]
+    return None, None
+
+
+def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Plan | None, list]:
+    """The plan of a call and its flat arguments; from the cache where the step came before."""
+    cell, params = _as_cell(f)
+    args, tree = jax.tree.flatten((params, init, xs))
+    key = (tree, tuple(map(jax.typeof, args)), length, reverse, unroll, solver, jacobian, *_config())
+    cache = _plans_of(cell if cell is not None else f)
+    if cache is not None and key in cache:
+        return cache[key], args
+    staged = stage(cell or f, params, init, xs, length, reverse, unroll)
+    if staged is None:
+        return None, args
+    trees = tuple(map(jax.tree.structure, (params, init, xs)))
+    plan = make_plan(staged, cell or f, trees, args, solver=solver, jacobian=jacobian)
+    held = (*staged.consts, *plan.extra)
+    if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in held):
+        cache[key] = plan
+    return plan, args
+
+
+_PLANS: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+
+
+def _plans_of(f) -> dict | None:
+    """The plans made for a step function, as long as it lives; ``None`` if it cannot be a key."""
+    try:
+        return _PLANS.setdefault(f, {})
+    except TypeError:
+        return None
+
+
+def _config() -> tuple:
+    """Settings of JAX that a traced step depends on."""
+    c = jax.config
+    return c.jax_enable_x64, c.jax_default_matmul_precision, c.jax_numpy_dtype_promotion

@@ -1,0 +1,96 @@
+"""Tracing a `lax.scan` call: the body as a jaxpr, its mistakes reported by JAX itself.
+
+The call is traced by `jax.lax.scan`, not by a copy of its front end. Promotion of weak
+types, hoisting of closed-over values, loop-invariant carries, every check and every
+error message are therefore those of the installed version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """A traced `lax.scan` call.
+
+    Attributes:
+      outer: jaxpr of the call: a few equations (promotions), one of which is the scan.
+      index: position of the scan among the equations.
+      consts: values that the outer jaxpr closes over.
+      out_tree: pytree structure of ``(carry, ys)``.
+    """
+
+    outer: Jaxpr
+    index: int
+    consts: Sequence[Any]
+    out_tree: Any
+
+    @property
+    def equation(self) -> JaxprEqn:
+        return self.outer.eqns[self.index]
+
+    @property
+    def body(self) -> ClosedJaxpr:
+        """(consts, carry, x) -> (carry, y), flat."""
+        return self.equation.params["jaxpr"]
+
+    def run(self, args: Sequence[Array], scan: Callable[[list[Array]], Sequence[Array]]) -> PyTree:
+        """Evaluates the call with ``scan`` in place of the scan equation."""
+        env: dict[Any, Any] = {}
+
+        def read(v):
+            return v.val if isinstance(v, Literal) else env[v]
+
+        env.update(zip(self.outer.constvars, self.consts, strict=True))
+        env.update(zip(self.outer.invars, args, strict=True))
+        for k, eqn in enumerate(self.outer.eqns):
+            values = [read(v) for v in eqn.invars]
+            if k == self.index:
+                out = scan(values)
+            else:
+                subfuns, params = eqn.primitive.get_bind_params(eqn.params)
+                out = eqn.primitive.bind(*subfuns, *values, **params)
+                out = out if eqn.primitive.multiple_results else [out]
+            env.update(zip(eqn.outvars, out, strict=True))
+        return jax.tree.unflatten(self.out_tree, [read(v) for v in self.outer.outvars])
+
+
+def stage(
+    f: Callable,
+    params: PyTree,
+    init: PyTree,
+    xs: PyTree,
+    length: int | None,
+    reverse: bool,
+    unroll: int | bool,
+) -> Staged | None:
+    """Traces ``lax.scan(step, init, xs, ...)``; ``None`` if no scan is left.
+
+    The step is ``f``, or ``partial(f, params)`` where ``params`` is not ``None``: then the
+    leaves of ``params`` are the first inputs of the traced call.
+
+    Raises:
+      TypeError, ValueError: as `jax.lax.scan` for the same arguments.
+    """
+
+    def call(params, init, xs):
+        step = f if params is None else functools.partial(f, params)
+        return lax.scan(step, init, xs, length=length, reverse=reverse, unroll=unroll)
+
+    # A body run by the Python interpreter has no jaxpr to linearise.
+    with jax.disable_jit(False):
+        closed, out_shape = jax.make_jaxpr(call, return_shape=True)(params, init, xs)
+    scans = [k for k, e in enumerate(closed.jaxpr.eqns) if e.primitive.name == "scan"]
+    if len(scans) != 1:
+        return None
+    return Staged(closed.jaxpr, scans[0], closed.consts, jax.tree.structure(out_shape))

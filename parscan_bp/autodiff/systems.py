@@ -1,0 +1,174 @@
+"""The linearised scan as block bi-diagonal systems, forward and backward.
+
+With carries c_t = f(p, c_{t-1}, x_t) and outputs y_t = h(p, c_{t-1}, x_t), tangents obey
+
+    d_t = J_t d_{t-1} + f_p dp + f_x dx_t + r_t,     dy_t = h_c d_{t-1} + h_p dp + h_x dx_t
+
+and the cotangents lambda_t of c_t and eta_t of y_t
+
+    lambda_{t-1} = gamma_{t-1} + J_t^T lambda_t + h_c^T eta_t,
+    dp = sum_t f_p^T lambda_t + h_p^T eta_t,   dx_t = f_x^T lambda_t + h_x^T eta_t.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.autodiff.linearise import Active, Linearisation, Steps, replace_at
+from parscan_bp.autodiff.trajectory import before
+from parscan_bp.system import Block, System
+from parscan_bp.trees import stretch
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Primal:
+    """The scan that is differentiated: everything needed to linearise any stretch of it."""
+
+    linearisation: Linearisation
+    consts: Sequence[Array]
+    init: Sequence[Array]
+    xs: Sequence[Array]
+    after: Sequence[Array]
+    extra: Sequence[Array]
+    length: int
+    reverse: bool
+
+    def steps(self, start, size) -> Steps:
+        x, after = stretch((list(self.xs), list(self.after)), start, size)
+        carry = before(list(self.init), list(self.after), start, size, reverse=self.reverse)
+        return Steps(self.consts, carry, x, after, self.extra)
+
+    def outputs(self, steps: Steps, active: Active):
+        """The float outputs of a stretch as a function of its active inputs."""
+        body = self.linearisation.body
+
+        def call(consts, carry, xs):
+            def one(c, x, floats, active_x):
+                c = replace_at(c, body.float_carry, floats)
+                new, y = body(
+                    active.insert_consts(steps.consts, consts), c, active.insert_x(x, active_x)
+                )
+                return [new[k] for k in body.float_carry], [y[j] for j in active.y]
+
+            return jax.vmap(one)(list(steps.carry), list(steps.x), carry, xs)
+
+        floats = [steps.carry[k] for k in body.float_carry]
+        return call, (active.of_consts(steps.consts), floats, active.of_x(steps.x))
+
+
+@dataclasses.dataclass(frozen=True)
+class Adjoint(System):
+    """Reverse-mode: solves for lambda, collects parameter and input cotangents.
+
+    Attributes:
+      primal: the scan.
+      active: what is differentiated.
+      carry_cts: gamma, stacked, for each float carry leaf.
+      y_cts: eta, stacked, for each active y.
+    """
+
+    primal: Primal
+    active: Active
+    carry_cts: Sequence[Array]
+    y_cts: Sequence[Array]
+
+    @property
+    def length(self):
+        return self.primal.length
+
+    @property
+    def backward(self):
+        return not self.primal.reverse
+
+    def block(self, start, size):
+        linear = self.primal.linearisation
+        steps = self.primal.steps(start, size)
+        entering = linear.pack(stretch(list(self.carry_cts), start, size), cotangent=True)
+        return Block(linear.adjoint_operator(steps), entering, self._from_outputs(steps, start))
+
+    def _from_outputs(self, steps, start):
+        """h_c^T eta, where an output is more than the new carry."""
+        if not self.active.y:
+            return None
+        size = steps.new_carry[0].shape[0]
+        call, (consts, carry, xs) = self.primal.outputs(steps, self.active)
+        _, vjp = jax.vjp(lambda carry: call(consts, carry, xs)[1], carry)
+        (cts,) = vjp(stretch(list(self.y_cts), start, size))
+        return self.primal.linearisation.pack(cts, cotangent=True)
+
+    def collect(self, start, shown, state):
+        del state
+        linear = self.primal.linearisation
+        lambdas = linear.unpack(shown, cotangent=True)
+        size = lambdas[0].shape[0]
+        etas = stretch(list(self.y_cts), start, size)
+        if self.active.consts or self.active.x:
+            steps = self.primal.steps(start, size)
+            consts, xs = linear.pullback(steps, lambdas, etas, self.active)
+        else:
+            consts, xs = [], []
+        return consts, (xs, lambdas)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tangent(System):
+    """Forward-mode: solves for the carry tangents, collects the output tangents.
+
+    Attributes:
+      primal: the scan.
+      active: what is differentiated.
+      consts: tangents of the active consts.
+      xs: tangents of the active inputs, stacked.
+      carry_residuals: r, stacked, for each float carry leaf.
+    """
+
+    primal: Primal
+    active: Active
+    consts: Sequence[Array]
+    xs: Sequence[Array]
+    carry_residuals: Sequence[Array]
+
+    @property
+    def length(self):
+        return self.primal.length
+
+    @property
+    def backward(self):
+        return self.primal.reverse
+
+    def block(self, start, size):
+        linear = self.primal.linearisation
+        steps = self.primal.steps(start, size)
+        leaving = stretch(list(self.carry_residuals), start, size)
+        if self.active.consts or self.active.x:
+            zero = [jnp.zeros_like(steps.carry[k]) for k in linear.body.float_carry]
+            pushed, _ = self._push(steps, start, zero)
+            leaving = [a + b for a, b in zip(leaving, pushed, strict=True)]
+        operator = linear.tangent_operator(steps)
+        return Block(operator, None, linear.pack(leaving, cotangent=False))
+
+    def collect(self, start, shown, state):
+        linear = self.primal.linearisation
+        entering = linear.unpack(shown, cotangent=False)
+        last = linear.unpack(state, cotangent=False)
+        size = entering[0].shape[0]
+        order = slice(None, -1) if self.backward else slice(1, None)
+
+        def shift(steps, state):
+            parts = [state[None], steps[order]] if self.backward else [steps[order], state[None]]
+            return jnp.concatenate(parts)
+
+        carries = [shift(a, b) for a, b in zip(entering, last, strict=True)]
+        ys = self._push(self.primal.steps(start, size), start, entering)[1] if self.active.y else []
+        return None, (carries, ys)
+
+    def _push(self, steps, start, carry_tangents):
+        size = steps.new_carry[0].shape[0]
+        call, primals = self.primal.outputs(steps, self.active)
+        tangents = (list(self.consts), carry_tangents, stretch(list(self.xs), start, size))
+        return jax.jvp(call, primals, tangents)[1]

@@ -1,0 +1,69 @@
+"""The carries of a scan, as the differentiation rule keeps them: nothing else is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from parscan_bp.autodiff.body import Body
+from parscan_bp.types import Array
+
+
+def run_with_trajectory(
+    body: Body,
+    consts: Sequence[Array],
+    init: Sequence[Array],
+    xs: Sequence[Array],
+    *,
+    length: int,
+    reverse: bool,
+    unroll: int,
+) -> tuple[list[Array], list[Array], list[Array]]:
+    """`lax.scan` of the body that also returns the carry after every step.
+
+    A carry that is an output already (``y_t = x_t``, as in most recurrent cells) is not
+    stored twice.
+
+    Returns:
+      ``(carry, ys, after)``; ``after[k]`` is carry leaf k after each step.
+    """
+    own = [k for k in range(body.num_carry) if k not in body.forwarded.values()]
+
+    def step(carry, x):
+        carry, y = body(consts, carry, x)
+        return carry, (y, [carry[k] for k in own])
+
+    carry, (ys, stored) = lax.scan(
+        step, list(init), list(xs), length=length, reverse=reverse, unroll=unroll
+    )
+    after = dict(zip(own, stored, strict=True))
+    after.update({k: ys[j] for j, k in body.forwarded.items()})
+    return carry, ys, [after[k] for k in range(body.num_carry)]
+
+
+def before(init, after, start, size: int, *, reverse: bool):
+    """The carry that enters each step of a stretch, from the carries after every step."""
+
+    def leaf(first, after):
+        n = after.shape[0]
+        steps = lax.dynamic_slice_in_dim(after, start, size, axis=0)
+        first = jnp.expand_dims(first, 0)
+        if reverse:
+            outer = lax.dynamic_slice_in_dim(after, jnp.minimum(start + size, n - 1), 1, axis=0)
+            outer = _choose(start + size == n, first, outer)
+            return jnp.concatenate([steps[1:], outer])
+        outer = lax.dynamic_slice_in_dim(after, jnp.maximum(start - 1, 0), 1, axis=0)
+        return jnp.concatenate([_choose(start == 0, first, outer), steps[:-1]])
+
+    return jax.tree.map(leaf, init, after)
+
+
+def _choose(condition, yes, no):
+    if isinstance(condition, bool):
+        return yes if condition else no
+    return lax.select(jnp.broadcast_to(condition, yes.shape), yes, no)
+
+

@@ -1,0 +1,69 @@
+"""What a recurrent cell states about itself, and the products that all cells share."""
+
+from __future__ import annotations
+
+import abc
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.operators import Operator
+from parscan_bp.types import Array, PyTree
+
+
+class Cell(abc.ABC):
+    """A recurrent step with an analytic Jacobian.
+
+    ``scan(functools.partial(cell, params), carry, xs)`` uses the Jacobian; a plain closure
+    ``lambda c, x: cell(params, c, x)`` is linearised by automatic differentiation. Arrays
+    are ``(*batch, features)``; every method accepts any leading axes.
+
+    A cell's output is (a leaf of) its new carry, or else `pullback` is not used.
+    """
+
+    @abc.abstractmethod
+    def init(self, key: Array, inputs: int, hidden: int, dtype=jnp.float32) -> PyTree:
+        """Parameters: weights normal with variance 1/fan-in, zero biases."""
+
+    @abc.abstractmethod
+    def initial_carry(self, batch_shape: tuple[int, ...], hidden: int, dtype=jnp.float32) -> PyTree:
+        """A carry of zeros."""
+
+    @abc.abstractmethod
+    def __call__(self, params: PyTree, carry: PyTree, x: Array) -> tuple[PyTree, Array]:
+        """One step: ``(new_carry, y)``."""
+
+    @abc.abstractmethod
+    def jacobian(self, params: PyTree, carry: PyTree, x: Array, new_carry: PyTree) -> Operator:
+        """The transposed Jacobian A_t, on the joined carry ``(*batch, features)``."""
+
+    @abc.abstractmethod
+    def pullback(
+        self, params: PyTree, carry: PyTree, x: Array, new_carry: PyTree, cts: PyTree
+    ) -> tuple[PyTree, Array]:
+        """Cotangents of the parameters, summed over all leading axes, and of the input.
+
+        Args:
+          params: parameters.
+          carry: the carry that entered.
+          x: the input.
+          new_carry: the carry that left.
+          cts: cotangents of ``new_carry``.
+        """
+
+
+def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
+    """Cotangents of w and x in ``x @ w``: one product over all leading axes."""
+    rows = x.reshape(-1, x.shape[-1]), ct.reshape(-1, ct.shape[-1])
+    dw = jax.lax.dot_general(*rows, (((0,), (0,)), ((), ())))
+    return dw.astype(w.dtype), (ct @ w.T).astype(x.dtype)
+
+
+def sum_leading(ct: Array) -> Array:
+    """The sum over all axes but the last: the cotangent of a bias."""
+    return ct.reshape(-1, ct.shape[-1]).sum(0)
+
+
+def normal(key: Array, rows: int, cols: int, dtype) -> Array:
+    """A weight matrix of variance 1/rows."""
+    return jax.random.normal(key, (rows, cols), dtype) / jnp.sqrt(jnp.asarray(rows, dtype))

@@ -1,0 +1,89 @@
+"""The gated recurrent unit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading
+from parscan_bp.operators import Factored
+
+
+@dataclasses.dataclass(frozen=True)
+class GRU(Cell):
+    """The GRU of BPPSA eq. 10, gates in the order r, z, n.
+
+        r = sigma(x W_ir + b_ir + h W_hr + b_hr)
+        z = sigma(x W_iz + b_iz + h W_hz + b_hz)
+        m = h W_hn + b_hn,   n = tanh(x W_in + b_in + r m)
+        h_t = (1 - z) n + z h
+
+    Its transposed Jacobian (appendix E, eq. 11, in factors that are kept apart) is
+
+        A_t = [W_hr W_hz W_hn] [diag(d_r); diag(d_z); diag(d_n r)] + diag(z)
+        d_n = (1 - z)(1 - n^2),   d_r = d_n m r (1 - r),   d_z = (h - n) z (1 - z).
+
+    Args:
+      recurrent_bias: whether b_hr, b_hz and b_hn exist (as in cuDNN and PyTorch). Without
+        them the only biases are those beside the input (as in the original GRU).
+
+    Example:
+      >>> import functools, jax, jax.numpy as jnp, parscan_bp as pb
+      >>> cell = pb.cells.GRU()
+      >>> params = cell.init(jax.random.key(0), inputs=3, hidden=8)
+      >>> h, ys = pb.scan(functools.partial(cell, params), jnp.zeros(8), jnp.ones((10, 3)))
+      >>> ys.shape
+      (10, 8)
+    """
+
+    recurrent_bias: bool = True
+
+    def init(self, key, inputs, hidden, dtype=jnp.float32):
+        ki, kh = jax.random.split(key)
+        params = {
+            "wi": normal(ki, inputs, 3 * hidden, dtype),
+            "wh": normal(kh, hidden, 3 * hidden, dtype),
+            "bi": jnp.zeros(3 * hidden, dtype),
+        }
+        return params | ({"bh": jnp.zeros(3 * hidden, dtype)} if self.recurrent_bias else {})
+
+    def initial_carry(self, batch_shape, hidden, dtype=jnp.float32):
+        return jnp.zeros((*batch_shape, hidden), dtype)
+
+    def _gates(self, params, h, x):
+        i = x @ params["wi"] + params["bi"]
+        hh = h @ params["wh"]
+        if self.recurrent_bias:
+            hh = hh + params["bh"]
+        ir, iz, inn = jnp.split(i, 3, axis=-1)
+        hr, hz, m = jnp.split(hh, 3, axis=-1)
+        r, z = jax.nn.sigmoid(ir + hr), jax.nn.sigmoid(iz + hz)
+        return r, z, jnp.tanh(inn + r * m), m
+
+    def __call__(self, params, carry, x):
+        _, z, n, _ = self._gates(params, carry, x)
+        h = (1 - z) * n + z * carry
+        return h, h
+
+    def _slopes(self, params, h, x):
+        """d_r, d_z, d_n of the docstring, with r and z."""
+        r, z, n, m = self._gates(params, h, x)
+        dn = (1 - z) * (1 - n * n)
+        return dn * m * r * (1 - r), (h - n) * z * (1 - z), dn, r, z
+
+    def jacobian(self, params, carry, x, new_carry):
+        dr, dz, dn, r, z = self._slopes(params, carry, x)
+        gates = jnp.stack([dr, dz, dn * r], axis=-2)[..., None, :]
+        return Factored(params["wh"], gates, z[..., None, None, :])
+
+    def pullback(self, params, carry, x, new_carry, cts):
+        dr, dz, dn, r, _ = self._slopes(params, carry, x)
+        dr, dz, dn = cts * dr, cts * dz, cts * dn
+        di = jnp.concatenate([dr, dz, dn], axis=-1)
+        dh = jnp.concatenate([dr, dz, dn * r], axis=-1)
+        dwi, dx = affine_pullback(x, params["wi"], di)
+        dwh, _ = affine_pullback(carry, params["wh"], dh)
+        grads = {"wi": dwi, "wh": dwh, "bi": sum_leading(di)}
+        return grads | ({"bh": sum_leading(dh)} if self.recurrent_bias else {}), dx

@@ -1,0 +1,88 @@
+"""The long short-term memory cell."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading
+from parscan_bp.operators import Factored
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTM(Cell):
+    """The LSTM, carry (h, c), gates in the order i, f, g, o.
+
+        [a_i a_f a_g a_o] = x W_i + h W_h + b
+        c_t = sigma(a_f) c + sigma(a_i) tanh(a_g),   h_t = sigma(a_o) tanh(c_t)
+
+    A cotangent (lambda_h, lambda_c) first reaches c_t, e = lambda_c + s lambda_h with
+    s = o (1 - tanh(c_t)^2), and then the gates and the old carry:
+
+        u_i = e g i(1-i),  u_f = e c f(1-f),  u_g = e i(1-g^2),
+        u_o = lambda_h tanh(c_t) o(1-o),      A_t (lambda_h, lambda_c) = (W_h u, f e),
+
+    so A_t is W_h times blocks of diagonals (4 gates by 2 states), and one more such block.
+
+    Example:
+      >>> import functools, jax, jax.numpy as jnp, parscan_bp as pb
+      >>> cell = pb.cells.LSTM()
+      >>> params = cell.init(jax.random.key(0), inputs=3, hidden=8)
+      >>> carry = cell.initial_carry((2,), 8)
+      >>> _, ys = pb.scan(functools.partial(cell, params), carry, jnp.ones((10, 2, 3)))
+      >>> ys.shape
+      (10, 2, 8)
+    """
+
+    def init(self, key, inputs, hidden, dtype=jnp.float32):
+        ki, kh = jax.random.split(key)
+        return {
+            "wi": normal(ki, inputs, 4 * hidden, dtype),
+            "wh": normal(kh, hidden, 4 * hidden, dtype),
+            "b": jnp.zeros(4 * hidden, dtype),
+        }
+
+    def initial_carry(self, batch_shape, hidden, dtype=jnp.float32):
+        zero = jnp.zeros((*batch_shape, hidden), dtype)
+        return zero, zero
+
+    def _gates(self, params, h, x):
+        a = x @ params["wi"] + h @ params["wh"] + params["b"]
+        i, f, g, o = jnp.split(a, 4, axis=-1)
+        return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+
+    def __call__(self, params, carry, x):
+        h, c = carry
+        i, f, g, o = self._gates(params, h, x)
+        c = f * c + i * g
+        h = o * jnp.tanh(c)
+        return (h, c), h
+
+    def _slopes(self, params, carry, x, new_carry):
+        """Derivatives of (i, f, g) by e, of o by lambda_h, and s and f."""
+        h, c = carry
+        i, f, g, o = self._gates(params, h, x)
+        t = jnp.tanh(new_carry[1])
+        by_e = (g * i * (1 - i), c * f * (1 - f), i * (1 - g * g))
+        return by_e, t * o * (1 - o), o * (1 - t * t), f
+
+    def jacobian(self, params, carry, x, new_carry):
+        by_e, by_h, s, f = self._slopes(params, carry, x, new_carry)
+        zero = jnp.zeros_like(f)
+        rows = [jnp.stack([s * d, d], axis=-2) for d in by_e]
+        rows.append(jnp.stack([by_h, zero], axis=-2))
+        direct = jnp.stack(
+            [jnp.stack([zero, zero], axis=-2), jnp.stack([s * f, f], axis=-2)], axis=-3
+        )
+        return Factored(params["wh"], jnp.stack(rows, axis=-3), direct)
+
+    def pullback(self, params, carry, x, new_carry, cts):
+        by_e, by_h, s, _ = self._slopes(params, carry, x, new_carry)
+        lambda_h, lambda_c = cts
+        e = lambda_c + s * lambda_h
+        da = jnp.concatenate([*(e * d for d in by_e), lambda_h * by_h], axis=-1)
+        dwi, dx = affine_pullback(x, params["wi"], da)
+        dwh, _ = affine_pullback(carry[0], params["wh"], da)
+        return {"wi": dwi, "wh": dwh, "b": sum_leading(da)}, dx

@@ -1,0 +1,140 @@
+"""What a scan will do, and why, without running it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from parscan_bp.autodiff.plan import Plan
+from parscan_bp.autodiff.scan import checked_solver, plan_of
+from parscan_bp.solvers import Associative, Blelloch, Chunked, Facts, Solver, Sweep
+from parscan_bp.types import PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """The predicted cost of one solver for the bi-diagonal system, Jacobians included.
+
+    Attributes:
+      solver: the solver.
+      steps: operations on the critical path.
+      flops: floating-point operations of all workers.
+      bytes: bytes of the operators alive at once.
+    """
+
+    solver: Solver
+    steps: int
+    flops: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """The decision about a scan; ``str()`` is a table.
+
+    Attributes:
+      choice: the solver as text, "lax.scan" for `jax.lax.scan` itself.
+      reason: why.
+      structure: "diagonal", "block" or "dense"; ``None`` where it was not looked for.
+      batch_axes: for each float leaf of the carry, the axes whose entries are independent.
+      columns: tangents that an explicit Jacobian takes.
+      mixed_by: primitives that couple entries of the carry.
+      stored: what is kept from the forward pass for derivatives.
+      candidates: predicted costs.
+    """
+
+    choice: str
+    reason: str
+    structure: str | None
+    batch_axes: tuple[tuple[int, ...], ...]
+    columns: int
+    mixed_by: tuple[str, ...]
+    stored: str
+    candidates: tuple[Candidate, ...]
+
+    def __str__(self):
+        lines = [f"derivatives by {self.choice}: {self.reason}"]
+        if self.structure is not None:
+            lines.append(
+                f"Jacobian: {self.structure}, {self.columns} columns per batch entry, "
+                f"batch axes {self.batch_axes}, coupled by {', '.join(self.mixed_by) or 'nothing'}"
+            )
+        lines.append(f"stored: {self.stored}")
+        if self.candidates:
+            lines.append(f"{'solver':<14}{'steps':>10}{'flops':>12}{'bytes':>12}")
+        for c in self.candidates:
+            name = type(c.solver).__name__
+            lines.append(f"{name:<14}{c.steps:>10}{c.flops:>12.2e}{c.bytes:>12.2e}")
+        return "\n".join(lines)
+
+
+def explain(
+    f: Callable,
+    init: PyTree,
+    xs: PyTree = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    *,
+    solver: Solver | None = None,
+    jacobian: str | Callable = "auto",
+    memory_limit: int | None = None,
+) -> Explanation:
+    """What `scan` with the same arguments would do: chosen by structure, sizes and platform.
+
+    Args:
+      f, init, xs, length, reverse, unroll, solver, jacobian, memory_limit: as in `scan`.
+        Arrays may be `jax.ShapeDtypeStruct`.
+
+    Returns:
+      The decision with its reason, and for every solver the predicted steps, flops and
+      bytes of the bi-diagonal solve (BPPSA eqs. 6 and 7 times the cost of a product). Under
+      an outer `jax.vmap` the mapped axis is not seen.
+
+    Raises:
+      As `scan`.
+
+    Example:
+      >>> import jax.numpy as jnp, parscan_bp as pb
+      >>> step = lambda h, x: (jnp.tanh(0.5 * h + x), h)
+      >>> pb.explain(step, jnp.zeros(3), jnp.zeros((8, 3))).structure
+      'diagonal'
+    """
+    solver = checked_solver(solver, jacobian, memory_limit)
+    plan, _ = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian)
+    if plan is None:
+        return Explanation("lax.scan", "no loop is left to trace", None, (), 0, (), "nothing", ())
+    return _explanation(plan)
+
+
+def _explanation(plan: Plan) -> Explanation:
+    s = plan.structure
+    own = plan.body.num_carry - len(set(plan.body.forwarded.values()))
+    stored = "what lax.scan stores"
+    if plan.rule is not None:
+        stored = f"the carries: {own} of {plan.body.num_carry} leaves beside the outputs"
+    return Explanation(
+        choice=str(plan.choice),
+        reason=plan.choice.reason,
+        structure=None if s is None else s.kind,
+        batch_axes=() if s is None else s.batch_axes,
+        columns=0 if plan.facts is None else plan.facts.columns,
+        mixed_by=() if s is None else s.mixed_by,
+        stored=stored,
+        candidates=() if plan.facts is None else _candidates(plan.facts),
+    )
+
+
+def _candidates(facts: Facts) -> tuple[Candidate, ...]:
+    """Each solver's operations times the flops and bytes of one, for the whole batch."""
+    h, b = facts.features, facts.batch
+    diagonal = facts.structure == "diagonal"
+    vector = b * (2 * h if diagonal else 2 * h * h)
+    matrix = b * (h if diagonal else 2 * h**3)
+    operator = b * facts.itemsize * (h if diagonal else h * h)
+    found = []
+    for solver in (Sweep(), Chunked(), Blelloch(), Associative()):
+        c = solver.complexity(facts.length)
+        flops = c.vector_products * vector + c.matrix_products * matrix
+        found.append(Candidate(solver, c.steps, flops, c.operators * operator))
+    return tuple(found)

@@ -1,0 +1,27 @@
+"""Solvers of block bi-diagonal systems."""
+
+from parscan_bp.solvers.associative import Associative as Associative
+from parscan_bp.solvers.auto import Choice as Choice
+from parscan_bp.solvers.auto import Facts as Facts
+from parscan_bp.solvers.auto import choose as choose
+from parscan_bp.solvers.base import Complexity as Complexity
+from parscan_bp.solvers.base import Solver as Solver
+from parscan_bp.solvers.base import TreeSolver as TreeSolver
+from parscan_bp.solvers.blelloch import Blelloch as Blelloch
+from parscan_bp.solvers.chunked import Chunked as Chunked
+from parscan_bp.solvers.solve import solve as solve
+from parscan_bp.solvers.sweep import Sweep as Sweep
+
+__all__ = [
+    "Associative",
+    "Blelloch",
+    "Choice",
+    "Chunked",
+    "Complexity",
+    "Facts",
+    "Solver",
+    "Sweep",
+    "TreeSolver",
+    "choose",
+    "solve",
+]

@@ -1,0 +1,244 @@
+"""The solver interface, what each solver can take, and what it costs.
+
+A solver is a frozen configuration. It sees a `System` and nothing else: never a layer,
+a model or a differentiation rule.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from parscan_bp.operators import (
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Factored,
+    Identity,
+    MatrixFree,
+    Operator,
+    Product,
+    Scaled,
+)
+from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
+from parscan_bp.trees import add, nbytes, stretch, write_stretch
+from parscan_bp.types import Array, PyTree
+
+EXPLICIT = (Dense, Diagonal, BlockDiagonal, Identity, Scaled)
+"""Structures closed under composition: what a tree multiplies."""
+KEPT_APART = (Factored, Product)
+"""Structures that become their join, `Dense`, before a tree."""
+
+DEFAULT_MEMORY_LIMIT = 4 * 2**30
+"""Bytes that a solver which forms Jacobians may use when ``memory_limit`` is not given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Complexity:
+    """What solving n steps takes, in the unit-cost model of BPPSA section 3.6.
+
+    Attributes:
+      steps: operations on the critical path with unlimited workers (S in eq. 6).
+      matrix_products: matrix-matrix products by all workers.
+      vector_products: matrix-vector products by all workers (with
+        ``matrix_products``, W in eq. 7).
+      operators: Jacobians and their products alive at once.
+    """
+
+    steps: int
+    matrix_products: int
+    vector_products: int
+    operators: int
+
+
+class Solver(abc.ABC):
+    """Solves a block bi-diagonal system. Concrete solvers are frozen dataclasses.
+
+    Attributes:
+      uniform: structures that it takes in a uniform system.
+      ragged: structures that it takes in a ragged one.
+    """
+
+    uniform: ClassVar[tuple[type[Operator], ...]]
+    ragged: ClassVar[tuple[type[Operator], ...]] = ()
+
+    @abc.abstractmethod
+    def run(self, system: System, state: PyTree) -> tuple[PyTree, PyTree, PyTree]:
+        """Traverses a uniform system from ``state``.
+
+        Returns:
+          ``(state, summed, stacked)``: the state that leaves the last traversed step,
+          and the contributions of `System.collect`, summed and stacked.
+        """
+
+    @abc.abstractmethod
+    def complexity(self, n: int) -> Complexity:
+        """Operations that `run` executes on n steps."""
+
+    def run_ragged(self, system: Ragged) -> list[Array]:
+        """lambda_0..lambda_n of a ragged system."""
+        raise NotImplementedError(
+            f"{type(self).__name__} takes uniform systems only; for operators of different "
+            "shapes use Sweep() or Blelloch()"
+        )
+
+    def check(self, structure: type[Operator], *, ragged: bool = False) -> None:
+        """Raises `NotImplementedError` unless the combination is legal."""
+        legal = self.ragged if ragged else self.uniform
+        if structure not in legal:
+            kind = "ragged" if ragged else "uniform"
+            names = ", ".join(c.__name__ for c in legal) or "none"
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot take a {kind} system of {structure.__name__} "
+                f"operators; it takes: {names}. Sweep() takes every structure"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeSolver(Solver):
+    """Base of the solvers that form every Jacobian and multiply them in a tree.
+
+    Args:
+      memory_limit: bytes that the Jacobians and their products may take; a system that
+        needs more is refused before anything runs.
+      collect_chunk: steps per chunk when contributions are collected afterwards;
+        ``None`` chooses by size.
+    """
+
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    collect_chunk: int | None = None
+
+    uniform = EXPLICIT + KEPT_APART
+
+    def __post_init__(self):
+        check_positive("memory_limit", self.memory_limit)
+        if self.collect_chunk is not None:
+            check_positive("collect_chunk", self.collect_chunk)
+
+    def with_memory_limit(self, limit: int) -> TreeSolver:
+        """The same solver under another limit."""
+        return dataclasses.replace(self, memory_limit=limit)
+
+    @abc.abstractmethod
+    def states(self, operator: Operator, leaving: Array, state: Array) -> tuple[Array, Array]:
+        """The state that enters each step, in traversal order, and the last that leaves.
+
+        Args:
+          operator: explicit stack M in traversal order.
+          leaving: vectors b with ``state <- M state + b``, stacked.
+          state: the state before the first traversed step.
+        """
+
+    def run(self, system, state):
+        n = system.length
+        shape = block_shape(system, n)
+        self.check(type(shape.operator))
+        self._check_memory(n, shape)
+        block = system.block(0, n)
+        operator = explicit(block.operator)
+        b = block.leaving
+        if block.entering is not None:
+            pushed = operator.matvec(block.entering)
+            b = pushed if b is None else b + pushed
+        if b is None:
+            b = jnp.zeros((n, *state.shape), state.dtype)
+        if system.backward:
+            operator, b = jax.tree.map(lambda a: a[::-1], (stacked(operator, n), b))
+        else:
+            operator = stacked(operator, n)
+        shown, last = self.states(operator, b, state)
+        if system.backward:
+            shown = shown[::-1]
+        shown = add(block.entering, shown)
+        summed, out = _collect_in_chunks(system, shown, last, self.collect_chunk)
+        return last, summed, out
+
+    def _check_memory(self, n: int, shape: Block) -> None:
+        one = jax.eval_shape(lambda op: explicit(op), shape.operator)
+        need = nbytes(one) * max(1, -(-self.complexity(n).operators // max(n, 1)))
+        if need > self.memory_limit:
+            raise ValueError(
+                f"memory_limit: {type(self).__name__} needs about {need:,} bytes for {n} Jacobians "
+                f"({type(shape.operator).__name__}, {one.shape[0]}x{one.shape[1]}) and their "
+                f"products, more than the limit of {self.memory_limit:,}; raise memory_limit= or "
+                "use Sweep()"
+            )
+
+
+def explicit(operator: Operator) -> Operator:
+    """The operator in a structure that is closed under composition."""
+    if isinstance(operator, KEPT_APART):
+        return Dense(operator.as_dense())
+    return operator
+
+
+def stacked(operator: Operator, n: int) -> Operator:
+    """The operator with every leaf given its scanned axis (a tree slices all leaves)."""
+    return operator.broadcast(n)
+
+
+def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | None):
+    """`System.collect` over all steps, a chunk at a time, with the shown vectors known."""
+    n = system.length
+    size = min(chunk or default_chunk(n, nbytes(shown)), n)
+
+    def visit(carry, start, size):
+        summed, out = carry
+        # The state that leaves a stretch is the one that enters the step after it.
+        at = start - 1 if system.backward else start + size
+        beyond = at < 0 if system.backward else at >= n
+        state = jnp.where(beyond, last, shown[jnp.clip(at, 0, n - 1)])
+        more, part = system.collect(start, stretch(shown, start, size), state)
+        return add(summed, more), write_stretch(out, part, start)
+
+    carry = accumulators(system, jax.eval_shape(lambda: shown[:size]), last)
+    return in_chunks(n, size, system.backward, visit, carry)
+
+
+def accumulators(system: System, shown: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
+    """Zeros for the summed and stacked contributions of `System.collect`."""
+    summed, out = jax.eval_shape(lambda v, s: system.collect(0, v, s), shown, state)
+    out = jax.tree.map(lambda s: jax.ShapeDtypeStruct((system.length, *s.shape[1:]), s.dtype), out)
+    return zeros_of_shape(summed), zeros_of_shape(out)
+
+
+def in_chunks(n: int, size: int, backward: bool, visit, carry):
+    """Folds ``visit(carry, start, size)`` over the stretches of n steps, in traversal order.
+
+    All stretches but the last traversed have ``size`` steps; compiled size does not
+    depend on n.
+    """
+    whole, rest = divmod(n, size)
+    first = rest if backward else 0
+
+    def step(k, carry):
+        index = whole - 1 - k if backward else k
+        return visit(carry, first + index * size, size)
+
+    if whole == 1:
+        carry = visit(carry, first, size)
+    elif whole:
+        carry = lax.fori_loop(0, whole, step, carry)
+    if rest:
+        carry = visit(carry, 0 if backward else whole * size, rest)
+    return carry
+
+
+def default_chunk(n: int, total_bytes: int, target: int = 2**20) -> int:
+    """Steps whose vectors take about ``target`` bytes, in chunks of nearly equal size."""
+    per_step = max(1, total_bytes // max(n, 1))
+    count = max(1, round(n * per_step / target))
+    return max(1, n // count)
+
+
+def check_positive(name: str, value: int) -> None:
+    """Raises unless ``value`` is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}: got {value!r}; a positive int is wanted")
+    if value < 1:
+        raise ValueError(f"{name}: got {value}; at least 1 is wanted")

@@ -1,0 +1,209 @@
+"""Block bi-diagonal systems: what every solver solves.
+
+With transposed Jacobians A_t = (d x_t / d x_{t-1})^T, t = 1..n, and the direct
+cotangents g_t, t = 0..n, back-propagation is the upper block bi-diagonal system
+
+    lambda_n = g_n,    lambda_{t-1} = g_{t-1} + A_t lambda_t          (BPPSA eq. 3)
+
+(Naumov, "Parallel complexity of forward and backward propagation", eq. 14, as
+``R lambda = g``). Its transpose, the lower system, is forward-mode.
+
+A solver sees the system as steps that it *traverses*. The step at position t turns
+the state that enters it into the state that leaves it, and shows one vector on the way:
+
+    shown_t = entering_t + state,     state <- M_t shown_t + leaving_t
+
+For the upper system M_t = A_t, the traversal runs from the last step to the first, and
+shown_t is lambda_t: each step needs its own A_t only, so nothing is shifted and no copy
+is made. For the lower system M_t is the Jacobian, and shown_t is the tangent that
+enters step t.
+
+Sources: Wang, Bai, Pekhimenko, "BPPSA: Scaling back-propagation by parallel scan
+algorithm", MLSys 2020, sections 2 and 3.1; M. Naumov, 2017, section 3.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parscan_bp.operators import Operator
+from parscan_bp.trees import stretch
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A stretch of steps, made explicit.
+
+    Attributes:
+      operator: the stack of maps M_t, scanned axis leading.
+      entering: added to the state before M_t, stacked; ``None`` means zero.
+      leaving: added after M_t, stacked; ``None`` means zero.
+    """
+
+    operator: Operator
+    entering: PyTree = None
+    leaving: PyTree = None
+
+
+class System(abc.ABC):
+    """A linearised chain of ``length`` equal steps, made explicit a stretch at a time."""
+
+    length: int
+    """Number of steps."""
+    backward: bool
+    """Whether the traversal runs from position ``length - 1`` down to 0."""
+
+    @abc.abstractmethod
+    def block(self, start: int | Array, size: int) -> Block:
+        """The steps ``start .. start + size``; ``start`` may be traced."""
+
+    @abc.abstractmethod
+    def collect(self, start: int | Array, shown: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
+        """What a stretch contributes once its shown vectors are known.
+
+        Args:
+          start: first position of the stretch.
+          shown: the shown vectors, stacked.
+          state: the state that leaves the stretch.
+
+        Returns:
+          ``(summed, stacked)``: one part that is summed over all steps (parameter
+          cotangents), one that has an entry per step (input cotangents).
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(System):
+    """A system whose operators are already in memory, all of one shape.
+
+    ``lambda[t] = g[t] + A[t] lambda[t + 1]`` for t = n-1..0 and ``lambda[n] = g[n]``,
+    where ``A[t]`` is the transposed Jacobian of step t+1.
+
+    Args:
+      operators: stack of n operators; the scanned axis leads, batch axes follow.
+      g: cotangents of shape ``(n + 1, *batch, features)``.
+
+    Raises:
+      ValueError: if the stack has no scanned axis, is not square, or ``g`` does not
+        have one entry more than the stack.
+
+    Example:
+      >>> import jax.numpy as jnp, parscan_bp as pb
+      >>> from parscan_bp.operators import Diagonal
+      >>> system = pb.Uniform(Diagonal(jnp.full((3, 2), 0.5)), jnp.ones((4, 2)))
+      >>> pb.solve(system, solver=pb.Sweep())[0].tolist()
+      [1.875, 1.875]
+    """
+
+    operators: Operator
+    g: Array
+    backward = True
+
+    def __post_init__(self):
+        rows, cols = self.operators.shape
+        if rows != cols:
+            raise ValueError(
+                f"operators: a uniform system needs square operators, got {rows}x{cols}; "
+                "use Ragged for layers of different sizes"
+            )
+        n = self.operators.length
+        if n is None:
+            raise ValueError(
+                "operators: every leaf is shared, so the number of steps is unknown; "
+                "give at least one leaf a leading scanned axis"
+            )
+        if self.g.ndim < 2 or self.g.shape[0] != n + 1 or self.g.shape[-1] != cols:
+            raise ValueError(
+                f"g: got shape {self.g.shape}; {n} operators of {rows}x{cols} need "
+                f"({n + 1}, *batch, {cols}): one cotangent for every x_0..x_{n}"
+            )
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        return self.g.shape[0] - 1
+
+    def block(self, start, size):
+        return Block(self.operators.slice(start, size), stretch(self.g, start + 1, size))
+
+    def collect(self, start, shown, state):
+        return None, shown
+
+    def as_dense(self) -> np.ndarray:
+        """R of ``R lambda = g`` as a matrix of order (n+1) * features, without batch axes."""
+        a = np.asarray(self.operators.as_dense())
+        if a.ndim != 3:
+            raise ValueError(f"as_dense: operators have batch axes, {a.shape}; index them first")
+        return _bidiagonal(list(np.broadcast_to(a, (self.length, *a.shape[1:]))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """A system whose operators have different shapes: layers of different sizes.
+
+    ``lambda[t] = g[t] + A[t] lambda[t + 1]`` as for `Uniform`, with ``A[t]`` of shape
+    ``(size of x_t, size of x_{t+1})``.
+
+    Args:
+      operators: n operators without scanned axis; batch axes may lead.
+      g: n + 1 cotangents, ``g[t]`` of shape ``(*batch, size of x_t)``.
+
+    Raises:
+      ValueError: naming the first place where the sizes do not fit.
+    """
+
+    operators: Sequence[Operator]
+    g: Sequence[Array]
+
+    def __post_init__(self):
+        if len(self.g) != len(self.operators) + 1:
+            raise ValueError(
+                f"g: got {len(self.g)} cotangents for {len(self.operators)} operators; "
+                "one for every x_0..x_n is wanted"
+            )
+        for t, a in enumerate(self.operators):
+            want = (self.g[t].shape[-1], self.g[t + 1].shape[-1])
+            if tuple(a.shape) != want:
+                raise ValueError(
+                    f"operators[{t}] is {a.shape[0]}x{a.shape[1]}, but g[{t}] and g[{t + 1}] "
+                    f"have {want[0]} and {want[1]} entries: {want[0]}x{want[1]} is wanted"
+                )
+
+    @property
+    def length(self) -> int:
+        return len(self.operators)
+
+    def as_dense(self) -> np.ndarray:
+        """R of ``R lambda = g`` as a matrix, without batch axes."""
+        return _bidiagonal([np.asarray(a.as_dense()) for a in self.operators])
+
+
+def _bidiagonal(blocks: list[np.ndarray]) -> np.ndarray:
+    sizes = [b.shape[0] for b in blocks] + [blocks[-1].shape[1]]
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    dense = np.eye(edges[-1], dtype=np.result_type(*blocks))
+    for t, b in enumerate(blocks):
+        rows, cols = slice(edges[t], edges[t + 1]), slice(edges[t + 1], edges[t + 2])
+        dense[rows, cols] = -b
+    return dense
+
+
+def block_shape(system: System, size: int) -> Block:
+    """The shapes and dtypes of a block of ``size`` steps, without computing it."""
+
+    def parts():
+        block = system.block(0, size)
+        return block.operator, block.entering, block.leaving
+
+    return Block(*jax.eval_shape(parts))
+
+
+def zeros_of_shape(tree: PyTree) -> PyTree:
+    """Zeros for a tree of shapes and dtypes."""
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), tree)
