@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from parscan_bp.types import Array, PyTree
 
@@ -72,6 +72,12 @@ class Body:
             for j, a in enumerate(self.y_avals)
             if is_differentiable(a) and j not in self.forwarded
         )
+
+
+def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
+    """The outputs of one equation of a jaxpr."""
+    out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return list(out) if eqn.primitive.multiple_results else [out]
 
 
 def is_differentiable(aval) -> bool:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.autodiff.body import Body, over_steps
+from parscan_bp.autodiff.fold import fold
 from parscan_bp.operators import Dense, Diagonal, MatrixFree, Operator
 from parscan_bp.trees import CarryLayout
 from parscan_bp.types import Array, PyTree
@@ -131,11 +132,18 @@ class ByProducts(Linearisation):
     body: Body
 
     def adjoint_operator(self, steps):
-        return self.tangent_operator(steps).transpose()
+        return self._operator(steps, transposed=True)
 
     def tangent_operator(self, steps):
-        body = self.body
-        static, n_carry = body.float_carry, len(steps.carry)
+        return self._operator(steps, transposed=False)
+
+    def _operator(self, steps, transposed):
+        body, n_carry = self.body, len(steps.carry)
+        static = body.float_carry
+        shapes = [
+            jax.ShapeDtypeStruct(body.carry_avals[k].shape, body.carry_avals[k].dtype)
+            for k in static
+        ]
 
         def linearise(fixed, varying):
             carry, x = varying[:n_carry], varying[n_carry:]
@@ -144,11 +152,18 @@ class ByProducts(Linearisation):
                 new, _ = body(fixed, replace_at(carry, static, floats), x)
                 return [new[k] for k in static]
 
-            return jax.linearize(new_carry, [carry[k] for k in static])[1]
+            push = jax.linearize(new_carry, [carry[k] for k in static])[1]
+            known, tree = jax.tree.flatten(push)
+
+            def apply(known, vector):
+                push = jax.tree.unflatten(tree, known)
+                return jax.linear_transpose(push, shapes)(vector)[0] if transposed else push(vector)
+
+            closed = jax.make_jaxpr(apply)(known, shapes)
+            return fold(closed, known, shapes, jax.tree.structure(shapes))
 
         linear, stacked = over_steps(linearise, list(steps.consts), [*steps.carry, *steps.x])
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in body.carry_avals]
-        return MatrixFree(linear, stacked, [shapes[k] for k in static])
+        return MatrixFree(linear, stacked, shapes, codomain=shapes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,8 +199,11 @@ class ByColumns(Joined):
     diagonal: bool = False
 
     def adjoint_operator(self, steps):
-        rows = over_steps(self._rows, list(steps.consts), [*steps.carry, *steps.x])[0]
-        return Diagonal(rows) if self.diagonal else Dense(rows)
+        def one(consts, varying):
+            rows = self._rows(consts, varying)
+            return Diagonal(rows) if self.diagonal else Dense(rows)
+
+        return stack_of_operators(one, list(steps.consts), [*steps.carry, *steps.x])
 
     def _rows(self, consts, varying):
         """A_t = J^T: row i holds the derivatives of every output by input i."""
@@ -229,7 +247,25 @@ class Given(Joined):
             return self.jacobian(extra, v[:n], v[n : n + m], v[n + m :])
 
         varying = [*steps.carry, *steps.x, *steps.new_carry]
-        return over_steps(one, list(steps.extra), varying)[0]
+        return stack_of_operators(one, list(steps.extra), varying)
+
+
+def stack_of_operators(
+    one: Callable[..., Operator], fixed: Sequence[Array], stacked: Sequence[Array]
+) -> Operator:
+    """The operators ``one(fixed, x)`` of every step as one stack.
+
+    A leaf that is the same for all steps stays shared if it has no batch axes.
+    """
+    operator, varies = over_steps(one, fixed, stacked)
+    n, flags = stacked[0].shape[0], iter(varies)
+
+    def scanned(leaf, ndim):
+        if next(flags) or leaf.ndim == ndim:
+            return leaf
+        return jnp.broadcast_to(leaf, (n, *leaf.shape))
+
+    return operator.map_leaves(scanned)
 
 
 @dataclasses.dataclass(frozen=True)

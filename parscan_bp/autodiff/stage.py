@@ -16,6 +16,7 @@ import jax
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
+from parscan_bp.autodiff.body import bind
 from parscan_bp.types import Array, PyTree
 
 
@@ -55,12 +56,7 @@ class Staged:
         env.update(zip(self.outer.invars, args, strict=True))
         for k, eqn in enumerate(self.outer.eqns):
             values = [read(v) for v in eqn.invars]
-            if k == self.index:
-                out = scan(values)
-            else:
-                subfuns, params = eqn.primitive.get_bind_params(eqn.params)
-                out = eqn.primitive.bind(*subfuns, *values, **params)
-                out = out if eqn.primitive.multiple_results else [out]
+            out = scan(values) if k == self.index else bind(eqn, values)
             env.update(zip(eqn.outvars, out, strict=True))
         return jax.tree.unflatten(self.out_tree, [read(v) for v in self.outer.outvars])
 

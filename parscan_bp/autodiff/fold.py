@@ -1,0 +1,220 @@
+"""Elementwise coefficients of a linear step, multiplied ahead of the sequential loop.
+
+The transposed Jacobian of a recurrent step is a few products with weights, and between
+them long chains of elementwise products with values that are known before the loop
+starts: slopes of activations, gates, masks. Seen as polynomials in the state, such a
+chain is one coefficient:
+
+    ((m * a) * b + m * c) * d   =   m * (a b d + c d),
+
+so the chain is evaluated for all steps as one batch, and the loop keeps one product per
+state and consumer. This is the form of BPPSA's appendix E (eq. 11), read off the jaxpr.
+
+A *base* is a value that the loop really computes: an entry of the state, or the result
+of an operation that is not elementwise. A value between bases is a sum of coefficients
+times bases. A sum of several bases that is used more than once becomes a base itself,
+since folding it would multiply it again for every use.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.tree_util import Partial
+
+from parscan_bp.autodiff.body import bind
+from parscan_bp.types import Array, PyTree
+
+Terms = dict[int, Any]
+"""Base -> coefficient: an array of the value's shape, or the number 1.0 or -1.0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sum:
+    """A base that is a sum of (base, sign, coefficient slot or None) terms."""
+
+    base: int
+    terms: tuple[tuple[int, float, int | None], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Apply:
+    """An operation that is not elementwise; operands are bases, slots or constants."""
+
+    eqn: JaxprEqn
+    operands: tuple[tuple[str, Any], ...]
+    bases: tuple[int, ...]
+
+
+class _Folding:
+    """One pass over a linear jaxpr: known values are computed, linear ones are folded."""
+
+    def __init__(self):
+        self.slots: list[Array] = []
+        self.program: list[_Sum | _Apply] = []
+        self.bases = 0
+        self._slot_of: dict[int, int] = {}
+
+    def new_base(self) -> int:
+        self.bases += 1
+        return self.bases - 1
+
+    def slot(self, value: Array) -> int:
+        """Where a known value is kept for the loop; the same value is kept once."""
+        if id(value) not in self._slot_of:
+            self._slot_of[id(value)] = len(self.slots)
+            self.slots.append(value)
+        return self._slot_of[id(value)]
+
+    def materialise(self, terms: Terms) -> int:
+        """A single base for a sum of terms."""
+        if len(terms) == 1:
+            ((base, c),) = terms.items()
+            if isinstance(c, float) and c == 1.0:
+                return base
+        kept = tuple(
+            (b, c, None) if isinstance(c, float) else (b, 1.0, self.slot(c))
+            for b, c in terms.items()
+        )
+        base = self.new_base()
+        self.program.append(_Sum(base, kept))
+        return base
+
+
+def fold(closed: ClosedJaxpr, known: Sequence[Array], state: PyTree, out_tree: Any) -> Partial:
+    """The linear function of a jaxpr with its elementwise chains multiplied out.
+
+    Args:
+      closed: jaxpr with inputs ``[*known, *state]``, linear in the state.
+      known: values of the known inputs.
+      state: pytree of the shapes of the state.
+      out_tree: pytree structure of the result.
+
+    Returns:
+      The function of the state, its coefficients as leaves.
+    """
+    jaxpr, work = closed.jaxpr, _Folding()
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    values.update(zip(jaxpr.invars, known, strict=False))
+    linear: dict[Any, Terms] = {
+        v: {work.new_base(): 1.0} for v in jaxpr.invars[len(known) :]
+    }
+    uses = collections.Counter(
+        v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, Literal)
+    )
+
+    def read(v):
+        return v.val if isinstance(v, Literal) else values[v]
+
+    for eqn in jaxpr.eqns:
+        operands = [None if isinstance(v, Literal) else linear.get(v) for v in eqn.invars]
+        if all(t is None for t in operands):
+            values.update(zip(eqn.outvars, bind(eqn, [read(v) for v in eqn.invars]), strict=True))
+            continue
+        terms = _fold_elementwise(eqn, operands, read)
+        if terms is None:
+            _apply(work, eqn, operands, read, linear)
+            continue
+        (out,) = eqn.outvars
+        if len(terms) > 1 and uses[out] > 1:
+            terms = {work.materialise(terms): 1.0}
+        linear[out] = terms
+    outs = tuple(
+        (work.materialise(linear[v]) if v in linear else None, v.aval) for v in jaxpr.outvars
+    )
+    run = _Program(tuple(work.program), outs, jax.tree.structure(state), out_tree)
+    return Partial(run, work.slots)
+
+
+def _fold_elementwise(eqn, operands, read) -> Terms | None:
+    """The terms of an elementwise linear operation; ``None`` for any other operation."""
+    name = eqn.primitive.name
+    if name in ("mul", "div"):
+        a, b = operands
+        if name == "div" and b is not None:
+            return None
+        terms, factor = (a, read(eqn.invars[1])) if a is not None else (b, read(eqn.invars[0]))
+        shape = eqn.outvars[0].aval.shape
+        if name == "div":
+            factor = 1 / factor
+        return {k: _times(c, factor, shape) for k, c in terms.items()}
+    if name == "neg":
+        return {k: -c for k, c in operands[0].items()}
+    if name in ("add", "add_any", "sub") and all(t is not None for t in operands):
+        left, right = operands
+        out = dict(left)
+        for k, c in right.items():
+            c = -c if name == "sub" else c
+            out[k] = c if k not in out else _plus(out[k], c, eqn.outvars[0].aval)
+        return out
+    return None
+
+
+def _times(coefficient, factor, shape):
+    factor = jnp.broadcast_to(factor, shape)
+    if isinstance(coefficient, float):
+        return factor if coefficient == 1.0 else -factor
+    return coefficient * factor
+
+
+def _plus(a, b, aval):
+    if isinstance(a, float) and isinstance(b, float):
+        return jnp.full(aval.shape, a + b, aval.dtype)
+    return a + b
+
+
+def _apply(work, eqn, operands, read, linear):
+    kept = []
+    for v, terms in zip(eqn.invars, operands, strict=True):
+        if terms is not None:
+            kept.append(("base", work.materialise(terms)))
+        elif isinstance(v, Literal):
+            kept.append(("constant", v.val))
+        else:
+            kept.append(("slot", work.slot(read(v))))
+    bases = tuple(work.new_base() for _ in eqn.outvars)
+    work.program.append(_Apply(eqn, tuple(kept), bases))
+    linear.update({v: {b: 1.0} for v, b in zip(eqn.outvars, bases, strict=True)})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Program:
+    """What is left for the loop; compared by identity."""
+
+    program: tuple[_Sum | _Apply, ...]
+    outs: tuple[tuple[int | None, Any], ...]
+    state_tree: Any
+    out_tree: Any
+
+    def __call__(self, slots: Sequence[Array], state: PyTree) -> PyTree:
+        assert jax.tree.structure(state) == self.state_tree
+        env: dict[int, Array] = dict(enumerate(jax.tree.leaves(state)))
+        for step in self.program:
+            if isinstance(step, _Sum):
+                env[step.base] = self._sum(step, env, slots)
+                continue
+            where = {"base": env.__getitem__, "slot": slots.__getitem__, "constant": lambda c: c}
+            values = [where[kind](key) for kind, key in step.operands]
+            env.update(zip(step.bases, bind(step.eqn, values), strict=True))
+        leaves = [
+            jnp.zeros(aval.shape, aval.dtype) if base is None else env[base]
+            for base, aval in self.outs
+        ]
+        return jax.tree.unflatten(self.out_tree, leaves)
+
+    @staticmethod
+    def _sum(step: _Sum, env, slots):
+        total = None
+        for base, sign, slot in step.terms:
+            term = env[base] if slot is None else env[base] * slots[slot]
+            if total is None:
+                total = term if sign == 1.0 else -term
+            else:
+                total = total + term if sign == 1.0 else total - term
+        return total
