@@ -96,7 +96,8 @@ class CarryLayout:
             lead = leaf.ndim - len(shape)
             source = tuple(lead + a for a in axes)
             front = jnp.moveaxis(leaf, source, tuple(range(lead, lead + len(axes))))
-            flat = front.reshape(front.shape[: lead + len(axes)] + (-1,))
+            kept = front.shape[: lead + len(axes)]
+            flat = front.reshape(*kept, math.prod(front.shape[lead + len(axes) :]))
             if self._in_two_parts(flat.dtype):
                 imag = -flat.imag if cotangent else flat.imag
                 parts += [flat.real, imag]

@@ -12,13 +12,20 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from parscan_bp.autodiff.body import Body
+from parscan_bp.autodiff.check import check_operator
 from parscan_bp.autodiff.linearise import Analytic, ByColumns, ByProducts, Given, Linearisation
 from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.cells import Cell
 from parscan_bp.operators import Operator
 from parscan_bp.solvers import Choice, Facts, Solver, TreeSolver, choose
-from parscan_bp.structure import CarryStructure, find_structure, unsupported
+from parscan_bp.structure import (
+    CarryStructure,
+    check_structure,
+    find_structure,
+    scan_counts,
+    unsupported,
+)
 from parscan_bp.trees import CarryLayout
 from parscan_bp.types import PyTree
 
@@ -55,6 +62,33 @@ class Plan:
         return self.staged.run(args, lambda values: self.rule(values, extra))
 
 
+    def check_jacobian(self, args: Sequence[Any]) -> None:
+        """Compares what is assumed about the Jacobian with its products at the first step.
+
+        Raises:
+          ValueError: naming an entry that contradicts it; or if the values are traced.
+        """
+        if self.rule is None or self.structure is None:
+            return
+        if any(isinstance(v, jax.core.Tracer) for v in (*args, *self.staged.consts)):
+            raise ValueError("check_jacobian: needs concrete values; call scan outside jit and grad")
+
+        def probe(values):
+            n, m = self.body.num_consts, self.body.num_consts + self.body.num_carry
+            consts, carry, xs = list(values[:n]), list(values[n:m]), list(values[m:])
+            first = -1 if self.staged.equation.params["reverse"] else 0
+            x = [v[first] for v in xs]
+            key = jax.random.key(0)
+            structure = self.structure
+            if getattr(self.rule.linearisation, "diagonal", False):
+                structure = dataclasses.replace(structure, diagonal=True)
+            check_structure(self.body.jaxpr, structure, consts, carry, x, key)
+            check_operator(self.rule.linearisation, consts, carry, x, self.extra, key)
+            return self.staged.equation.primitive.bind(*values, **self.staged.equation.params)
+
+        self.staged.run(args, probe)
+
+
 def make_plan(
     staged: Staged,
     f: Callable | Cell,
@@ -79,7 +113,7 @@ def make_plan(
       ValueError: if a given Jacobian does not fit the carry.
     """
     params = staged.equation.params
-    body = Body(params["jaxpr"], params["num_consts"], params["num_carry"])
+    body = Body(params["jaxpr"], *scan_counts(staged.equation))
     if not body.float_carry or params["length"] == 0:
         why = "no step carries a derivative: there is nothing to solve"
         return Plan(staged, body, Choice(None, why), None, None)
@@ -130,7 +164,7 @@ def _all_complex(dtypes) -> bool:
 
 def _const_positions(staged: Staged, params_tree) -> tuple[int | None, ...]:
     """For each leaf of the cell's parameters, the const of the scan that it is."""
-    count = staged.equation.params["num_consts"]
+    count, _ = scan_counts(staged.equation)
     position = {v: k for k, v in enumerate(staged.equation.invars[:count])}
     leading = staged.outer.invars[: params_tree.num_leaves]
     return tuple(position.get(v) for v in leading)

@@ -28,6 +28,7 @@ def scan(
     solver: Solver | None = None,
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
+    check_jacobian: bool = False,
 ) -> tuple[PyTree, PyTree]:
     """`jax.lax.scan` with derivatives by the solution of a bi-diagonal system.
 
@@ -53,6 +54,8 @@ def scan(
         batch axes.
       memory_limit: bytes that a solver which forms Jacobians may use; replaces the
         solver's own limit.
+      check_jacobian: debug check. Compares the structure found, or the Jacobian given, with
+        random products at the first step, and raises with the offending entry.
 
     Returns:
       ``(carry, ys)`` as `jax.lax.scan`.
@@ -76,6 +79,8 @@ def scan(
         raise
     if plan is None or plan.rule is None:
         return lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
+    if check_jacobian:
+        plan.check_jacobian(args)
     return plan(args)
 
 

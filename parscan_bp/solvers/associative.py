@@ -23,8 +23,7 @@ class Associative(TreeSolver):
     Steps 2 log2 n, work 2n matrix and 3n vector products, memory about 2n operators.
 
     Args:
-      memory_limit: see `TreeSolver`.
-      collect_chunk: see `TreeSolver`.
+      memory_limit, scaled, collect_chunk: see `TreeSolver`.
 
     Example:
       >>> import jax, jax.numpy as jnp, parscan_bp as pb

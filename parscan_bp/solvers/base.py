@@ -24,6 +24,7 @@ from parscan_bp.operators import (
     Operator,
     Product,
     Scaled,
+    to_scaled,
 )
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
 from parscan_bp.trees import add, nbytes, stretch, write_stretch
@@ -106,11 +107,15 @@ class TreeSolver(Solver):
     Args:
       memory_limit: bytes that the Jacobians and their products may take; a system that
         needs more is refused before anything runs.
+      scaled: whether every product keeps a power of two beside its mantissa. Products of
+        Jacobians can overflow where the vector recurrence is tame, and then inf * 0 makes
+        NaN of finite answers; scaled ones cannot.
       collect_chunk: steps per chunk when contributions are collected afterwards;
         ``None`` chooses by size.
     """
 
     memory_limit: int = DEFAULT_MEMORY_LIMIT
+    scaled: bool = False
     collect_chunk: int | None = None
 
     uniform = EXPLICIT + KEPT_APART
@@ -140,7 +145,7 @@ class TreeSolver(Solver):
         self.check(type(shape.operator))
         self._check_memory(n, shape)
         block = system.block(0, n)
-        operator = explicit(block.operator)
+        operator = self._form(block.operator)
         b = block.leaving
         if block.entering is not None:
             pushed = operator.matvec(block.entering)
@@ -158,8 +163,13 @@ class TreeSolver(Solver):
         summed, out = _collect_in_chunks(system, shown, last, self.collect_chunk)
         return last, summed, out
 
+    def _form(self, operator: Operator) -> Operator:
+        """The operator in the structure that the tree multiplies."""
+        operator = explicit(operator)
+        return to_scaled(operator) if self.scaled else operator
+
     def _check_memory(self, n: int, shape: Block) -> None:
-        one = jax.eval_shape(lambda op: explicit(op), shape.operator)
+        one = jax.eval_shape(self._form, shape.operator)
         need = nbytes(one) * max(1, -(-self.complexity(n).operators // max(n, 1)))
         if need > self.memory_limit:
             raise ValueError(

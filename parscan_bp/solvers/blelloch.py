@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.operators import Operator, compose
-from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Complexity, TreeSolver, explicit
+from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Complexity, TreeSolver
 from parscan_bp.types import Array
 
 
@@ -32,8 +32,7 @@ class Blelloch(TreeSolver):
 
     Args:
       up_levels: levels of the up-sweep; ``None`` means all.
-      memory_limit: see `TreeSolver`.
-      collect_chunk: see `TreeSolver`.
+      memory_limit, scaled, collect_chunk: see `TreeSolver`.
 
     Raises:
       ValueError: if ``up_levels`` is below 0.
@@ -82,7 +81,7 @@ class Blelloch(TreeSolver):
         )
 
     def run_ragged(self, system):
-        ops = [explicit(a) for a in reversed(system.operators)]
+        ops = [self._form(a) for a in reversed(system.operators)]
         g = list(reversed(system.g))
         maps = [(a, a.matvec(v)) for a, v in zip(ops, g[:-1], strict=True)]
         levels: list[list] = []

@@ -28,8 +28,7 @@ class Chunked(TreeSolver):
 
     Args:
       chunks: p, the number of chunks.
-      memory_limit: see `TreeSolver`.
-      collect_chunk: see `TreeSolver`.
+      memory_limit, scaled, collect_chunk: see `TreeSolver`.
 
     Raises:
       ValueError: if ``chunks`` is below 1.

@@ -1,0 +1,69 @@
+"""Training two programs side by side, with the same batches, a step of each in turn."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from tqdm import tqdm
+
+from bench import programs, timing
+
+
+class State(NamedTuple):
+    """Parameters and Adam's moments."""
+
+    params: Any
+    moments: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """Adam on a loss of `(params, batch)`."""
+
+    loss: programs.Loss
+    learning_rate: float
+
+    def start(self, params: Any) -> State:
+        return State(params, optax.adam(self.learning_rate).init(params))
+
+    def step(self, state: State, batch: Any) -> tuple[jax.Array, State]:
+        """The loss before the update, and the state after it."""
+        value, gradient = jax.value_and_grad(self.loss)(state.params, batch)
+        updates, moments = optax.adam(self.learning_rate).update(gradient, state.moments)
+        return value, State(optax.apply_updates(state.params, updates), moments)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A loss curve: the loss of every step, and the seconds spent training when it was known."""
+
+    params: Any
+    losses: list[float]
+    seconds: list[float]
+
+
+def side_by_side(
+    steps: Mapping[str, Callable[[State, Any], tuple[jax.Array, State]]],
+    starts: Mapping[str, State],
+    batches: Iterable[Any],
+    count: int,
+) -> dict[str, Training]:
+    """Trains every side for `count` steps from its start, all on one stream of batches.
+
+    Only the compiled step is on the clock: not compilation, not the making of a batch.
+    """
+    states = dict(starts)
+    losses: dict[str, list[float]] = {side: [] for side in steps}
+    seconds: dict[str, list[float]] = {side: [] for side in steps}
+    progress = tqdm(zip(range(count), batches, strict=False), total=count, desc="training")
+    for _, batch in progress:
+        jax.block_until_ready(batch)
+        for side, step in steps.items():
+            clock = timing.Stopwatch()
+            value, states[side] = jax.block_until_ready(step(states[side], batch))
+            seconds[side].append((seconds[side] or [0.0])[-1] + clock.lap())
+            losses[side].append(float(value))
+        progress.set_postfix({side: f"{curve[-1]:.4f}" for side, curve in losses.items()})
+    return {side: Training(states[side].params, losses[side], seconds[side]) for side in steps}

@@ -1,0 +1,174 @@
+"""What range costs: a chain of Jacobian products, plain float32 against mantissa and exponent.
+
+The product of n random normal matrices grows like exp(c n), beyond float32 after about 90 of
+them at size 8. Timed are two ways to form it: as a tree, level by level, and in blocks, all
+blocks advancing together and a tree over their ends. The scaled product is compared with a
+float64 QR recursion: for P = Q_n R_n ... R_1, ||P e_1|| is the product of the R's first entries,
+and its logarithm their sum, which overflows nowhere.
+
+Source: the QR recursion is that of Benettin, Galgani, Giorgilli, Strelcyn, Meccanica 15 (1980).
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from bench import programs, record, tables, timing
+from parscan_bp.operators import Dense, Operator, Scaled, compose
+
+PLAIN, SCALED = "plain", "scaled"
+OPERATORS: dict[str, Callable[[jax.Array], Operator]] = {
+    PLAIN: Dense,
+    SCALED: lambda matrices: Scaled.of(Dense(matrices)),
+}
+
+
+def tree(stack: Operator, length: int) -> Operator:
+    """The product A_n ... A_1 of a stack, neighbours first: log2(n) batched compositions."""
+    while length > 1:
+        pairs = length // 2
+        product = compose(_every(stack, 0, 2 * pairs), _every(stack, 1, 2 * pairs))
+        if length % 2:
+            last = jax.tree.map(lambda leaf: leaf[-1:], stack)
+            product = jax.tree.map(lambda *parts: jnp.concatenate(parts), product, last)
+        stack = product
+        length -= pairs
+    return jax.tree.map(lambda leaf: leaf[0], stack)
+
+
+def blocks(stack: Operator, length: int) -> Operator:
+    """The same product in sqrt(n) blocks: each step composes one map onto every block."""
+    size = math.isqrt(length)
+    count = length // size
+    whole = jax.tree.map(lambda leaf: _steps_first(leaf[: count * size], count), stack)
+    first, others = (jax.tree.map(lambda leaf: leaf[part], whole) for part in (0, slice(1, None)))
+    ends, _ = jax.lax.scan(lambda done, step: (compose(done, step), None), first, others)
+    rest = jax.tree.map(lambda leaf: leaf[count * size :], stack)
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), ends, rest)
+    return tree(joined, count + length - count * size)
+
+
+METHODS: dict[str, Callable[[Operator, int], Operator]] = {"tree": tree, "blocks": blocks}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Times both chains, compares the scaled one with float64, prints a table, writes JSON.
+
+    Raises:
+        FloatingPointError: the scaled product's norm is wrong.
+    """
+    options = _parser().parse_args(argv)
+    run = record.environment(argv)
+    n = options.length
+    matrices = jax.random.normal(
+        jax.random.key(options.seed), (n, options.size, options.size), jnp.float32
+    )
+    exact = log_norm_by_qr(np.asarray(matrices))
+    results = {}
+    for method in options.methods:
+        made = {kind: programs.build(_chain(kind, method, n), matrices) for kind in OPERATORS}
+        results[method] = _measure(made, exact, n, options)
+    result = {
+        "runs": [{**run, "load_end": record.load_average()}],
+        "settings": {"length": n, "size": options.size, "seed": options.seed},
+        "log_norm_float64": exact,
+        "methods": results,
+    }
+    record.write(record.result_path(options), result)
+    print(_text(result))
+
+
+def log_norm_by_qr(matrices: np.ndarray) -> float:
+    """log ||A_n ... A_1 e_1|| in float64."""
+    basis, total = np.eye(matrices.shape[-1]), 0.0
+    for matrix in tqdm(matrices, desc="float64 QR", unit="step", mininterval=1.0):
+        basis, upper = np.linalg.qr(matrix.astype(np.float64) @ basis)
+        total += math.log(abs(upper[0, 0]))
+    return total
+
+
+def log_norm(product: Operator) -> float:
+    """log ||P e_1|| of a computed product; the exponent is added in float64."""
+    if isinstance(product, Scaled):
+        return log_norm(product.mantissa) + float(product.exponent) * math.log(2)
+    column = np.asarray(product.as_dense(), np.float64)[:, 0]
+    norm = float(np.linalg.norm(column))
+    return math.log(norm) if norm else -math.inf
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = record.output_options("scaled")
+    parser = argparse.ArgumentParser("python -m bench scaled", parents=[shared])
+    parser.add_argument("--length", type=int, default=10**6, help="matrices in the chain")
+    parser.add_argument("--size", type=int, default=8, help="rows of each")
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=tuple(METHODS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=15)
+    return parser
+
+
+def _chain(kind: str, method: str, length: int) -> Callable[[jax.Array], Operator]:
+    return lambda matrices: METHODS[method](OPERATORS[kind](matrices), length)
+
+
+def _measure(
+    made: dict[str, programs.Program], exact: float, length: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    logs = {kind: log_norm(program.call()) for kind, program in made.items()}
+    # A product of long stretches, each nearly of rank one (u v^T), loses 1/|v.u| of its digits.
+    # For random directions that factor has a Cauchy tail: the errors add up like n, not sqrt(n).
+    allowed = 1e-4 + 16 * float(np.finfo(np.float32).eps) * length
+    error = abs(logs[SCALED] - exact)
+    if not error <= allowed:
+        raise FloatingPointError(f"log norm {logs[SCALED]} is off by {error}, allowed {allowed}")
+    outcome = timing.race(
+        {"product": made[PLAIN].call},
+        {SCALED: {"product": made[SCALED].call}},
+        rounds=options.rounds,
+        min_rounds=options.rounds,
+    )
+    return {
+        "log_norm": logs[SCALED],
+        "error": error,
+        "allowed": allowed,
+        "plain_is_finite": math.isfinite(logs[PLAIN]),
+        "programs": {kind: program.to_json() for kind, program in made.items()},
+        "comparison": outcome.compare(SCALED, "product").to_json(),
+    }
+
+
+def _every(stack: Operator, start: int, stop: int) -> Operator:
+    return jax.tree.map(lambda leaf: leaf[start:stop:2], stack)
+
+
+def _steps_first(leaf: jax.Array, count: int) -> jax.Array:
+    # (blocks * steps, ...) -> (steps, blocks, ...): consecutive maps lie in one block.
+    return jnp.swapaxes(leaf.reshape(count, -1, *leaf.shape[1:]), 0, 1)
+
+
+def _text(result: dict[str, Any]) -> str:
+    header = ["product", PLAIN, SCALED, "plain/scaled [95 %]", "A/A", "temp", "error of log norm"]
+    rows = []
+    for method, entry in result["methods"].items():
+        pair, made = entry["comparison"], entry["programs"]
+        rows.append(
+            [
+                method,
+                *(tables.seconds(pair[side]["median"]) for side in ("baseline", "candidate")),
+                tables.interval(pair["speedup"], pair["low"], pair["high"]),
+                f"{pair['again']:.2f}",
+                " / ".join(tables.size(made[kind]["temp_bytes"]) for kind in OPERATORS),
+                f"{entry['error']:.1e} of {entry['log_norm']:.6g}",
+            ]
+        )
+    lost = [m for m, entry in result["methods"].items() if not entry["plain_is_finite"]]
+    ends = f"plain leaves float32's range in: {', '.join(lost)}" if lost else "plain stays finite"
+    settings = result["settings"]
+    title = f"{settings['length']} matrices of {settings['size']} x {settings['size']}, float32"
+    return "\n".join([title, tables.table(header, rows), ends])

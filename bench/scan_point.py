@@ -1,0 +1,207 @@
+"""One point of the grid: build, check, race."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import parscan_bp
+from bench import candidates, programs, record, timing, workloads
+
+PROGRAMS_OF = {
+    timing.FORWARD: (timing.FORWARD,),
+    timing.VALUE_AND_GRAD: (timing.VALUE_AND_GRAD,),
+    # The forward program shares the unroll factor of the whole it is subtracted from.
+    timing.BACKWARD: (timing.FORWARD, timing.VALUE_AND_GRAD),
+    "jvp": ("jvp",),
+    "hvp": ("hvp",),
+}
+MODES = tuple(PROGRAMS_OF)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How every point of a grid is measured; the options of `python -m bench scan`."""
+
+    modes: tuple[str, ...]
+    solvers: tuple[str, ...]
+    unrolls: tuple[int, ...]
+    rounds: int
+    min_rounds: int
+    budget_seconds: float
+    memory_limit: int
+    wrt: str
+    seed: int
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for mode in self.modes for name in PROGRAMS_OF[mode]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """The programs of one side that fit, and why others don't."""
+
+    programs: dict[str, programs.Program]
+    refused: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        made = {name: program.to_json() for name, program in self.programs.items()}
+        return {"programs": made, "refused": self.refused}
+
+
+def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
+    """Times `parscan_bp.scan` against the tuned `jax.lax.scan` at one point of the grid.
+
+    Raises:
+        FloatingPointError: a derivative differs from lax.scan's.
+    """
+    load = record.load_average()
+    work = workloads.make(size, settings.seed, settings.wrt)
+    # The program that needs least gives the direction for jvp and hvp; a point that even it does
+    # not fit is left out.
+    lean = programs.build(
+        _function(timing.VALUE_AND_GRAD, work, candidates.checkpointed),
+        *(work.point, work.point, work.data),
+    )
+    if lean.peak_bytes > settings.memory_limit:
+        return _skipped(size, f"checkpointed jax.lax.scan needs {lean.peak_bytes} bytes")
+    _, gradient = lean.call()
+    arguments = (work.point, programs.ascent(gradient), work.data)
+
+    tuned, unrolls = _tuned(work, arguments, settings)
+    if not tuned.programs:
+        return _skipped(size, *tuned.refused.values())
+    moved = (programs.one_ulp_up(work.point), *arguments[1:])
+    wanted = _results(tuned, arguments)
+    terms = size.length * size.batch
+    allowed = {
+        name: programs.tolerance(wanted[name], result, terms)
+        for name, result in _results(tuned, moved).items()
+    }
+    rivals, errors = {}, {}
+    for solver in settings.solvers:
+        rivals[solver] = _built(solver, size, work, arguments, tuned, settings)
+        errors[solver] = {
+            name: programs.check_equal(
+                wanted[name], result, allowed[name], f"{size}: {name} of {solver}"
+            )
+            for name, result in _results(rivals[solver], arguments).items()
+        }
+
+    outcome = timing.race(
+        _calls(tuned),
+        {solver: _calls(rival) for solver, rival in rivals.items()},
+        rounds=settings.rounds,
+        min_rounds=settings.min_rounds,
+        budget=settings.budget_seconds,
+    )
+    return {
+        **dataclasses.asdict(size),
+        "status": "measured",
+        "choice": _choice(work),
+        "baseline": {**tuned.to_json(), "unroll": unrolls},
+        "tolerances": allowed,
+        "checkpointed": lean.to_json(),
+        "solvers": {
+            solver: {
+                **rival.to_json(),
+                "errors": errors[solver],
+                "modes": _comparisons(outcome, solver, rival, settings.modes),
+            }
+            for solver, rival in rivals.items()
+        },
+        "load": {"start": load, "end": record.load_average()},
+    }
+
+
+def _tuned(
+    work: workloads.Workload, arguments: tuple[Any, ...], settings: Settings
+) -> tuple[Built, dict[str, int]]:
+    """`jax.lax.scan` at its best unroll factor, chosen for each program by a quick measurement."""
+    made, refused, unrolls = {}, {}, {}
+    for name in settings.programs:
+        if name == timing.FORWARD and timing.VALUE_AND_GRAD in settings.programs:
+            continue
+        options = {
+            unroll: programs.build(_function(name, work, candidates.baseline(unroll)), *arguments)
+            for unroll in settings.unrolls
+        }
+        fitting = {u: p for u, p in options.items() if p.peak_bytes <= settings.memory_limit}
+        if not fitting:
+            least = min(program.peak_bytes for program in options.values())
+            refused[name] = f"jax.lax.scan needs {least} bytes"
+            continue
+        unrolls[name] = min(
+            fitting, key=lambda unroll: timing.seconds_per_call(fitting[unroll].call)
+        )
+        made[name] = fitting[unrolls[name]]
+    if timing.FORWARD in settings.programs and timing.VALUE_AND_GRAD in made:
+        unroll = unrolls[timing.FORWARD] = unrolls[timing.VALUE_AND_GRAD]
+        forward = _function(timing.FORWARD, work, candidates.baseline(unroll))
+        made[timing.FORWARD] = programs.build(forward, *arguments)
+    return Built(made, refused), unrolls
+
+
+def _built(
+    solver: str,
+    size: workloads.Size,
+    work: workloads.Workload,
+    arguments: tuple[Any, ...],
+    tuned: Built,
+    settings: Settings,
+) -> Built:
+    """A candidate's programs, for every program that the baseline has."""
+    limit = settings.memory_limit
+    jacobians = candidates.jacobian_bytes(solver, size.length, size.batch, work.state)
+    made, refused = {}, {}
+    for name in tuned.programs:
+        if jacobians > limit:
+            refused[name] = f"Jacobians of about {jacobians} bytes exceed {limit}"
+            continue
+        try:
+            function = _function(name, work, candidates.candidate(solver))
+            program = programs.build(function, *arguments)
+        except candidates.REFUSALS as refusal:
+            if solver == candidates.AUTO:
+                raise
+            refused[name] = f"{type(refusal).__name__}: {refusal}"
+            continue
+        if program.peak_bytes > limit:
+            refused[name] = f"the compiled program needs {program.peak_bytes} bytes"
+            continue
+        made[name] = program
+    return Built(made, refused)
+
+
+def _results(side: Built, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """What is compared. Residuals are each side's own affair: of forward, only its value."""
+    results = {}
+    for name, program in side.programs.items():
+        result = program.run(*arguments)
+        results[name] = result[0] if name == timing.FORWARD else result
+    return results
+
+
+def _comparisons(
+    outcome: timing.Race, solver: str, rival: Built, modes: Sequence[str]
+) -> dict[str, Any]:
+    possible = [mode for mode in modes if set(PROGRAMS_OF[mode]) <= set(rival.programs)]
+    return {mode: outcome.compare(solver, mode).to_json() for mode in possible}
+
+
+def _skipped(size: workloads.Size, *reasons: str) -> dict[str, Any]:
+    return {**dataclasses.asdict(size), "status": "skipped", "reason": "; ".join(reasons)}
+
+
+def _choice(work: workloads.Workload) -> str:
+    values = {**work.data, **work.point}
+    plan = parscan_bp.explain(work.step(values["params"]), values["carry"], values["xs"])
+    return str(plan.choice)
+
+
+def _function(name: str, work: workloads.Workload, scan: candidates.Scan) -> Any:
+    return programs.derivatives(work.loss(scan))[name]
+
+
+def _calls(side: Built) -> dict[str, timing.Call]:
+    return {name: program.call for name, program in side.programs.items()}

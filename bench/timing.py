@@ -1,0 +1,188 @@
+"""Interleaved timing: every round runs baseline, candidates, baseline again.
+
+Two programs timed one after the other meet different machines: clocks change, neighbours come
+and go. Here each round times them all, and the baseline twice, so a drift is shared (the
+baseline of a round is the mean of its two laps) and the ratio of the two laps (A/A) shows what
+the machine itself contributes: a speedup closer to 1 than A/A is no result.
+"""
+
+import dataclasses
+import gc
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from bench import stats
+
+Call = Callable[[], Any]
+BACKWARD = "backward"
+FORWARD, VALUE_AND_GRAD = "forward", "value_and_grad"
+
+
+class Stopwatch:
+    """Seconds since the last lap."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        last, self._last = self._last, time.perf_counter()
+        return self._last - last
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """Seconds per call of one quantity, in the order they were taken."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def spread(self) -> float:
+        return stats.spread(self.seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        rounded = [float(f"{sample:.5g}") for sample in self.seconds]
+        return {"median": self.median, "iqr": self.spread, "seconds": rounded}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A candidate beside its baseline.
+
+    Attributes:
+        baseline: two samples a round, one of each lap.
+        candidate: one sample a round.
+        speedup: median(baseline) / median(candidate); above 1 the candidate is faster.
+        low: lower end of the 95 % bootstrap interval of `speedup`.
+        high: its upper end.
+        again: median(second lap) / median(first lap) of the baseline: A/A.
+    """
+
+    baseline: Measurement
+    candidate: Measurement
+    speedup: float
+    low: float
+    high: float
+    again: float
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in ("speedup", "low", "high", "again")}
+        sides = {"baseline": self.baseline.to_json(), "candidate": self.candidate.to_json()}
+        return {**plain, "rounds": len(self.candidate.seconds), **sides}
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """Samples of a baseline and its candidates.
+
+    Attributes:
+        first: seconds per call of the baseline's programs before the candidates, (rounds,) each.
+        again: the same after them.
+        candidates: the same of every candidate.
+    """
+
+    first: Mapping[str, np.ndarray]
+    again: Mapping[str, np.ndarray]
+    candidates: Mapping[str, Mapping[str, np.ndarray]]
+
+    def compare(self, candidate: str, quantity: str) -> Comparison:
+        """The candidate against the baseline in one program, or in `BACKWARD`.
+
+        The backward pass is the whole less the forward pass that stores residuals, round by
+        round.
+        """
+        first, again = _quantity(self.first, quantity), _quantity(self.again, quantity)
+        baseline, rival = (
+            np.stack([first, again], 1),
+            _quantity(self.candidates[candidate], quantity),
+        )
+        low, high = stats.ratio_interval(baseline, rival)
+        return Comparison(
+            baseline=Measurement(tuple(baseline.ravel().tolist())),
+            candidate=Measurement(tuple(rival.tolist())),
+            speedup=stats.ratio_of_medians(baseline, rival),
+            low=low,
+            high=high,
+            again=stats.ratio_of_medians(again, first),
+        )
+
+
+def race(
+    baseline: Mapping[str, Call],
+    candidates: Mapping[str, Mapping[str, Call]],
+    *,
+    rounds: int = 25,
+    min_rounds: int = 15,
+    budget: float = math.inf,
+    min_sample: float = 2e-3,
+) -> Race:
+    """Times all programs of all sides in interleaved rounds, after a warm-up.
+
+    Args:
+        baseline: programs by name; each is called without arguments.
+        candidates: the same for every candidate; a program may be missing.
+        rounds: how many rounds at most.
+        min_rounds: how many at least, whatever the budget.
+        budget: seconds that the rounds may take.
+        min_sample: seconds that one sample takes at least; short programs are called
+            repeatedly, blocking after each call.
+
+    Returns:
+        The samples, in seconds per call.
+
+    Raises:
+        ValueError: `rounds` or `min_rounds` is not positive.
+    """
+    if rounds < 1 or min_rounds < 1:
+        raise ValueError(f"rounds and min_rounds must be positive, got {rounds}, {min_rounds}")
+    laps = [baseline, *candidates.values(), baseline]
+    calls = {id(call): call for lap in laps for call in lap.values()}
+    costs = {key: seconds_per_call(call) for key, call in calls.items()}
+    repeats = {key: max(1, math.ceil(min_sample / cost)) for key, cost in costs.items()}
+    round_cost = sum(costs[id(call)] * repeats[id(call)] for lap in laps for call in lap.values())
+    count = min(rounds, max(min_rounds, int(min(budget / round_cost, rounds))))
+    samples = [{name: np.empty(count) for name in lap} for lap in laps]
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for index in range(count):
+            for lap, kept in zip(laps, samples, strict=True):
+                for name, call in lap.items():
+                    kept[name][index] = _sample(call, repeats[id(call)])
+    finally:
+        if collecting:
+            gc.enable()
+    first, *rivals, again = samples
+    return Race(first, again, dict(zip(candidates, rivals, strict=True)))
+
+
+def seconds_per_call(call: Call) -> float:
+    """A quick estimate after a warm-up: the fastest of 3 calls or 20 ms, at most about 1 s."""
+    _sample(call, 1)
+    fastest, total, count = math.inf, 0.0, 0
+    while total < 1 and (count < 3 or total < 0.02):
+        taken = _sample(call, 1)
+        fastest, total, count = min(fastest, taken), total + taken, count + 1
+    return fastest
+
+
+def _sample(call: Call, repeats: int) -> float:
+    # Blocking after each call: calls left in flight may overlap, and then a sample is no latency.
+    clock = Stopwatch()
+    for _ in range(repeats):
+        jax.block_until_ready(call())
+    return clock.lap() / repeats
+
+
+def _quantity(samples: Mapping[str, np.ndarray], quantity: str) -> np.ndarray:
+    if quantity == BACKWARD:
+        return samples[VALUE_AND_GRAD] - samples[FORWARD]
+    return samples[quantity]

@@ -1,0 +1,67 @@
+"""The debug check of a Jacobian: its operator against the step's own derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parscan_bp.autodiff.linearise import Linearisation, Steps, replace_at
+from parscan_bp.types import Array
+
+
+def check_operator(
+    linear: Linearisation,
+    consts: Sequence[Array],
+    carry: Sequence[Array],
+    x: Sequence[Array],
+    extra: Sequence[Array],
+    key: Array,
+    probes: int = 3,
+) -> None:
+    """Compares A^T v with the step's Jacobian-vector product for random v.
+
+    Args:
+      linear: what makes the operator.
+      consts, carry, x, extra: values of one step.
+      key: random key.
+      probes: number of vectors.
+
+    Raises:
+      ValueError: naming the entry of the joined carry, what the operator gives there and
+        what automatic differentiation gives.
+    """
+    body = linear.body
+    float_carry = body.float_carry
+
+    def step(floats):
+        new, _ = body(consts, replace_at(carry, float_carry, floats), x)
+        return [new[k] for k in float_carry]
+
+    new_carry, _ = body(consts, carry, x)
+    steps = Steps(consts, *([a[None] for a in t] for t in (carry, x, new_carry)), extra)
+    operator = linear.tangent_operator(steps)
+    floats = [carry[k] for k in float_carry]
+    for k in jax.random.split(key, probes):
+        keys = jax.random.split(k, len(floats))
+        v = [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, floats, strict=True)]
+        want = jax.jvp(step, (floats,), (v,))[1]
+        packed = linear.pack([a[None] for a in v], cotangent=False)
+        got = [a[0] for a in linear.unpack(operator.matvec(packed), cotangent=False)]
+        for leaf, (a, b) in enumerate(zip(got, want, strict=True)):
+            _compare(leaf, np.asarray(a), np.asarray(b))
+
+
+def _compare(leaf: int, got: np.ndarray, want: np.ndarray) -> None:
+    eps = jnp.finfo(want.dtype).eps
+    error = np.abs(got - want)
+    bound = 100 * float(eps) * max(1.0, float(np.abs(want).max(initial=0.0)))
+    if not (error <= bound).all():
+        index = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
+        index = tuple(int(i) for i in index)
+        raise ValueError(
+            f"jacobian: entry {index} of float carry leaf {leaf} of a Jacobian-vector product is "
+            f"{got[index]}, but automatic differentiation of the step gives {want[index]}"
+        )

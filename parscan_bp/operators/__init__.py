@@ -1,0 +1,44 @@
+"""Operators: stacks of linear maps that keep their structure, and their algebra."""
+
+from parscan_bp.operators.algebra import (
+    compose,
+    compose_cost,
+    identity_like,
+    to_scaled,
+    to_structure,
+)
+from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.block_diagonal import BlockDiagonal
+from parscan_bp.operators.dense import Dense
+from parscan_bp.operators.diagonal import Diagonal
+from parscan_bp.operators.factored import Factored
+from parscan_bp.operators.identity import Identity
+from parscan_bp.operators.lattice import Structure, join, structure_of
+from parscan_bp.operators.matrix_free import MatrixFree
+from parscan_bp.operators.product import Product
+from parscan_bp.operators.scaled import Scaled, ScaledVector
+from parscan_bp.operators.stacking import concatenate, stack
+
+__all__ = [
+    "BlockDiagonal",
+    "Cost",
+    "Dense",
+    "Diagonal",
+    "Factored",
+    "Identity",
+    "MatrixFree",
+    "Operator",
+    "Product",
+    "Scaled",
+    "ScaledVector",
+    "Structure",
+    "compose",
+    "compose_cost",
+    "concatenate",
+    "identity_like",
+    "join",
+    "stack",
+    "structure_of",
+    "to_scaled",
+    "to_structure",
+]

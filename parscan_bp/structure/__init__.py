@@ -1,0 +1,21 @@
+"""The structure of a step's Jacobian, read from its jaxpr: nothing is run, nothing is guessed."""
+
+from parscan_bp.structure.axes import find_structure as find_structure
+from parscan_bp.structure.base import CarryStructure as CarryStructure
+from parscan_bp.structure.base import Reason as Reason
+from parscan_bp.structure.check import check_structure as check_structure
+from parscan_bp.structure.dependence import dependencies as dependencies
+from parscan_bp.structure.dependence import forwarded as forwarded
+from parscan_bp.structure.jaxprs import scan_counts as scan_counts
+from parscan_bp.structure.unsupported import unsupported as unsupported
+
+__all__ = [
+    "CarryStructure",
+    "Reason",
+    "check_structure",
+    "dependencies",
+    "find_structure",
+    "forwarded",
+    "scan_counts",
+    "unsupported",
+]

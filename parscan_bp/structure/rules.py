@@ -1,0 +1,65 @@
+"""How each primitive treats the axes of its operands, from shapes and parameters alone.
+
+A rule gives, for each result and operand, an `AxisMap`: with which axis of the operand each axis
+of the result is elementwise, so that the result at index b along it uses the operand at index b
+only. An axis of the operand that no axis of the result names has been mixed. Rules know nothing of
+carries and labels; a new primitive is a row of `RULES`, and one without a row mixes everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jax.extend.core import JaxprEqn
+
+from parscan_bp.structure import rules_linear as linear
+from parscan_bp.structure import rules_shape as shape
+from parscan_bp.structure.rules_shape import Maps
+
+ELEMENTWISE = """
+    abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex
+    conj convert_element_type copy cos cosh digamma div erf erf_inv erfc exp exp2 expm1
+    igamma igamma_grad_a igammac imag integer_pow lgamma log log1p log2 logistic max min mul name
+    neg nextafter one_minus_square polygamma polynomial pow real
+    reduce_precision regularized_incomplete_beta rem rsqrt select_n sharding_constraint sign sin
+    sinh sqrt square sub tan tanh zeta
+""".split()
+
+RULES: dict[str, Callable[[JaxprEqn], Maps]] = {
+    **dict.fromkeys(ELEMENTWISE, shape.elementwise),
+    **dict.fromkeys(("optimization_barrier", "device_put"), shape.one_to_one),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), shape.reduce_axes),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), shape.cumulative),
+    **dict.fromkeys(("slice", "dynamic_slice"), shape.slice_),
+    "transpose": shape.transpose,
+    "broadcast_in_dim": shape.broadcast_in_dim,
+    "reshape": shape.reshape,
+    "squeeze": shape.squeeze,
+    "stack": shape.stack,
+    "unstack": shape.unstack,
+    "tile": shape.tile,
+    "concatenate": shape.concatenate,
+    "split": shape.split,
+    "rev": shape.rev,
+    "sort": shape.sort,
+    "top_k": shape.top_k,
+    "pad": shape.pad,
+    "dynamic_update_slice": shape.dynamic_update_slice,
+    "dot_general": linear.dot_general,
+    "conv_general_dilated": linear.conv_general_dilated,
+    **dict.fromkeys(
+        ("reduce_window_sum", "reduce_window_max", "reduce_window_min"), linear.reduce_window
+    ),
+    "gather": linear.gather,
+    **dict.fromkeys(
+        ("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"), linear.scatter
+    ),
+    **dict.fromkeys(("cholesky", "lu", "qr", "eigh", "svd"), linear.leading),
+    "triangular_solve": linear.triangular_solve,
+    "fft": linear.fft,
+}
+
+
+def axis_maps(eqn: JaxprEqn) -> Maps:
+    """The axis maps of an equation: `maps[result][operand]`."""
+    return RULES.get(eqn.primitive.name, shape.mixed)(eqn)

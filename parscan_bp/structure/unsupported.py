@@ -1,0 +1,96 @@
+"""Steps for which the linear model does not hold, and the primitive that is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import JaxprEqn, jaxprs_in_params
+
+from parscan_bp.structure.base import Reason
+from parscan_bp.structure.interpret import Interpreter
+from parscan_bp.structure.jaxprs import is_inexact, open_jaxpr, touches_ref, walk
+
+_CALLBACKS = frozenset({"pure_callback", "io_callback", "ffi_call"})
+
+
+def unsupported(jaxpr: Any, active: Sequence[bool] | None = None) -> list[Reason]:
+    """Why a step cannot be differentiated through the linear system; empty if it can.
+
+    Looked for at every depth:
+
+    - `custom_vjp_call`: its derivative exists in reverse only, the differentiation rule here is a
+      forward one;
+    - `while` of dynamic length whose float results depend on active inputs: it has no transpose
+      (a `fori_loop` with static bounds is a `scan`, and fine);
+    - effects (`jax.debug.print`, `io_callback`) and mutable arrays: a body that is linearised,
+      recomputed and batched would repeat them;
+    - callbacks that are fed an active value: they have no derivative.
+
+    Args:
+      jaxpr: the scan body, Jaxpr or ClosedJaxpr.
+      active: which inputs are differentiated; None means all. Inputs of integer, boolean or key
+        dtype never are.
+
+    Returns:
+      One `Reason` for each distinct primitive and message, in order of appearance.
+
+    Example:
+      >>> import jax
+      >>> f = lambda x: jax.lax.while_loop(lambda v: v < 9.0, lambda v: v * v, x)
+      >>> [r.primitive for r in unsupported(jax.make_jaxpr(f)(2.0))]
+      ['while']
+    """
+    opened = open_jaxpr(jaxpr)
+    flags = [True] * len(opened.invars) if active is None else list(active)
+    if len(flags) != len(opened.invars):
+        raise ValueError(
+            f"active: got {len(flags)} flags for a jaxpr of {len(opened.invars)} inputs; "
+            "pass one per flat input, or None for all of them."
+        )
+    found: dict[Reason, None] = {}
+    for eqn in walk(opened):
+        found.update(dict.fromkeys(_syntactic(eqn)))
+    activity = _Activity()
+    pairs = zip(opened.invars, flags, strict=True)
+    activity.run(opened, [bool(flag) and is_inexact(v) for v, flag in pairs])
+    found.update(activity.found)
+    return list(found)
+
+
+def _syntactic(eqn: JaxprEqn) -> list[Reason]:
+    name = eqn.primitive.name
+    if name == "custom_vjp_call":
+        return [Reason(name, "has a reverse-mode derivative only, so it cannot be linearised")]
+    if touches_ref(eqn):
+        return [Reason(name, "reads or writes a mutable array")]
+    # An equation that holds jaxprs shows their effects as its own: blame the innermost one.
+    if eqn.effects and not any(inner.effects for inner in jaxprs_in_params(eqn.params)):
+        return [Reason(name, "has a side effect, which recomputation would repeat")]
+    return []
+
+
+class _Activity(Interpreter[bool]):
+    """True: the value has a tangent that may be non-zero."""
+
+    derivative = True
+    prune = False
+    bottom = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Reason, None] = {}
+
+    def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
+        return [True] * len(eqn.outvars)
+
+    def join(self, a: bool, b: bool, name: str) -> bool:
+        return a or b
+
+    def after(self, eqn: JaxprEqn, ins: list[bool], outs: list[bool]) -> None:
+        name = eqn.primitive.name
+        if name == "while" and any(outs):
+            message = "has a trip count that is not static, so it cannot be transposed"
+            self.found[Reason(name, message)] = None
+        if name in _CALLBACKS:
+            self.found[Reason(name, "is given a differentiated value but has no derivative")] = None

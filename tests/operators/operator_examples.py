@@ -1,0 +1,206 @@
+"""One row for each structure: how to make a random stack of it, and what matrices it stands for.
+
+The matrices come from the leaves by NumPy in double precision, by loops that follow the
+definitions in the docstrings and share no code with the package. Names of the form *_examples.py
+are data for the tests beside them.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from parscan_bp.operators import (
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Factored,
+    Identity,
+    MatrixFree,
+    Operator,
+    Product,
+    Scaled,
+)
+
+X64 = jnp.result_type(float) == jnp.float64
+DTYPES = ["float32", "bfloat16", "complex64", *(["float64", "complex128"] if X64 else [])]
+LENGTH, BATCH = 5, 2
+STACKS = [(), (LENGTH,), (LENGTH, BATCH)]
+
+
+def wide(x) -> np.ndarray:
+    """An array in double precision."""
+    x = np.asarray(x)
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def tolerance(dtype, terms: int = 1) -> float:
+    """Relative error of a few roundings and a sum of `terms` products."""
+    return 4 * (terms + 4) ** 0.5 * float(jnp.finfo(dtype).eps)
+
+
+def assert_close(got, want, dtype, terms: int = 1) -> None:
+    """`got` within rounding of the double-precision `want`, relative to the largest entry."""
+    want = np.asarray(want)
+    scale = max(1.0, np.abs(want).max(initial=0.0))
+    assert np.shape(got) == want.shape
+    np.testing.assert_allclose(wide(got), want, rtol=0, atol=scale * tolerance(dtype, terms))
+
+
+class Draw:
+    """Random arrays of one dtype: normal entries, both parts of complex ones."""
+
+    def __init__(self, seed: int, dtype: str):
+        self.rng = np.random.default_rng(seed)
+        self.dtype = jnp.dtype(dtype)
+
+    def __call__(self, *shape: int) -> jax.Array:
+        x = self.rng.standard_normal(shape)
+        if jnp.issubdtype(self.dtype, jnp.complexfloating):
+            x = x + 1j * self.rng.standard_normal(shape)
+        return jnp.asarray(x, self.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A row: `make(draw, stack)` gives an operator with these stack axes."""
+
+    name: str
+    make: Callable[[Draw, tuple[int, ...]], Operator]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def over_stack(one: Callable[..., np.ndarray], *leaves_and_ndims) -> np.ndarray:
+    """`one(*core leaves)` for every entry of the broadcast stack."""
+    leaves = [(wide(leaf), ndim) for leaf, ndim in leaves_and_ndims]
+    stack = np.broadcast_shapes(*[a.shape[: a.ndim - n] for a, n in leaves])
+    full = [np.broadcast_to(a, stack + a.shape[a.ndim - n :]) for a, n in leaves]
+    maps = [one(*[a[index] for a in full]) for index in np.ndindex(*stack)]
+    return np.stack(maps).reshape(*stack, *maps[0].shape)
+
+
+def block_diagonal(blocks):
+    k, b, _ = blocks.shape
+    out = np.zeros((k * b, k * b), blocks.dtype)
+    for i in range(k):
+        out[i * b : (i + 1) * b, i * b : (i + 1) * b] = blocks[i]
+    return out
+
+
+def factored(op: Factored) -> np.ndarray:
+    def one(weight, gates, direct):
+        groups, states, units = gates.shape
+        out = np.zeros((states * units, states * units), np.result_type(weight, gates, direct))
+        for s in range(states):
+            spread = np.concatenate([np.diag(gates[g, s]) for g in range(groups)])
+            out[:units, s * units : (s + 1) * units] += weight @ spread
+            for r in range(states):
+                rows, cols = slice(s * units, (s + 1) * units), slice(r * units, (r + 1) * units)
+                out[rows, cols] += np.diag(direct[s, r])
+        return out.T if op.transposed else out
+
+    states, units = op.gates.shape[-2:]
+    direct = np.zeros((states, states, units)) if op.direct is None else op.direct
+    return over_stack(one, (op.weight, 2), (op.gates, 3), (direct, 3))
+
+
+def scaled(op: Scaled) -> np.ndarray:
+    return reference(op.mantissa) * 2.0 ** np.asarray(op.exponent)[..., None, None]
+
+
+def product(op: Product) -> np.ndarray:
+    out = reference(op.factors[0])
+    for factor in op.factors[1:]:
+        out = out @ reference(factor)
+    return out
+
+
+def matrix_free(op: MatrixFree) -> np.ndarray:
+    weight, slope = op.linear.args
+    out = over_stack(lambda w, s: w @ np.diag(s), (weight, 2), (slope, 1))
+    return np.swapaxes(out, -1, -2) if op.transposed else out
+
+
+def transposed(matrices) -> np.ndarray:
+    """The plain transpose of each matrix."""
+    return np.swapaxes(matrices, -1, -2)
+
+
+REFERENCES = {
+    Dense: lambda op: wide(op.matrix),
+    Diagonal: lambda op: over_stack(np.diag, (op.diagonal, 1)),
+    BlockDiagonal: lambda op: over_stack(block_diagonal, (op.blocks, 3)),
+    Identity: lambda op: np.eye(op.size),
+    Factored: factored,
+    Product: product,
+    Scaled: scaled,
+    MatrixFree: matrix_free,
+}
+
+
+def reference(op: Operator) -> np.ndarray:
+    """The matrices (..., rows, cols) of an operator, in double precision."""
+    return REFERENCES[type(op)](op)
+
+
+def weight_after_slope(weight, slope, v):
+    """W diag(slope) v: the linear function of the matrix-free row."""
+    return jnp.matmul(weight, slope * v, precision="highest")
+
+
+def make_matrix_free(draw, stack, rows=3, cols=4):
+    """A weight that all maps share, a slope for each."""
+    like = jax.ShapeDtypeStruct((cols,), draw.dtype)
+    linear = Partial(weight_after_slope, draw(rows, cols), draw(cols))
+    op = MatrixFree(linear, False, like)
+    return op.map_leaves(lambda leaf, ndim: leaf if ndim == 2 else draw(*stack, cols))
+
+
+def make_lstm(draw, stack):
+    return Factored(draw(3, 12), draw(*stack, 4, 2, 3), draw(*stack, 2, 2, 3))
+
+
+# Square rows act on 6 features, so that any two of them compose.
+SQUARE = [
+    Example("dense", lambda draw, stack: Dense(draw(*stack, 6, 6))),
+    Example("diagonal", lambda draw, stack: Diagonal(draw(*stack, 6))),
+    Example("blocks-of-2", lambda draw, stack: BlockDiagonal(draw(*stack, 3, 2, 2))),
+    Example("blocks-of-3", lambda draw, stack: BlockDiagonal(draw(*stack, 2, 3, 3))),
+    Example("identity", lambda draw, stack: Identity(6, draw.dtype)),
+    Example(
+        "elman",
+        lambda draw, stack: Factored.from_diagonal(draw(6, 6), draw(*stack, 6)),
+    ),
+    Example(
+        "gru",
+        lambda draw, stack: Factored(draw(6, 18), draw(*stack, 3, 1, 6), draw(*stack, 1, 1, 6)),
+    ),
+    Example("lstm", make_lstm),
+    Example(
+        "gates-without-direct",
+        lambda draw, stack: Factored(draw(*stack, 2, 4), draw(*stack, 2, 3, 2)),
+    ),
+    Example(
+        "product",
+        lambda draw, stack: Product(
+            (Dense(draw(6, 4)), Dense(draw(*stack, 4, 6)), Identity(6), Diagonal(draw(*stack, 6)))
+        ),
+    ),
+    Example("scaled-dense", lambda draw, stack: Scaled.of(Dense(draw(*stack, 6, 6)))),
+    Example("scaled-diagonal", lambda draw, stack: Scaled.of(Diagonal(draw(*stack, 6)))),
+    Example(
+        "scaled-blocks-of-2",
+        lambda draw, stack: Scaled.of(BlockDiagonal(draw(*stack, 3, 2, 2))),
+    ),
+]
+# Matrix-free operators do not compose; the rectangular rows compose with what fits.
+OTHERS = [
+    Example("rectangular", lambda draw, stack: Dense(draw(*stack, 3, 6))),
+    Example("matrix-free", make_matrix_free),
+]
+EXAMPLES = SQUARE + OTHERS

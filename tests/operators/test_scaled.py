@@ -1,0 +1,251 @@
+"""Exponents beside mantissas: exactness, and products far beyond the range of their dtype."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from operator_examples import DTYPES, Draw, assert_close, reference, wide
+
+from parscan_bp.operators import (
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Product,
+    Scaled,
+    ScaledVector,
+    compose,
+    stack,
+    to_scaled,
+)
+from parscan_bp.operators.powers import ldexp, normalise
+
+REAL = [dtype for dtype in [*DTYPES, "float16"] if not dtype.startswith("complex")]
+DIAGONAL, DENSE, BLOCKS = Diagonal, Dense, BlockDiagonal
+
+
+@pytest.mark.parametrize("dtype", REAL)
+def test_ldexp_is_exact_over_the_whole_range(dtype):
+    info = jnp.finfo(dtype)
+    low, high = int(info.minexp), int(info.maxexp)
+    powers = np.array([low, -1, 0, high - 1])
+    x = jnp.asarray(np.ldexp(1.5, powers), dtype)
+    for shift in (0, 1, -1, high - low - 1, low - high + 1, 10**6, -(10**6)):
+        got = wide(jax.jit(ldexp)(x, jnp.int32(shift)))
+        total = powers + shift
+        want = np.where(total >= high, np.inf, np.where(total < low, 0.0, np.nan))
+        inside = np.isnan(want)
+        np.testing.assert_array_equal(got[inside], np.ldexp(1.5, total[inside]))
+        # Below the smallest normal number a backend may flush to zero or not.
+        np.testing.assert_array_equal(got[total >= high], np.inf)
+        assert (got[total < low] < float(info.tiny)).all()
+
+
+@pytest.mark.parametrize("dtype", [*REAL, "complex64"])
+def test_ldexp_leaves_non_finite_entries_and_zeros(dtype):
+    x = jnp.asarray([np.inf, -np.inf, np.nan, 0.0], dtype)
+    for shift in (-1000, -1, 0, 1, 1000):
+        np.testing.assert_array_equal(wide(ldexp(x, jnp.int32(shift))), wide(x))
+
+
+def test_ldexp_with_a_constant_exponent():
+    """XLA multiplies neighbouring constants, and 2**240 is infinite: the factors are kept apart."""
+    scale = jax.jit(lambda x: ldexp(x, jnp.int32(240)))
+    assert float(scale(jnp.float32(2.0**-120))) == 2.0**120
+
+
+def test_ldexp_differentiates():
+    slope = jax.grad(lambda x, e: ldexp(x, e))(jnp.float32(3.0), jnp.int32(70))
+    assert float(slope) == 2.0**70
+
+
+@pytest.mark.parametrize("dtype", [*REAL, "complex64"])
+def test_normalise(dtype):
+    draw = Draw(0, "complex64" if dtype == "complex64" else "float32")
+    tiny, huge = float(jnp.finfo(dtype).tiny), float(jnp.finfo(dtype).max)
+    x = draw(4, 5) * jnp.asarray([[1.0], [tiny * 8], [huge / 8], [0.0]])
+    x = x.astype(dtype)
+    mantissa, exponent = normalise(x, 1)
+    parts = np.maximum(np.abs(wide(mantissa).real), np.abs(wide(mantissa).imag))
+    assert (parts.max(-1)[:3] >= 0.5).all() and (parts.max(-1)[:3] < 1).all()
+    assert exponent.dtype == jnp.int32 and int(exponent[3]) == 0
+    back = wide(mantissa) * 2.0 ** wide(exponent)[:, None]
+    # What lies more than the range below the largest of its row is flushed.
+    np.testing.assert_allclose(back, wide(x), rtol=0, atol=tiny * 16)
+    np.testing.assert_array_equal(back[0], wide(x)[0])
+
+
+@pytest.mark.parametrize("make", [DIAGONAL, DENSE, BLOCKS])
+def test_non_finite_entries_pass_through(make):
+    shape = {DIAGONAL: (4,), DENSE: (2, 2), BLOCKS: (1, 2, 2)}[make]
+    x = jnp.asarray([jnp.nan, jnp.inf, 2.0**100, -jnp.inf]).reshape(shape)
+    op = Scaled.of(make(x))
+    ((mantissa, _),) = op.mantissa.leaves()
+    want = jnp.asarray([jnp.nan, jnp.inf, 0.5, -jnp.inf]).reshape(shape)
+    np.testing.assert_array_equal(mantissa, want)
+    assert int(op.exponent) == 101
+    ((value, _),) = make(x).leaves()
+    np.testing.assert_array_equal(ldexp(mantissa, op.exponent), value)
+
+
+def test_infinite_rows_stay_in_their_rows():
+    op = Scaled.of(Dense(jnp.asarray([[jnp.inf, 1.0], [2.0, 3.0]])))
+    out = op.matvec(jnp.asarray([1.0, 1.0]))
+    assert out.tolist() == [np.inf, 5.0]
+    square = compose(op, Scaled.of(Diagonal(jnp.asarray([1.0, 2.0]))))
+    assert reference(square).tolist() == [[np.inf, 1.0], [4.0, 6.0]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_zero_operators(dtype):
+    zero = Scaled.of(Dense(jnp.zeros((3, 2, 2), dtype)))
+    assert zero.exponent.tolist() == [0, 0, 0]
+    big = Scaled.of(Dense(Draw(0, dtype)(3, 2, 2)), exponent=10**6)
+    for got in (compose(zero, big), compose(big, zero)):
+        assert got.exponent.tolist() == [0, 0, 0]
+        assert not reference(got).any()
+    assert not wide(zero.matvec(jnp.ones(2, dtype))).any()
+
+
+def test_matvec_overflows_only_if_the_result_does():
+    # 2**-300 as an operator, on a vector whose sum overflows on the way.
+    op = Scaled(Dense(jnp.full((1, 4), 0.75)), jnp.int32(-300))
+    assert float(op.matvec(jnp.full(4, 3e38))[0]) == 0.0
+    op = Scaled(Dense(jnp.full((1, 4), 0.5)), jnp.int32(-2))
+    assert float(op.matvec(jnp.full(4, 2.0**127))[0]) == 2.0**126
+    up = Scaled(Diagonal(jnp.asarray([0.5, -0.5])), jnp.int32(200))
+    np.testing.assert_array_equal(up.matvec(jnp.full(2, 2.0**-100)), [2.0**99, -(2.0**99)])
+    np.testing.assert_array_equal(up.matvec(jnp.ones(2)), [np.inf, -np.inf])
+    half_finite = up.matvec(jnp.asarray([2.0**-110, jnp.inf]))
+    np.testing.assert_array_equal(half_finite, [2.0**89, -np.inf])
+    beyond = Scaled(Diagonal(jnp.asarray([0.5, 0.0])), jnp.int32(2**30))
+    np.testing.assert_array_equal(beyond.matvec(jnp.ones(2)), [np.inf, 0.0])
+    beyond = Scaled(Diagonal(jnp.asarray([0.5, 0.0])), jnp.int32(-(2**30)))
+    np.testing.assert_array_equal(beyond.matvec(jnp.full(2, 3e38)), [0.0, 0.0])
+
+
+def random_chain(kind: str, n: int):
+    """n operators of order 4 whose size alternates between 1e20 and 1e-20, or drifts."""
+    rng = np.random.default_rng(0)
+    sizes = {
+        "alternating": np.where(np.arange(n) % 2, 1e-20, 1e20),
+        "growing": np.full(n, 1e20),
+        "shrinking": np.full(n, 1e-20),
+    }[kind]
+    return (rng.standard_normal((n, 4, 4)) * sizes[:, None, None]).astype(np.float32)
+
+
+def exact_product(matrices):
+    """The product of a chain as (matrix of norm 1, log2 of its norm), in double precision."""
+    total, log = np.eye(matrices.shape[-1]), 0.0
+    for matrix in matrices:
+        total = wide(matrix) @ total
+        norm = np.linalg.norm(total)
+        total, log = total / norm, log + np.log2(norm)
+    return total, log
+
+
+@pytest.mark.parametrize("kind", ["alternating", "growing", "shrinking"])
+def test_a_long_product_stays_finite(kind):
+    matrices = random_chain(kind, 400)
+    total, log = exact_product(matrices)
+
+    def step(carry, matrix):
+        return compose(carry, Dense(matrix)), None
+
+    first = Scaled.of(Dense(jnp.asarray(matrices[0])))
+    got, _ = jax.jit(lambda first, rest: jax.lax.scan(step, first, rest))(first, matrices[1:])
+    mantissa = wide(got.mantissa.matrix)
+    norm = np.linalg.norm(mantissa)
+    assert np.isfinite(mantissa).all()
+    assert abs(np.log2(norm) + int(got.exponent) - log) < 1e-3
+    np.testing.assert_allclose(mantissa / norm, total, atol=1e-4)
+    # The norm itself is far outside float32, except where growth and decay alternate.
+    assert abs(log) > 20_000 or kind == "alternating"
+
+
+def test_a_tree_of_products_stays_finite():
+    """Inside a tree the partial products overflow even if the whole does not."""
+    halves = random_chain("growing", 16), random_chain("shrinking", 16)
+    matrices = np.concatenate(halves)
+    total, log = exact_product(matrices)
+    scaled = Scaled.of(Dense(jnp.asarray(matrices)))
+    last = jax.jit(lambda op: jax.lax.associative_scan(compose, op).take(-1))(scaled)
+    mantissa = wide(last.mantissa.matrix)
+    norm = np.linalg.norm(mantissa)
+    assert abs(np.log2(norm) + int(last.exponent) - log) < 1e-3
+    np.testing.assert_allclose(mantissa / norm, total, atol=1e-4)
+
+
+def test_product_factors_are_scaled_before_they_are_multiplied():
+    rows = [Dense(jnp.full((2, 2), 1e30)), Diagonal(jnp.full(2, 1e30)), Dense(jnp.eye(2) * 1e-30)]
+    op = to_scaled(Product(rows))
+    want = np.full((2, 2), 1e30)
+    np.testing.assert_allclose(reference(op), want, rtol=1e-6)
+    assert np.isinf(np.asarray(Product(rows[:2]).as_dense())).all()
+
+
+def test_scaled_vectors_carry_a_long_recurrence():
+    """lambda <- A lambda + g with values far outside float32, against double precision."""
+    matrices = np.concatenate([random_chain("growing", 20), random_chain("shrinking", 20)])
+    g = np.random.default_rng(1).standard_normal((40, 4)).astype(np.float32)
+
+    def step(carry, t):
+        matrix, g = t
+        moved = Scaled.of(Dense(matrix)).matvec_scaled(carry)
+        new = moved.add(ScaledVector.of(g))
+        return new, new
+
+    start = ScaledVector.of(jnp.zeros(4))
+    run = jax.jit(lambda start, ts: jax.lax.scan(step, start, ts)[1])
+    out = run(start, (matrices, g))
+    want, log = np.zeros(4), 0
+    for t in range(40):
+        # want 2**log, kept apart: the recurrence reaches 1e400.
+        want = wide(matrices[t]) @ want + np.ldexp(wide(g[t]), -log)
+        shift = int(np.frexp(np.abs(want).max())[1])
+        want, log = np.ldexp(want, -shift), log + shift
+        got = np.ldexp(wide(out.mantissa[t]), int(out.exponent[t]) - log)
+        np.testing.assert_allclose(got, want, atol=1e-4)
+    assert int(out.exponent.max()) > 1000
+
+
+def test_adding_scaled_vectors():
+    one, tiny = jnp.asarray([1.0, -3.0]), ScaledVector.of(jnp.asarray([1.0, 1.0]), -400)
+    total = ScaledVector.of(one).add(tiny)
+    np.testing.assert_array_equal(total.value(), one)
+    zero = ScaledVector.of(jnp.zeros(2))
+    for got in (zero.add(tiny), tiny.add(zero)):
+        assert int(got.exponent) == int(tiny.exponent)
+        np.testing.assert_array_equal(got.mantissa, tiny.mantissa)
+    assert int(zero.add(zero).exponent) == 0
+    opposite = ScaledVector(-tiny.mantissa, tiny.exponent)
+    assert int(tiny.add(opposite).exponent) == 0
+    far = ScaledVector.of(jnp.ones((3, 2)), jnp.asarray([10**6, 0, -(10**6)]))
+    np.testing.assert_array_equal(far.value(), [[np.inf] * 2, [1.0, 1.0], [0.0, 0.0]])
+    broken = ScaledVector.of(jnp.asarray([jnp.nan, 1.0])).add(ScaledVector.of(one))
+    np.testing.assert_array_equal(broken.value(), [np.nan, -2.0])
+
+
+def test_scaled_differentiates_as_if_it_were_plain():
+    draw = Draw(0, "float32")
+    a, b, v, w = draw(3, 3), draw(3), draw(3), draw(3)
+
+    def loss(wrap, a, b, v):
+        return jnp.vdot(w, compose(wrap(Dense(a)), wrap(Diagonal(b))).matvec(v))
+
+    def gradients(wrap):
+        return jax.jit(jax.grad(functools.partial(loss, wrap), argnums=(0, 1, 2)))(a, b, v)
+
+    for got, want in zip(gradients(Scaled.of), gradients(lambda op: op), strict=True):
+        assert_close(got, wide(want), "float32", terms=9)
+
+
+def test_one_exponent_for_each_map():
+    ops = [Diagonal(jnp.asarray([1.0, 2.0])), Diagonal(jnp.asarray([2.0**50, 0.0]))]
+    op = stack([Scaled.of(op) for op in ops])
+    assert op.exponent.tolist() == [2, 51]
+    assert op.take(1).exponent.shape == ()
+    assert op.transpose().exponent.tolist() == [2, 51]
+    assert op.nbytes == op.mantissa.nbytes + 8

@@ -1,0 +1,257 @@
+"""What belongs to one structure: its constructors, its cost, its errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+from operator_examples import DTYPES, LENGTH, Draw, assert_close, reference, wide
+
+from parscan_bp.operators import (
+    BlockDiagonal,
+    Cost,
+    Dense,
+    Diagonal,
+    Factored,
+    Identity,
+    MatrixFree,
+    Operator,
+    Product,
+    Scaled,
+)
+
+
+def test_cost_adds():
+    assert Cost(1, 2) + Cost(10, 20) == Cost(11, 22)
+
+
+def test_operator_is_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        Operator()
+
+
+def test_flops_of_one_matvec():
+    assert Dense(jnp.zeros((7, 3, 4))).cost() == Cost(7 * 24, 4 * 7 * (12 + 7))
+    assert Diagonal(jnp.zeros((7, 4))).cost() == Cost(7 * 4, 4 * 7 * (4 + 8))
+    assert BlockDiagonal(jnp.zeros((3, 2, 2))).cost() == Cost(24, 4 * (12 + 12))
+    elman = Factored.from_diagonal(jnp.zeros((4, 4)), jnp.zeros((7, 4)))
+    assert elman.cost() == Cost(7 * (32 + 4), 4 * (16 + 7 * 4 + 7 * 8))
+    assert elman.transpose().cost() == elman.cost()
+
+
+def test_bfloat16_accumulates_in_float32():
+    size = 1000  # a sum of ones in bfloat16 stops at 256
+    ones = jnp.ones(size, jnp.bfloat16)
+    want = jnp.asarray(size, jnp.bfloat16)
+    for op in (
+        Dense(jnp.ones((2, size), jnp.bfloat16)),
+        BlockDiagonal(jnp.ones((1, size, size), jnp.bfloat16)),
+        Factored.from_diagonal(jnp.ones((size, size), jnp.bfloat16), ones),
+    ):
+        got = op.matvec(ones)
+        assert got.dtype == jnp.bfloat16
+        assert (got == want).all()
+
+
+@pytest.mark.parametrize("op", [Diagonal, Dense, BlockDiagonal, Factored])
+def test_products_name_the_highest_precision(op):
+    made = {
+        Diagonal: Product((Dense(jnp.ones((4, 4))), Diagonal(jnp.ones(4)))),
+        Dense: Dense(jnp.ones((3, 4, 4))),
+        BlockDiagonal: BlockDiagonal(jnp.ones((2, 2, 2))),
+        Factored: Factored(jnp.ones((2, 4)), jnp.ones((2, 2, 2)), jnp.ones((2, 2, 2))),
+    }[op]
+    for each in (made, made.transpose()):
+        text = str(jax.make_jaxpr(lambda op, v: op.matvec(v))(each, jnp.ones(4)))
+        assert text.count("dot_general[") == text.count("HIGHEST, Precision.HIGHEST") == 1
+
+
+def test_a_diagonal_with_infinite_entries_has_no_nan_in_its_matrix():
+    dense = Diagonal(jnp.array([jnp.inf, 1.0])).as_dense()
+    assert dense.tolist() == [[np.inf, 0.0], [0.0, 1.0]]
+    dense = BlockDiagonal(jnp.array([[[jnp.inf]], [[1.0]]])).as_dense()
+    assert dense.tolist() == [[np.inf, 0.0], [0.0, 1.0]]
+
+
+def test_elman_is_one_matrix_product():
+    """No einsum over groups of one: scale, then multiply (or the other way round)."""
+    op = Factored.from_diagonal(jnp.ones((4, 4)), jnp.ones((LENGTH, 4)))
+    jaxpr = jax.make_jaxpr(lambda op, v: op.matvec(v))(op, jnp.ones((LENGTH, 4)))
+    names = [eqn.primitive.name for eqn in jaxpr.eqns]
+    assert names.count("dot_general") == names.count("mul") == 1
+    assert "reduce_sum" not in names
+
+
+def gru_step(params, h, x):
+    """The GRU of BPPSA's appendix E."""
+    weights, inputs = params
+    (hr, hz, hn), (xr, xz, xn) = (weights @ h).reshape(3, -1), (inputs @ x).reshape(3, -1)
+    r, z = jax.nn.sigmoid(hr + xr), jax.nn.sigmoid(hz + xz)
+    n = jnp.tanh(xn + r * hn)
+    return (1 - z) * n + z * h, (r, z, n, hn)
+
+
+def test_gru_of_appendix_e():
+    draw = Draw(0, "float32")
+    params, h, x = (draw(12, 4), draw(12, 3)), draw(4), draw(3)
+    jacobian, (r, z, n, m) = jax.jit(jax.jacrev(gru_step, argnums=1, has_aux=True))(params, h, x)
+    tanh = (1 - n * n) * (1 - z)
+    gates = jnp.stack([tanh * m * r * (1 - r), (h - n) * z * (1 - z), tanh * r])
+    op = Factored(params[0].T, gates[:, None, :], z[None, None, :])
+    assert_close(op.as_dense(), wide(jacobian).T, "float32", terms=12)
+
+
+def lstm_step(weights, h, c):
+    i, f, g, o = (weights @ h).reshape(4, -1)
+    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+    c = f * c + i * g
+    return jnp.concatenate([o * jnp.tanh(c), c]), (i, f, g, o, c)
+
+
+def test_lstm():
+    draw = Draw(0, "float32")
+    weights, h, c = draw(12, 3), draw(3), draw(3)
+
+    def step(state):
+        return lstm_step(weights, state[:3], state[3:])
+
+    jacobian, (i, f, g, o, new) = jax.jit(jax.jacrev(step, has_aux=True))(jnp.concatenate([h, c]))
+    reach = o * (1 - jnp.tanh(new) ** 2)  # of the new h by the new c
+    by_c = jnp.stack([g * i * (1 - i), c * f * (1 - f), i * (1 - g * g), jnp.zeros(3)])
+    by_h = jnp.stack([reach * by_c[0], reach * by_c[1], reach * by_c[2], jnp.zeros(3)])
+    by_h = by_h.at[3].set(jnp.tanh(new) * o * (1 - o))
+    direct = jnp.zeros((2, 2, 3)).at[1, 0].set(reach * f).at[1, 1].set(f)
+    op = Factored(weights.T, jnp.stack([by_h, by_c], axis=1), direct)
+    assert_close(op.as_dense(), wide(jacobian).T, "float32", terms=12)
+
+
+def test_jax_linearize_stacked_by_vmap():
+    draw = Draw(0, "float32")
+    weights, xs = draw(4, 4), draw(LENGTH, 4)
+    step = lambda x: jnp.tanh(weights @ x)  # noqa: E731
+    linear = jax.vmap(lambda x: jax.linearize(step, x)[1])(xs)
+    op = MatrixFree(linear, True, xs[0])
+    want = wide(jax.vmap(jax.jacrev(step))(xs))
+    assert op.stack_shape == (LENGTH,)
+    assert_close(op.as_dense(), want, "float32", terms=4)
+    assert_close(op.transpose().as_dense(), np.swapaxes(want, -1, -2), "float32", terms=4)
+    jitted = jax.jit(lambda op: op.transpose().take(2).as_dense())
+    assert_close(jitted(op), want[2].T, "float32", terms=4)
+
+
+def test_matrix_free_on_pytrees():
+    def step(state):
+        return {"h": jnp.sin(state["h"]) * state["c"][:, None], "c": state["c"] ** 2}
+
+    draw = Draw(0, "float32")
+    states = {"h": draw(LENGTH, 3, 2), "c": draw(LENGTH, 3)}
+    linear = jax.vmap(lambda state: jax.linearize(step, state)[1])(states)
+    op = MatrixFree(linear, True, jax.tree.map(lambda a: a[0], states))
+    assert op.shape == (9, 9)
+    v = {"h": draw(LENGTH, 3, 2), "c": draw(LENGTH, 3)}
+    _, want = jax.jvp(jax.vmap(step), (states,), (v,))
+    (want_t,) = jax.vjp(jax.vmap(step), states)[1](v)
+    for got, wanted in ((op.matvec(v), want), (op.transpose().matvec(v), want_t)):
+        for name in ("h", "c"):
+            assert_close(got[name], wide(wanted[name]), "float32", terms=3)
+    more = jax.tree.map(lambda a: jnp.stack([a, 2 * a]), v)
+    assert op.matvec(more)["h"].shape == (2, LENGTH, 3, 2)
+    with pytest.raises(ValueError, match="v: got a pytree"):
+        op.matvec(v["h"])
+    with pytest.raises(ValueError, match="different leading axes"):
+        op.matvec({"h": v["h"], "c": v["c"][0]})
+    with pytest.raises(TypeError, match="as_dense: this MatrixFree acts on pytrees"):
+        op.as_dense()
+
+
+def test_matrix_free_without_residuals():
+    op = MatrixFree(Partial(jnp.flip), True, jnp.zeros(3))
+    assert op.length is None
+    assert op.transpose().matvec(jnp.arange(6.0).reshape(2, 3)).tolist() == [[2, 1, 0], [5, 4, 3]]
+
+
+def test_matrix_free_errors():
+    with pytest.raises(TypeError, match=r"linear: got function; a jax.tree_util.Partial"):
+        MatrixFree(lambda v: v, False, jnp.zeros(3))
+    with pytest.raises(TypeError, match="domain: got None"):
+        MatrixFree(Partial(jnp.flip))
+    with pytest.raises(ValueError, match="stacked: got 1 bools; linear has 0 leaves"):
+        MatrixFree(Partial(jnp.flip), (True,), jnp.zeros(3))
+    with pytest.raises(ValueError, match=r"dtype int32; .* float"):
+        MatrixFree(Partial(jnp.flip), False, jnp.zeros(3)).matvec(jnp.zeros(3, jnp.int32))
+
+
+def test_identity_is_symbolic():
+    op = Identity(3)
+    v = jnp.ones((7, 3))
+    assert op.matvec(v) is v
+    assert (op.nbytes, op.length, jax.tree.leaves(op)) == (0, None, [])
+    assert op == Identity(3, jnp.float32) != Identity(3, jnp.bfloat16)
+    assert Identity(2, jnp.bfloat16).as_dense().dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_follow_the_operands(dtype):
+    for vector in DTYPES:
+        v = Draw(0, vector)(3)
+        op = Dense(Draw(0, dtype)(2, 3))
+        assert op.matvec(v).dtype == jnp.result_type(jnp.dtype(dtype), v)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Dense(jnp.ones(3)), r"Dense: matrix has shape \(3,\); at least 2 axes"),
+        (lambda: Diagonal(jnp.ones(())).shape, "Diagonal: a leaf has shape"),
+        (lambda: BlockDiagonal(jnp.ones((2, 2))), "BlockDiagonal: blocks has shape"),
+        (lambda: BlockDiagonal(jnp.ones((2, 2, 3))).shape, "blocks: got .* square blocks"),
+        (lambda: Factored(jnp.ones((2, 2)), jnp.ones(2)), "Factored: gates has shape"),
+        (
+            lambda: Factored(jnp.ones((2, 2)), jnp.ones((2, 1, 2))).shape,
+            r"weight: got shape \(2, 2\); .* to end in \(2, 4\)",
+        ),
+        (
+            lambda: Factored(jnp.ones((2, 2)), jnp.ones((1, 1, 2)), jnp.ones((2, 2, 2))).shape,
+            r"direct: got shape \(2, 2, 2\); .* to end in \(1, 1, 2\)",
+        ),
+        (
+            lambda: Factored(jnp.ones((3, 2, 2)), jnp.ones((4, 1, 1, 2))).stack_shape,
+            r"stack axes \[\(3,\), \(4,\)\] do not broadcast",
+        ),
+        (lambda: Identity(-1), "size: got -1"),
+        (lambda: Product(()), "factors: got none"),
+        (
+            lambda: Product((Dense(jnp.ones((2, 3))), Diagonal(jnp.ones(2)))).shape,
+            r"factors\[1\]: got \(2, 2\), applied before factors\[0\] of \(2, 3\)",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Dense([[1.0, 2.0]]).shape, "Dense: a leaf is a list; an array"),
+        (lambda: Identity(2.0), "size: got 2.0; an int"),
+        (lambda: Identity(True), "size: got True; an int"),
+        (lambda: Product((jnp.ones((2, 2)),)).shape, r"factors\[0\]: got .*; an Operator"),
+        (lambda: Scaled(Identity(2), jnp.zeros((), jnp.int32)), "mantissa: got Identity"),
+        (lambda: Scaled.of(Identity(2)), "op: got Identity"),
+        (lambda: Scaled(jnp.ones(2), jnp.zeros((), jnp.int32)).shape, "mantissa: got"),
+    ],
+)
+def test_arguments_of_the_wrong_type(build, message):
+    with pytest.raises(TypeError, match=message):
+        build()
+
+
+def test_a_product_inside_a_product():
+    draw = Draw(0, "float32")
+    inner = Product([Dense(draw(3, 4)), Diagonal(draw(LENGTH, 4))])
+    op = Product((Diagonal(draw(3)), inner))
+    assert op.shape == (3, 4)
+    assert_close(op.as_dense(), reference(op), "float32", terms=4)
+    assert_close(op.take(2).as_dense(), reference(op)[2], "float32", terms=4)

@@ -1,0 +1,195 @@
+"""`parscan_bp.scan` against `jax.lax.scan` on the generated family of steps.
+
+Same body, same arguments: every output to the last bit, every derivative up to what the rounding
+of the problem allows. A run of the suite takes 30 cases and a few modes of each; the whole family
+in every mode with every solver is marked slow:
+
+    pytest tests/scan/test_contract.py -m slow -n 8
+"""
+
+import functools
+import re
+
+import jax
+import pytest
+from jax import lax
+
+import parscan_bp
+from parscan_bp.testing import (
+    DERIVATIVE_MODES,
+    FEATURES,
+    STEPS,
+    assert_derivatives_close,
+    compare_outputs,
+    evaluator,
+    modes_for,
+    step_cases,
+    tolerances,
+    ulp_sensitivity,
+)
+
+# With this seed the first 30 cases deal every flag, feature and way to call (asserted below).
+FAMILY = step_cases(240, seed=1109)
+QUICK = FAMILY[:30]
+
+# Solvers by name, each in two configurations that the cases take in turn: lengths are short, so
+# the second ones have chunks and levels that end within them.
+SOLVERS = {
+    "auto": (None, None),
+    "sweep": (parscan_bp.Sweep(), parscan_bp.Sweep(chunk=4)),
+    "associative": (parscan_bp.Associative(), parscan_bp.Associative(collect_chunk=4)),
+    "blelloch": (parscan_bp.Blelloch(), parscan_bp.Blelloch(up_levels=1)),
+    "chunked": (parscan_bp.Chunked(), parscan_bp.Chunked(chunks=3)),
+}
+# What a named solver may refuse, and the words by which its message has to name the reason.
+REFUSALS = {"custom_vjp": "custom_vjp", "while": "while", "effects": "effect|callback"}
+
+
+def _scan(case, solver):
+    """`parscan_bp.scan` by the named solver; a refusal that is allowed skips the test."""
+    chosen = SOLVERS[solver][FAMILY.index(case) % 2]
+
+    def scan(*args, **kwargs):
+        try:
+            return parscan_bp.scan(*args, solver=chosen, **kwargs)
+        except NotImplementedError as error:
+            for flag in case.flags & REFUSALS.keys():
+                if chosen is not None and re.search(REFUSALS[flag], str(error)):
+                    pytest.skip(f"{solver} refuses {flag}: {error}")
+            raise
+
+    return scan
+
+
+def _by(items, name):
+    return pytest.mark.parametrize(name, [pytest.param(item, id=item.name) for item in items])
+
+
+@functools.lru_cache(maxsize=2)
+def _reference(case, modes):
+    """What `lax.scan` gives, and how far from it rounding may take another."""
+    problem = case.make()
+    derivative = evaluator(lax.scan, problem, modes)
+    floats = problem.floats()
+    return derivative(floats), tolerances(problem, ulp_sensitivity(derivative, floats))
+
+
+@functools.lru_cache(maxsize=2)
+def _derivatives(case, solver, modes):
+    """`{mode: derivative or error}`; as one program unless a mode fails."""
+    problem, scan = case.make(), _scan(case, solver)
+    floats = problem.floats()
+    try:
+        return evaluator(scan, problem, modes)(floats)
+    except Exception as error:
+        if len(modes) == 1:
+            return {modes[0]: error}
+        return {m: _derivatives.__wrapped__(case, solver, (m,))[m] for m in modes}
+
+
+def _check(case, solver, mode, modes):
+    got = _derivatives(case, solver, modes)[mode]
+    if isinstance(got, Exception):
+        got.add_note(f"{case.name}: {mode}: {solver}")
+        raise got
+    want, tolerance = _reference(case, modes)
+    names = {"case": case.name, "mode": f"{mode} by {solver}"}
+    assert_derivatives_close(got, want[mode], tolerance[mode], **names)
+
+
+def _check_outputs(case, solver):
+    problem, scan = case.make(), _scan(case, solver)
+    compare_outputs(problem.run(scan), problem.run(lax.scan), case=case.name, mode="eager")
+
+    def jitted(scan):
+        return jax.jit(lambda floats: problem.with_floats(floats).run(scan))(problem.floats())
+
+    compare_outputs(jitted(scan), jitted(lax.scan), case=case.name, mode="jit")
+    got, want = (jax.eval_shape(lambda s=s: problem.run(s)) for s in (scan, lax.scan))
+    compare_outputs(got, want, case=case.name, mode="eval_shape")
+
+
+def _quick_modes(case):
+    """First order both ways, and one more mode in turn, so that 30 cases go through all."""
+    legal = modes_for(case)
+    others = [mode for mode in DERIVATIVE_MODES if mode not in ("value_and_grad", "jvp")]
+    number = QUICK.index(case)
+    turn = others[number % len(others)]
+    return tuple(mode for mode in ("value_and_grad", "jvp", turn) if mode in legal)
+
+
+@_by(QUICK, "case")
+def test_outputs(case):
+    _check_outputs(case, "auto")
+
+
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [pytest.param(c, m, id=f"{c.name}-{m}") for c in QUICK for m in _quick_modes(c)],
+)
+def test_derivatives(case, mode):
+    _check(case, "auto", mode, _quick_modes(case))
+
+
+@_by([case for case in QUICK if "value_and_grad" in modes_for(case)][::5], "case")
+def test_eager_gradient(case):
+    """Nothing is jitted around the call: the rule sees concrete arrays."""
+    want, tolerance = _reference(case, _quick_modes(case))
+    got = DERIVATIVE_MODES["value_and_grad"](_scan(case, "auto"), case.make())
+    limit = tolerance["value_and_grad"]
+    assert_derivatives_close(got, want["value_and_grad"], limit, case=case.name, mode="eager")
+
+
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(case, mode, id=f"{case.name}-{mode}")
+        for flag in ("custom_vjp", "while")
+        for case in [case for case in FAMILY if flag in case.flags][:1]
+        for mode in DERIVATIVE_MODES
+        if mode not in modes_for(case) and mode in ("jvp", "linearize_and_transpose", "vjp")
+    ],
+)
+def test_what_lax_scan_cannot_differentiate(case, mode):
+    """The same type of error, not a number."""
+    with pytest.raises((TypeError, ValueError, NotImplementedError)) as want:
+        evaluator(lax.scan, case.make(), [mode])(case.make().floats())
+    with pytest.raises(want.type):
+        evaluator(_scan(case, "auto"), case.make(), [mode])(case.make().floats())
+
+
+def _seen(cases, field):
+    """Values of a field; as text, for `True` and 1 are different unrolls."""
+    return {repr(getattr(case, field)) for case in cases}
+
+
+def _union(cases, field):
+    return set().union(*(getattr(case, field) for case in cases))
+
+
+def test_family_covers_everything():
+    """The quick cases deal every card of every deck but the steps; the family, every step too."""
+    assert len({case.name for case in FAMILY}) == 240
+    for field in ("length", "reverse", "unroll", "style", "explicit_length"):
+        assert _seen(QUICK, field) == _seen(FAMILY, field), field
+    assert _union(QUICK, "features") == FEATURES.keys()
+    assert _union(QUICK, "flags") == _union(FAMILY, "flags") >= REFUSALS.keys()
+    assert {case.step for case in FAMILY} == STEPS.keys()
+    assert {mode for case in QUICK for mode in _quick_modes(case)} == DERIVATIVE_MODES.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", SOLVERS)
+@_by(FAMILY, "case")
+def test_whole_family(case, solver):
+    """Outputs and every mode; the message lists every mode that fails, not the first only."""
+    if solver == "auto":
+        jax.clear_caches()  # a thousand compiled programs would not fit
+    _check_outputs(case, solver)
+    failures = []
+    for mode in modes_for(case):
+        try:
+            _check(case, solver, mode, modes_for(case))
+        except Exception as error:
+            failures.append(f"{case.name}: {mode}: {type(error).__name__}: {error}")
+    assert not failures, "\n".join(failures)

@@ -1,0 +1,295 @@
+"""`parscan_bp.scan` in the surroundings in which users call `jax.lax.scan`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+import parscan_bp
+from parscan_bp.testing import Draw, assert_derivatives_close, compare_outputs
+
+SOLVERS = {
+    "auto": None,
+    "sweep": parscan_bp.Sweep(),
+    "associative": parscan_bp.Associative(),
+    "blelloch": parscan_bp.Blelloch(),
+    "chunked": parscan_bp.Chunked(chunks=3),
+}
+SEQUENTIAL = ("auto", "sweep")
+every_solver = pytest.mark.parametrize("solver", SOLVERS)
+
+ROUNDING = 1e-10 if jnp.result_type(float) == jnp.float64 else 1e-5
+BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
+_compilations: list[str] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _listen():
+    """Counts compilations, for this module only."""
+
+    def listener(event, duration, **kwargs):
+        if event == BACKEND_COMPILE:
+            _compilations.append(kwargs.get("fun_name", event))
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    yield
+    jax.monitoring.unregister_event_duration_listener(listener)
+
+
+def _scan(solver):
+    return functools.partial(parscan_bp.scan, solver=SOLVERS[solver])
+
+
+def _step(h, x):
+    """Rows (B, H) that are independent of each other, coupled in H."""
+    h = jnp.tanh(h @ jnp.asarray([[0.5, -0.3], [0.2, 0.4]], h.dtype)) + 0.5 * x
+    return h, h * x
+
+
+def _arguments(n=5, rows=3):
+    draw = Draw(n, rows)
+    return jnp.asarray(draw(rows, 2)), jnp.asarray(draw(n, rows, 2))
+
+
+def _loss(scan, step=_step, **kwargs):
+    def loss(init, xs):
+        final, ys = scan(step, init, xs, **kwargs)
+        weights = jnp.arange(1.0, ys.size + 1).reshape(ys.shape) / ys.size
+        return jnp.sum(jnp.sin(final)) + jnp.sum(weights * ys**2)
+
+    return loss
+
+
+def _gradient(scan, **kwargs):
+    return jax.grad(_loss(scan, **kwargs), (0, 1))
+
+
+# Configuration contexts.
+
+
+@every_solver
+def test_disable_jit(solver):
+    with jax.disable_jit():
+        want, got = (scan(_step, *_arguments()) for scan in (lax.scan, _scan(solver)))
+        compare_outputs(got, want, mode="disable_jit")
+        want, got = (_gradient(scan)(*_arguments()) for scan in (lax.scan, _scan(solver)))
+    assert_derivatives_close(got, want, ROUNDING, mode="disable_jit")
+
+
+def test_disable_jit_without_steps():
+    """`lax.scan` cannot know the type of ys there, and says so."""
+    with jax.disable_jit():
+        with pytest.raises(ValueError) as want:
+            lax.scan(_step, *_arguments(0))
+        with pytest.raises(ValueError) as got:
+            parscan_bp.scan(_step, *_arguments(0))
+    assert str(got.value) == str(want.value)
+
+
+@every_solver
+def test_checking_leaks(solver):
+    with jax.checking_leaks():
+        _gradient(_scan(solver))(*_arguments(6))
+        jax.jit(jax.hessian(_loss(_scan(solver))))(*_arguments(6))
+
+
+@every_solver
+def test_debug_nans(solver):
+    init, xs = _arguments(7)
+    broken = xs.at[3, 1, 0].set(jnp.nan)
+    gradient = _gradient(_scan(solver))
+    with jax.debug_nans(True):
+        gradient(init, xs)
+        jax.jit(gradient)(init, xs)
+        with pytest.raises(FloatingPointError):
+            jax.block_until_ready(gradient(init, broken))
+        with pytest.raises(FloatingPointError):
+            jax.block_until_ready(jax.jit(gradient)(init, broken))
+
+
+# Abstract evaluation.
+
+
+@every_solver
+def test_eval_shape(solver):
+    for function in (
+        lambda scan: jax.eval_shape(functools.partial(scan, _step), *_arguments()),
+        lambda scan: jax.eval_shape(_gradient(scan), *_arguments()),
+        lambda scan: jax.eval_shape(jax.jacfwd(_gradient(scan)), *_arguments()),
+    ):
+        compare_outputs(function(_scan(solver)), function(lax.scan), mode="eval_shape")
+
+
+@every_solver
+def test_make_jaxpr(solver):
+    for derive in (lambda scan: functools.partial(scan, _step), _gradient):
+        want, got = (
+            jax.make_jaxpr(derive(scan))(*_arguments()) for scan in (lax.scan, _scan(solver))
+        )
+        assert got.in_avals == want.in_avals
+        assert got.out_avals == want.out_avals
+
+
+# Surroundings.
+
+
+@every_solver
+def test_static_arguments(solver):
+    @functools.partial(jax.jit, static_argnames=("which", "reverse", "unroll", "length"))
+    def gradient(init, xs, which, reverse, unroll, length):
+        scan = lax.scan if which == "lax" else _scan(which)
+        loss = _loss(scan, reverse=reverse, unroll=unroll, length=length)
+        return jax.grad(loss, (0, 1))(init, xs)
+
+    for options in ({"reverse": False, "unroll": 2}, {"reverse": True, "unroll": True}):
+        want, got = (gradient(*_arguments(), which=w, length=5, **options) for w in ("lax", solver))
+        assert_derivatives_close(got, want, ROUNDING, mode=f"static {options}")
+
+
+@every_solver
+def test_named_scope(solver):
+    def gradient(scan):
+        def named(init, xs):
+            with jax.named_scope("recurrence"):
+                return _gradient(scan)(init, xs)
+
+        return jax.jit(named)(*_arguments())
+
+    assert_derivatives_close(gradient(_scan(solver)), gradient(lax.scan), ROUNDING, mode="scope")
+
+
+@every_solver
+def test_shard_map(solver):
+    """On one device; the rows are split along a mesh axis of size one."""
+    mesh = Mesh(np.asarray(jax.devices()[:1]), ("rows",))
+    rows, steps = PartitionSpec("rows"), PartitionSpec(None, "rows")
+
+    def on_mesh(function, out):
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=(rows, steps), out_specs=out)
+        return jax.jit(mapped)(*_arguments())
+
+    want, got = (
+        on_mesh(functools.partial(s, _step), (rows, steps)) for s in (lax.scan, _scan(solver))
+    )
+    compare_outputs(got, want, mode="shard_map")
+    want, got = (on_mesh(_gradient(s), (rows, steps)) for s in (lax.scan, _scan(solver)))
+    assert_derivatives_close(got, want, ROUNDING, mode="gradient inside shard_map")
+
+    def total(scan):
+        def loss(init, xs):
+            mapped = jax.shard_map(
+                functools.partial(scan, _step),
+                mesh=mesh, in_specs=(rows, steps), out_specs=(rows, steps),
+            )  # fmt: skip
+            return jnp.sum(jnp.sin(mapped(init, xs)[1]))
+
+        return jax.jit(jax.grad(loss, (0, 1)))(*_arguments())
+
+    assert_derivatives_close(total(_scan(solver)), total(lax.scan), ROUNDING, mode="through it")
+
+
+# Compilation.
+
+
+def _compiled_by(function):
+    _compilations.clear()
+    jax.block_until_ready(function())
+    return list(_compilations)
+
+
+@every_solver
+@pytest.mark.parametrize("what", ["forward", "gradient", "jvp"])
+def test_second_eager_call_compiles_nothing(solver, what):
+    """The same step function object, new values."""
+
+    def step(h, x):
+        h = jnp.cos(h) * x
+        return h, h + x
+
+    scan = _scan(solver)
+    loss = _loss(scan, step)
+    calls = {
+        "forward": lambda *arguments: scan(step, *arguments),
+        "gradient": jax.grad(loss, (0, 1)),
+        "jvp": lambda *arguments: jax.jvp(loss, arguments, arguments),
+    }
+    arguments = [jax.tree.map(lambda v: v * s, _arguments(4)) for s in (1.0, 0.5)]
+    assert _compiled_by(lambda: calls[what](*arguments[0])), "the count does not work"
+    again = _compiled_by(lambda: calls[what](*arguments[1]))
+    assert not again, f"{len(again)} programs compiled again: {again}"
+
+
+@pytest.mark.parametrize("solver", ["auto", "sweep", "chunked"])
+def test_program_does_not_grow_with_length(solver):
+    """The trees over all steps do: a level for each doubling."""
+
+    def lines(n):
+        return jax.jit(_gradient(_scan(solver))).lower(*_arguments(n)).as_text().count("\n")
+
+    assert lines(66) == lines(516)
+
+
+# Values that are not finite.
+
+BAD_STEP, BAD_ROW, STEPS, ROWS = 4, 1, 9, 3
+
+
+def _affine(h, x):
+    """Constant Jacobian: an infinite input makes no derivative infinite."""
+    h = h @ jnp.asarray([[0.5, -0.3], [0.2, 0.4]], h.dtype) + x
+    return h, h
+
+
+def _gated(h, x):
+    """The Jacobian has the input as a factor."""
+    h = jnp.sin(h @ jnp.asarray([[0.5, -0.3], [0.2, 0.4]], h.dtype)) * x + 0.1 * x
+    return h, h
+
+
+def _poisoned():
+    """`(name, init, xs, weights)` with one bad entry in one row, of the inputs or the cotangent."""
+    init, xs = _arguments(STEPS, ROWS)
+    weights = jnp.ones_like(xs)
+    for value in (jnp.inf, -jnp.inf, jnp.nan):
+        yield f"{value} in xs", init, xs.at[BAD_STEP, BAD_ROW, 0].set(value), weights
+        yield f"{value} in ybar", init, xs, weights.at[BAD_STEP, BAD_ROW, 0].set(value)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("step", [_affine, _gated], ids=["affine", "gated"])
+@every_solver
+def test_what_is_not_finite_stays_where_it_is(solver, step, reverse):
+    """`Sweep` has exactly the set of `lax.scan`; a tree may spread it to earlier steps of the row.
+
+    "Earlier" in the order in which the scan runs: the last ones of `xs` if it is reversed.
+    """
+
+    def gradient(scan):
+        def loss(init, xs, weights):
+            return jnp.sum(weights * scan(step, init, xs, reverse=reverse)[1])
+
+        return jax.jit(jax.grad(loss, (0, 1)))
+
+    scan = _scan(solver)
+    ours, theirs = gradient(scan), gradient(lax.scan)
+    later = np.arange(BAD_STEP) if reverse else np.arange(BAD_STEP + 1, STEPS)
+    others = np.asarray([row for row in range(ROWS) if row != BAD_ROW])
+    for name, init, xs, weights in _poisoned():
+        outputs = (s(step, init, xs, reverse=reverse) for s in (scan, lax.scan))
+        compare_outputs(*outputs, mode=name)
+        got, want = ours(init, xs, weights), theirs(init, xs, weights)
+        if solver in SEQUENTIAL:
+            assert_derivatives_close(got, want, ROUNDING, mode=name)
+            continue
+        for where, part in (
+            ("the other rows", lambda d: (d[0][others], d[1][:, others])),
+            ("the later steps", lambda d: d[1][later]),
+        ):
+            assert_derivatives_close(part(got), part(want), ROUNDING, mode=f"{name}: {where}")
+        for g, w in zip(got, want, strict=True):
+            hidden = np.isfinite(g) & ~np.isfinite(w)
+            assert not hidden.any(), f"{name}: finite, unlike lax.scan's: {np.argwhere(hidden)}"

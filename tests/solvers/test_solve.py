@@ -1,0 +1,187 @@
+"""Every legal (solver, structure) pair against the dense float64 oracle; the others raise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import parscan_bp as pb
+from parscan_bp.operators import (
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Factored,
+    Identity,
+    MatrixFree,
+    Product,
+    to_scaled,
+)
+
+H = 4
+DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
+SOLVERS = {
+    "sweep": pb.Sweep(),
+    "sweep3": pb.Sweep(chunk=3),
+    "associative": pb.Associative(),
+    "blelloch": pb.Blelloch(),
+    "blelloch0": pb.Blelloch(up_levels=0),
+    "blelloch2": pb.Blelloch(up_levels=2),
+    "chunked": pb.Chunked(chunks=4),
+    "scaled": pb.Blelloch(scaled=True),
+}
+
+
+def _draw(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), DTYPE)
+
+
+def _orthogonal_ish(n, batch=()):
+    """Non-commuting matrices of norm about one: long products neither vanish nor explode."""
+    a = np.random.default_rng(n).normal(size=(n, *batch, H, H))
+    q = np.linalg.qr(a)[0]
+    return jnp.asarray(q, DTYPE)
+
+
+def _matrix_free(n):
+    j = _orthogonal_ish(n)
+    one = jax.linearize(lambda v: j[0] @ v, jnp.zeros(H, DTYPE))[1]
+    assert len(jax.tree.leaves(one)) == 1
+    linear = jax.tree.unflatten(jax.tree.structure(one), [j])
+    return MatrixFree(linear, True, jnp.zeros(H, DTYPE))
+
+
+STRUCTURES = {
+    "dense": lambda n: Dense(_orthogonal_ish(n)),
+    "diagonal": lambda n: Diagonal(jnp.sign(_draw(n, n, H)) * (1 + 0.1 * _draw(n + 1, n, H))),
+    "block_diagonal": lambda n: BlockDiagonal(_orthogonal_ish(n)[:, None, :2, :2].repeat(2, 1)),
+    "identity": lambda n: None,
+    "factored": lambda n: Factored.from_diagonal(_orthogonal_ish(1)[0], 1 + 0.1 * _draw(n, n, H)),
+    "gated": lambda n: Factored(
+        0.3 * _draw(1, 2, 6), _draw(n, n, 3, 2, 2), 0.3 * _draw(n + 1, n, 2, 2, 2)
+    ),
+    "product": lambda n: Product((Dense(_orthogonal_ish(n)), Diagonal(1 + 0.1 * _draw(n, n, H)))),
+    "scaled": lambda n: to_scaled(Dense(_orthogonal_ish(n))),
+    "matrix_free": _matrix_free,
+}
+
+
+def _oracle(operators, g):
+    """lambda by substitution in float64, which is what the dense system's solution is."""
+    a = np.asarray(operators.as_dense(), np.float64)
+    a = np.broadcast_to(a, (len(g) - 1, *a.shape[1:]))
+    out = [np.asarray(g[-1], np.float64)]
+    for t in reversed(range(len(g) - 1)):
+        out.append(np.asarray(g[t], np.float64) + np.einsum("...ij,...j->...i", a[t], out[-1]))
+    return np.stack(out[::-1])
+
+
+def _close(got, want, n):
+    scale = np.abs(want).max()
+    eps = float(jnp.finfo(DTYPE).eps)
+    np.testing.assert_allclose(np.asarray(got) / scale, want / scale, rtol=0, atol=30 * eps * n)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("structure", [s for s in STRUCTURES if s != "identity"])
+def test_every_solver_equals_the_oracle(structure, n):
+    operators = STRUCTURES[structure](n)
+    g = _draw(n + 7, n + 1, H)
+    want = _oracle(operators, g)
+    for name, solver in SOLVERS.items():
+        system = pb.Uniform(operators, g)
+        if type(operators) not in solver.uniform:
+            with pytest.raises(NotImplementedError, match=type(operators).__name__):
+                pb.solve(system, solver)
+            continue
+        got = jax.jit(lambda op, g, s=solver: pb.solve(pb.Uniform(op, g), s))(operators, g)
+        assert got.dtype == DTYPE, name
+        _close(got, want, n + 1)
+
+
+def test_the_dense_form_is_the_system():
+    system = pb.Uniform(Dense(_orthogonal_ish(5)), _draw(0, 6, H))
+    lam = np.linalg.solve(system.as_dense(), np.asarray(system.g).ravel())
+    _close(pb.solve(system).ravel(), lam, 6)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_batch_axes_stay_behind_the_scanned_one(name):
+    operators, g = Dense(_orthogonal_ish(9, (3, 2))), _draw(1, 10, 3, 2, H)
+    _close(pb.solve(pb.Uniform(operators, g), SOLVERS[name]), _oracle(operators, g), 10)
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (2, 5, 3), (3, 1, 4, 2, 5), tuple(range(1, 12))])
+def test_ragged_systems(sizes):
+    pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+    operators = [Dense(_draw(k, a, b)) for k, (a, b) in enumerate(pairs)]
+    g = [_draw(k + 50, s) for k, s in enumerate(sizes)]
+    system = pb.Ragged(operators, g)
+    want = np.linalg.solve(np.asarray(system.as_dense(), np.float64), np.concatenate(g))
+    for name, solver in SOLVERS.items():
+        if not solver.ragged:
+            with pytest.raises(NotImplementedError, match="uniform systems only|cannot take"):
+                pb.solve(system, solver)
+            continue
+        got = np.concatenate(pb.solve(system, solver))
+        _close(got, want, 30 * len(sizes)), name
+
+
+def test_square_ragged_systems_take_structured_operators():
+    operators = [Diagonal(_draw(0, H)), Identity(H), Dense(_draw(1, H, H))]
+    g = [_draw(k, H) for k in range(4)]
+    system = pb.Ragged(operators, g)
+    want = np.linalg.solve(np.asarray(system.as_dense(), np.float64), np.concatenate(g))
+    for solver in (pb.Sweep(), pb.Blelloch(), pb.Blelloch(up_levels=1)):
+        _close(np.concatenate(pb.solve(system, solver)), want, 30)
+
+
+@pytest.mark.parametrize("solver", [s for s in SOLVERS.values() if not isinstance(s, pb.Sweep)])
+def test_memory_limit_refuses_before_running(solver):
+    tight = solver.with_memory_limit(1000)
+    with pytest.raises(ValueError, match="memory_limit"):
+        jax.eval_shape(lambda: pb.solve(pb.Uniform(Dense(jnp.ones((64, H, H))), jnp.ones((65, H))), tight))
+
+
+def test_mistakes_in_a_system_are_named():
+    with pytest.raises(ValueError, match=r"g: got shape \(3, 4\)"):
+        pb.Uniform(Dense(jnp.ones((3, H, H))), jnp.ones((3, H)))
+    with pytest.raises(ValueError, match="square"):
+        pb.Uniform(Dense(jnp.ones((3, H, 2))), jnp.ones((4, 2)))
+    with pytest.raises(ValueError, match="shared"):
+        pb.Uniform(Dense(jnp.ones((H, H))), jnp.ones((4, H)))
+    with pytest.raises(ValueError, match=r"operators\[1\] is 2x3"):
+        ops = [Dense(jnp.ones((3, 2))), Dense(jnp.ones((2, 3)))]
+        pb.Ragged(ops, [jnp.ones(3), jnp.ones(2), jnp.ones(4)])
+    with pytest.raises(ValueError, match="2 cotangents for 3 operators"):
+        pb.Ragged([Dense(jnp.ones((1, 1)))] * 3, [jnp.ones(1)] * 2)
+    with pytest.raises(TypeError, match="Uniform or Ragged"):
+        pb.solve(jnp.ones(3))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_scaled_products_survive_where_plain_ones_overflow(scaled):
+    """Entries of 1e20 and 1e-20 by turns of two: products of four overflow, answers are tame."""
+    d = jnp.asarray([1e-20, 1e-20, 1e20, 1e20] * 8, jnp.float32)[:, None] * jnp.ones(2)
+    g = jnp.zeros((33, 2), jnp.float32).at[-1].set(1e-30)
+    solver = pb.Blelloch(scaled=scaled)
+    lam = np.asarray(pb.solve(pb.Uniform(Diagonal(d), g), solver))
+    want = _oracle(Diagonal(d), g)
+    finite = np.isfinite(want.astype(np.float32)) & (np.abs(want) > 1e-37)
+    agree = np.isclose(lam[finite], want[finite], rtol=1e-4).all()
+    assert agree == scaled
+
+
+@pytest.mark.parametrize("bad", [0, -3])
+def test_solver_options_are_checked(bad):
+    for make in (
+        lambda: pb.Sweep(chunk=bad),
+        lambda: pb.Sweep(unroll=bad),
+        lambda: pb.Chunked(chunks=bad),
+        lambda: pb.Associative(memory_limit=bad),
+    ):
+        with pytest.raises(ValueError, match="at least 1"):
+            make()
+    with pytest.raises(ValueError, match="up_levels"):
+        pb.Blelloch(up_levels=-1)
+    with pytest.raises(TypeError, match="chunk"):
+        pb.Sweep(chunk=2.5)
