@@ -86,12 +86,12 @@ def is_differentiable(aval) -> bool:
 
 
 def over_steps(
-    fn: Callable[..., PyTree], fixed: Sequence[Array], stacked: Sequence[Array]
+    fn: Callable[..., PyTree], fixed: PyTree, stacked: PyTree
 ) -> tuple[PyTree, tuple[bool, ...]]:
     """``fn(fixed, x)`` for every x of ``stacked``, results that are the same for all kept once.
 
     Args:
-      fn: function of two lists, returning a pytree.
+      fn: function of two pytrees, returning a pytree.
       fixed: values shared by all steps.
       stacked: values with a leading axis of steps.
 
@@ -99,20 +99,20 @@ def over_steps(
       The pytree, and for each of its leaves whether it is stacked. A leaf that depends on
       no element of ``stacked`` (a weight matrix) is computed once and has no leading axis.
     """
-    one = [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in stacked]
+    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), stacked)
     closed, shape = jax.make_jaxpr(fn, return_shape=True)(fixed, one)
     run = jaxpr_as_fun(closed)
-    varies = _depends_on(closed, len(jax.tree.leaves(fixed)))
-    n_fixed = jax.tree.leaves(fixed)
+    fixed, stacked = jax.tree.leaves(fixed), jax.tree.leaves(stacked)
+    varies = _depends_on(closed, len(fixed))
 
     def pick(wanted):
         def call(xs):
-            out = run(*n_fixed, *xs)
+            out = run(*fixed, *xs)
             return [v for v, varying in zip(out, varies, strict=True) if varying == wanted]
 
         return call
 
-    per_step = iter(jax.vmap(pick(True))(list(stacked))) if any(varies) else iter(())
+    per_step = iter(jax.vmap(pick(True))(stacked)) if any(varies) else iter(())
     shared = iter(pick(False)([a[0] for a in stacked])) if not all(varies) else iter(())
     leaves = [next(per_step) if varying else next(shared) for varying in varies]
     return jax.tree.unflatten(jax.tree.structure(shape), leaves), varies

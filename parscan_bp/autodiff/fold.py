@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from jax.tree_util import Partial
 
@@ -52,12 +53,26 @@ class _Apply:
     bases: tuple[int, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Join:
+    """A base that is coefficients times other bases side by side, as gates are before weights.
+
+    Repeated bases are stacked along an axis of their own and multiplied there: a broadcast
+    that fuses with the product, where a concatenation of products would be a copy each.
+    """
+
+    base: int
+    parts: tuple[int, ...]
+    axis: int
+    slot: int
+
+
 class _Folding:
     """One pass over a linear jaxpr: known values are computed, linear ones are folded."""
 
     def __init__(self):
         self.slots: list[Array] = []
-        self.program: list[_Sum | _Apply] = []
+        self.program: list[_Sum | _Apply | _Join] = []
         self.bases = 0
         self._slot_of: dict[int, int] = {}
 
@@ -106,18 +121,20 @@ def fold(closed: ClosedJaxpr, known: Sequence[Array], state: PyTree, out_tree: A
         v: {work.new_base(): 1.0} for v in jaxpr.invars[len(known) :]
     }
     uses = collections.Counter(
-        v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, Literal)
+        v for eqn in _needed(jaxpr) for v in eqn.invars if not isinstance(v, Literal)
     )
 
     def read(v):
         return v.val if isinstance(v, Literal) else values[v]
 
-    for eqn in jaxpr.eqns:
+    for eqn in _needed(jaxpr):
         operands = [None if isinstance(v, Literal) else linear.get(v) for v in eqn.invars]
         if all(t is None for t in operands):
             values.update(zip(eqn.outvars, bind(eqn, [read(v) for v in eqn.invars]), strict=True))
             continue
         terms = _fold_elementwise(eqn, operands, read)
+        if terms is None and eqn.primitive.name == "concatenate":
+            terms = _fold_join(work, eqn, operands)
         if terms is None:
             _apply(work, eqn, operands, read, linear)
             continue
@@ -130,6 +147,16 @@ def fold(closed: ClosedJaxpr, known: Sequence[Array], state: PyTree, out_tree: A
     )
     run = _Program(tuple(work.program), outs, jax.tree.structure(state), out_tree)
     return Partial(run, work.slots)
+
+
+def _needed(jaxpr) -> list[JaxprEqn]:
+    """The equations on which an output depends."""
+    live, kept = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+    for eqn in reversed(jaxpr.eqns):
+        if live.intersection(eqn.outvars):
+            live.update(v for v in eqn.invars if not isinstance(v, Literal))
+            kept.append(eqn)
+    return kept[::-1]
 
 
 def _fold_elementwise(eqn, operands, read) -> Terms | None:
@@ -154,6 +181,25 @@ def _fold_elementwise(eqn, operands, read) -> Terms | None:
             out[k] = c if k not in out else _plus(out[k], c, eqn.outvars[0].aval)
         return out
     return None
+
+
+def _fold_join(work, eqn, operands) -> Terms | None:
+    """Values side by side as one coefficient times bases side by side, where all are alike."""
+    shapes = {v.aval.shape for v in eqn.invars}
+    if any(t is None for t in operands) or len(shapes) != 1:
+        return None
+    parts = [t if len(t) == 1 else {work.materialise(t): 1.0} for t in operands]
+    coefficients = [c for t in parts for c in t.values()]
+    if all(isinstance(c, float) for c in coefficients):
+        return None
+    (shape,), dtype = shapes, eqn.outvars[0].aval.dtype
+    full = [jnp.full(shape, c, dtype) if isinstance(c, float) else c for c in coefficients]
+    base, axis = work.new_base(), eqn.params["dimension"]
+    # Concatenated and then split: XLA on CPU stacks along an inner axis much more slowly.
+    beside = jnp.concatenate(full, axis)
+    slot = work.slot(beside.reshape(*shape[:axis], len(full), *shape[axis:]))
+    work.program.append(_Join(base, tuple(b for t in parts for b in t), axis, slot))
+    return {base: 1.0}
 
 
 def _times(coefficient, factor, shape):
@@ -187,7 +233,7 @@ def _apply(work, eqn, operands, read, linear):
 class _Program:
     """What is left for the loop; compared by identity."""
 
-    program: tuple[_Sum | _Apply, ...]
+    program: tuple[_Sum | _Apply | _Join, ...]
     outs: tuple[tuple[int | None, Any], ...]
     state_tree: Any
     out_tree: Any
@@ -198,6 +244,9 @@ class _Program:
         for step in self.program:
             if isinstance(step, _Sum):
                 env[step.base] = self._sum(step, env, slots)
+                continue
+            if isinstance(step, _Join):
+                env[step.base] = self._join(step, env, slots)
                 continue
             where = {"base": env.__getitem__, "slot": slots.__getitem__, "constant": lambda c: c}
             values = [where[kind](key) for kind, key in step.operands]
@@ -218,3 +267,14 @@ class _Program:
             else:
                 total = total + term if sign == 1.0 else total - term
         return total
+
+    @staticmethod
+    def _join(step: _Join, env, slots):
+        axis, coefficient = step.axis, slots[step.slot]
+        if len(set(step.parts)) == 1:
+            bases = lax.expand_dims(env[step.parts[0]], [axis])
+        else:
+            bases = jnp.stack([env[b] for b in step.parts], axis)
+        shape = coefficient.shape
+        joined = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+        return (bases * coefficient).reshape(joined)

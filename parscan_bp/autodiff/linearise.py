@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from parscan_bp.autodiff.body import Body, over_steps
 from parscan_bp.autodiff.fold import fold
@@ -23,6 +24,7 @@ from parscan_bp.trees import CarryLayout
 from parscan_bp.types import Array, PyTree
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Steps:
     """The values at which a stretch of steps is linearised; all but ``consts`` stacked.
@@ -138,32 +140,37 @@ class ByProducts(Linearisation):
         return self._operator(steps, transposed=False)
 
     def _operator(self, steps, transposed):
-        body, n_carry = self.body, len(steps.carry)
-        static = body.float_carry
-        shapes = [
-            jax.ShapeDtypeStruct(body.carry_avals[k].shape, body.carry_avals[k].dtype)
-            for k in static
-        ]
+        avals = [self.body.carry_avals[k] for k in self.body.float_carry]
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
 
-        def linearise(fixed, varying):
-            carry, x = varying[:n_carry], varying[n_carry:]
-
-            def new_carry(floats):
-                new, _ = body(fixed, replace_at(carry, static, floats), x)
-                return [new[k] for k in static]
-
-            push = jax.linearize(new_carry, [carry[k] for k in static])[1]
-            known, tree = jax.tree.flatten(push)
-
-            def apply(known, vector):
-                push = jax.tree.unflatten(tree, known)
-                return jax.linear_transpose(push, shapes)(vector)[0] if transposed else push(vector)
-
-            closed = jax.make_jaxpr(apply)(known, shapes)
+        def one(consts, values):
+            apply = self._map(Steps(consts, *values), shapes, transposed)
+            known, tree = jax.tree.flatten(apply)
+            closed = jax.make_jaxpr(lambda known, v: jax.tree.unflatten(tree, known)(v))(
+                known, shapes
+            )
             return fold(closed, known, shapes, jax.tree.structure(shapes))
 
-        linear, stacked = over_steps(linearise, list(steps.consts), [*steps.carry, *steps.x])
-        return MatrixFree(linear, stacked, shapes, codomain=shapes)
+        stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
+        linear, flags = over_steps(one, list(steps.consts), stacked)
+        return MatrixFree(linear, flags, shapes, codomain=shapes)
+
+    def _map(self, step: Steps, shapes, transposed) -> Partial:
+        """J v of one step, or its transpose; known values are leaves of the function."""
+        body, carry = self.body, list(step.carry)
+        static = body.float_carry
+
+        def new_carry(floats):
+            new, _ = body(step.consts, replace_at(carry, static, floats), step.x)
+            return [new[k] for k in static]
+
+        push = jax.linearize(new_carry, [carry[k] for k in static])[1]
+        return Partial(_transpose(shapes), push) if transposed else push
+
+
+def _transpose(shapes):
+    """(linear, v) -> linear^T v for a linear function of values of these shapes."""
+    return lambda linear, v: jax.linear_transpose(linear, shapes)(v)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,8 +276,8 @@ def stack_of_operators(
 
 
 @dataclasses.dataclass(frozen=True)
-class Analytic(Joined):
-    """A recurrent cell that brings its own Jacobian and pullback.
+class OfCell:
+    """A recurrent cell as the body of a scan.
 
     Attributes:
       cell: see `parscan_bp.cells.Cell`.
@@ -283,7 +290,8 @@ class Analytic(Joined):
     const_of: tuple[int | None, ...]
     trees: tuple[Any, Any, Any]
 
-    def _values(self, steps):
+    def values(self, steps: Steps) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+        """Parameters, carry, input and new carry as the cell knows them."""
         params, carry, x = self.trees
         leaves = [None if k is None else steps.consts[k] for k in self.const_of]
         return (
@@ -293,14 +301,53 @@ class Analytic(Joined):
             jax.tree.unflatten(carry, steps.new_carry),
         )
 
+    def jacobian(self, steps: Steps) -> Operator:
+        return self.cell.jacobian(*self.values(steps))
+
+    def to_carry(self, steps: Steps, cts: Sequence[Array]) -> list[Array]:
+        """A_t times the cotangents of the new carry."""
+        cts = jax.tree.unflatten(self.trees[1], list(cts))
+        return jax.tree.leaves(self.cell.pullback(*self.values(steps), cts)[1])
+
+    def pullback(self, steps, new_carry_cts, active) -> tuple[list[Array], list[Array]]:
+        """As `Linearisation.pullback`, for a body without outputs of its own."""
+        cts = jax.tree.unflatten(self.trees[1], list(new_carry_cts))
+        params, _, x = self.cell.pullback(*self.values(steps), cts)
+        leaves = zip(self.const_of, jax.tree.leaves(params), strict=True)
+        by_const = dict(leaves)
+        return [by_const[k] for k in active.consts], active.of_x(jax.tree.leaves(x))
+
+
+@dataclasses.dataclass(frozen=True)
+class CellJacobian(Joined):
+    """The explicit Jacobian that a cell states, for solvers that multiply Jacobians."""
+
+    of: OfCell
+
     def adjoint_operator(self, steps):
-        return self.cell.jacobian(*self._values(steps))
+        return self.of.jacobian(steps)
 
     def pullback(self, steps, new_carry_cts, y_cts, active):
-        if active.y:  # a y of its own: not one of the cells that state their pullback
+        if active.y:  # a y of its own is not in the cell's pullback
             return super().pullback(steps, new_carry_cts, y_cts, active)
-        cts = jax.tree.unflatten(self.trees[1], list(new_carry_cts))
-        params, x = self.cell.pullback(*self._values(steps), cts)
-        leaves = jax.tree.leaves(params)
-        by_const = {k: leaf for k, leaf in zip(self.const_of, leaves, strict=True)}
-        return [by_const[k] for k in active.consts], active.of_x(jax.tree.leaves(x))
+        return self.of.pullback(steps, new_carry_cts, active)
+
+
+@dataclasses.dataclass(frozen=True)
+class CellProducts(ByProducts):
+    """Matrix-free by the products that a cell states, for the sequential sweep."""
+
+    of: OfCell
+
+    def _map(self, step, shapes, transposed):
+        pull = Partial(_pull(self.of), step)
+        return pull if transposed else Partial(_transpose(shapes), pull)
+
+    def pullback(self, steps, new_carry_cts, y_cts, active):
+        if active.y:
+            return super().pullback(steps, new_carry_cts, y_cts, active)
+        return self.of.pullback(steps, new_carry_cts, active)
+
+
+def _pull(of: OfCell):
+    return lambda step, v: of.to_carry(step, v)

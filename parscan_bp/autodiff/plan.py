@@ -13,7 +13,15 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from parscan_bp.autodiff.body import Body
 from parscan_bp.autodiff.check import check_operator
-from parscan_bp.autodiff.linearise import Analytic, ByColumns, ByProducts, Given, Linearisation
+from parscan_bp.autodiff.linearise import (
+    ByColumns,
+    ByProducts,
+    CellJacobian,
+    CellProducts,
+    Given,
+    Linearisation,
+    OfCell,
+)
 from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.cells import Cell
@@ -144,9 +152,12 @@ def _linearisation(
     shapes = tuple(body.carry_avals[k].shape for k in body.float_carry)
     dtypes = tuple(body.carry_avals[k].dtype for k in body.float_carry)
     if isinstance(f, Cell) and jacobian == "auto":
+        cell = OfCell(f, _const_positions(staged, trees[0]), trees)
+        if not isinstance(solver, TreeSolver):
+            return CellProducts(body, cell), ()
         batch = tuple(tuple(range(len(s) - 1)) for s in shapes)
         layout = CarryLayout(shapes, dtypes, batch, _all_complex(dtypes))
-        return Analytic(body, layout, f, _const_positions(staged, trees[0]), trees), ()
+        return CellJacobian(body, layout, cell), ()
     if callable(jacobian):
         return _given(body, shapes, dtypes, trees, jacobian)
     if jacobian == "auto" and not isinstance(solver, TreeSolver):
@@ -235,7 +246,7 @@ def _facts(body, structure, linear, length) -> Facts:
     layout = CarryLayout(
         tuple(a.shape for a in avals), tuple(a.dtype for a in avals), structure.batch_axes, False
     )
-    kind = "analytic" if isinstance(linear, Analytic | Given) else "matrix-free"
+    kind = "analytic" if isinstance(linear, CellJacobian | CellProducts | Given) else "matrix-free"
     return Facts(
         platform=jax.default_backend(),
         length=length,

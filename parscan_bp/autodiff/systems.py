@@ -146,8 +146,7 @@ class Tangent(System):
         steps = self.primal.steps(start, size)
         leaving = stretch(list(self.carry_residuals), start, size)
         if self.active.consts or self.active.x:
-            zero = [jnp.zeros_like(steps.carry[k]) for k in linear.body.float_carry]
-            pushed, _ = self._push(steps, start, zero)
+            pushed, _ = self._push(steps, start, None)
             leaving = [a + b for a, b in zip(leaving, pushed, strict=True)]
         operator = linear.tangent_operator(steps)
         return Block(operator, None, linear.pack(leaving, cotangent=False))
@@ -168,7 +167,11 @@ class Tangent(System):
         return None, (carries, ys)
 
     def _push(self, steps, start, carry_tangents):
+        """Output tangents of a stretch; ``None`` for carry tangents that are zero."""
         size = steps.new_carry[0].shape[0]
-        call, primals = self.primal.outputs(steps, self.active)
-        tangents = (list(self.consts), carry_tangents, stretch(list(self.xs), start, size))
-        return jax.jvp(call, primals, tangents)[1]
+        call, (consts, carry, xs) = self.primal.outputs(steps, self.active)
+        t_consts, t_xs = list(self.consts), stretch(list(self.xs), start, size)
+        if carry_tangents is None:
+            push = lambda consts, xs: call(consts, carry, xs)  # noqa: E731
+            return jax.jvp(push, (consts, xs), (t_consts, t_xs))[1]
+        return jax.jvp(call, (consts, carry, xs), (t_consts, carry_tangents, t_xs))[1]

@@ -18,7 +18,7 @@ class Cell(abc.ABC):
     ``lambda c, x: cell(params, c, x)`` is linearised by automatic differentiation. Arrays
     are ``(*batch, features)``; every method accepts any leading axes.
 
-    A cell's output is (a leaf of) its new carry, or else `pullback` is not used.
+    A cell's output is a leaf of its new carry, or else `pullback` is not used.
     """
 
     @abc.abstractmethod
@@ -40,8 +40,10 @@ class Cell(abc.ABC):
     @abc.abstractmethod
     def pullback(
         self, params: PyTree, carry: PyTree, x: Array, new_carry: PyTree, cts: PyTree
-    ) -> tuple[PyTree, Array]:
-        """Cotangents of the parameters, summed over all leading axes, and of the input.
+    ) -> tuple[PyTree, PyTree, Array]:
+        """Cotangents of the parameters, summed over all leading axes, of the carry, of the input.
+
+        The cotangent of the carry is A_t times ``cts``, written as cheaply as it can be.
 
         Args:
           params: parameters.
@@ -53,15 +55,18 @@ class Cell(abc.ABC):
 
 
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
-    """Cotangents of w and x in ``x @ w``: one product over all leading axes."""
-    rows = x.reshape(-1, x.shape[-1]), ct.reshape(-1, ct.shape[-1])
-    dw = jax.lax.dot_general(*rows, (((0,), (0,)), ((), ())))
+    """Cotangents of w and x in ``x @ w``: one product over all leading axes.
+
+    The leading axes are contracted as they are: joining them would gather a sharded batch.
+    """
+    lead = tuple(range(x.ndim - 1))
+    dw = jax.lax.dot_general(x, ct, ((lead, lead), ((), ())))
     return dw.astype(w.dtype), (ct @ w.T).astype(x.dtype)
 
 
 def sum_leading(ct: Array) -> Array:
     """The sum over all axes but the last: the cotangent of a bias."""
-    return ct.reshape(-1, ct.shape[-1]).sum(0)
+    return ct.sum(tuple(range(ct.ndim - 1)))
 
 
 def normal(key: Array, rows: int, cols: int, dtype) -> Array:

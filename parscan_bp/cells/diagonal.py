@@ -54,7 +54,7 @@ class MinGRU(Cell):
         z, n = self._gates(params, x)
         da = jnp.concatenate([cts * (n - carry) * z * (1 - z), cts * z], axis=-1)
         dw, dx = affine_pullback(x, params["w"], da)
-        return {"w": dw, "b": sum_leading(da)}, dx
+        return {"w": dw, "b": sum_leading(da)}, (1 - z) * cts, dx
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,5 +104,4 @@ class LRU(Cell):
         return Diagonal(jnp.broadcast_to(self._pole(params)[0], new_carry.shape))
 
     def pullback(self, params, carry, x, new_carry, cts):
-        batched = jax.vjp(lambda p, x: self(p, carry, x)[0], params, x)[1]
-        return batched(cts)
+        return jax.vjp(lambda *args: self(*args)[0], params, carry, x)[1](cts)

@@ -67,5 +67,5 @@ class Elman(Cell):
     def pullback(self, params, carry, x, new_carry, cts):
         da = cts * self._slope(new_carry)
         dwi, dx = affine_pullback(x, params["wi"], da)
-        dwh, _ = affine_pullback(carry, params["wh"], da)
-        return {"wi": dwi, "wh": dwh, "b": sum_leading(da)}, dx
+        dwh, dh = affine_pullback(carry, params["wh"], da)
+        return {"wi": dwi, "wh": dwh, "b": sum_leading(da)}, dh, dx

@@ -79,11 +79,11 @@ class GRU(Cell):
         return Factored(params["wh"], gates, z[..., None, None, :])
 
     def pullback(self, params, carry, x, new_carry, cts):
-        dr, dz, dn, r, _ = self._slopes(params, carry, x)
-        dr, dz, dn = cts * dr, cts * dz, cts * dn
-        di = jnp.concatenate([dr, dz, dn], axis=-1)
-        dh = jnp.concatenate([dr, dz, dn * r], axis=-1)
+        dr, dz, dn, r, z = self._slopes(params, carry, x)
+        di = jnp.concatenate([cts * dr, cts * dz, cts * dn], axis=-1)
+        da = jnp.concatenate([cts * dr, cts * dz, cts * (dn * r)], axis=-1)
         dwi, dx = affine_pullback(x, params["wi"], di)
-        dwh, _ = affine_pullback(carry, params["wh"], dh)
+        dwh, dh = affine_pullback(carry, params["wh"], da)
         grads = {"wi": dwi, "wh": dwh, "bi": sum_leading(di)}
-        return grads | ({"bh": sum_leading(dh)} if self.recurrent_bias else {}), dx
+        grads |= {"bh": sum_leading(da)} if self.recurrent_bias else {}
+        return grads, dh + z * cts, dx

@@ -79,10 +79,10 @@ class LSTM(Cell):
         return Factored(params["wh"], jnp.stack(rows, axis=-3), direct)
 
     def pullback(self, params, carry, x, new_carry, cts):
-        by_e, by_h, s, _ = self._slopes(params, carry, x, new_carry)
+        by_e, by_h, s, f = self._slopes(params, carry, x, new_carry)
         lambda_h, lambda_c = cts
         e = lambda_c + s * lambda_h
         da = jnp.concatenate([*(e * d for d in by_e), lambda_h * by_h], axis=-1)
         dwi, dx = affine_pullback(x, params["wi"], da)
-        dwh, _ = affine_pullback(carry[0], params["wh"], da)
-        return {"wi": dwi, "wh": dwh, "b": sum_leading(da)}, dx
+        dwh, dh = affine_pullback(carry[0], params["wh"], da)
+        return {"wi": dwi, "wh": dwh, "b": sum_leading(da)}, (dh, f * e), dx

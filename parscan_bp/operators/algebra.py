@@ -121,8 +121,6 @@ def to_structure(op: Operator, structure: Structure | type[Operator]) -> Operato
       ValueError: if the structure does not hold ``op``: a smaller one, blocks that do not fit, or
         a plain one for a `Scaled` operator, whose entries may leave the dtype's range.
 
-    Source: none.
-
     Example:
       >>> import jax.numpy as jnp
       >>> from parscan_bp.operators import Dense, Diagonal, to_structure

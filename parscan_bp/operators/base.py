@@ -58,6 +58,19 @@ class Operator(abc.ABC):
     A new structure is one file with a subclass: `core_ndims`, `shape`, `matvec`, `transpose`,
     `as_dense` and `cost`. What is not an array per field (an operator made of operators) also
     defines `map_leaves`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from parscan_bp.operators import Factored
+      >>> op = Factored.from_diagonal(jnp.ones((2, 2)), jnp.arange(10.0).reshape(5, 2))
+      >>> op.shape, op.stack_shape, op.length
+      ((2, 2), (5,), 5)
+      >>> op.slice(3, 2).matvec(jnp.ones(2)).tolist()
+      [[13.0, 13.0], [17.0, 17.0]]
+      >>> op.take(4).transpose().as_dense().tolist()
+      [[8.0, 8.0], [9.0, 9.0]]
+      >>> [leaf.shape for leaf, _ in op.broadcast(5).leaves()]
+      [(5, 2, 2), (5, 1, 1, 2)]
     """
 
     core_ndims: ClassVar[Mapping[str, int]] = {}

@@ -45,8 +45,6 @@ def structure_of(op: Operator) -> Structure:
     Raises:
       TypeError: if ``op`` is not an operator.
 
-    Source: none; a term of this package.
-
     Example:
       >>> import jax.numpy as jnp
       >>> from parscan_bp.operators import BlockDiagonal, structure_of
@@ -88,7 +86,7 @@ def join(a: Operator | Structure, b: Operator | Structure) -> Structure:
     first, second = (s if isinstance(s, Structure) else structure_of(s) for s in (a, b))
     if MatrixFree in (first.kind, second.kind):
         raise TypeError(
-            f"compose: MatrixFree has no product with {_other(first, second).__name__}; a "
+            f"MatrixFree has no product with {_other(first, second).__name__}; a "
             "matrix-free operator can only be applied to vectors. Use the sequential solver, "
             "Sweep(), or form the matrix: to_structure(op, Dense)"
         )

@@ -35,8 +35,6 @@ def stack(ops: Sequence[Operator]) -> Operator:
       TypeError: if one of them is not an operator, or different ones include a `MatrixFree`.
       ValueError: if there are none, or their shapes or stacks do not fit.
 
-    Source: none.
-
     Example:
       >>> import jax.numpy as jnp
       >>> from parscan_bp.operators import Diagonal, Identity, stack
@@ -72,8 +70,6 @@ def concatenate(ops: Sequence[Operator]) -> Operator:
     Raises:
       TypeError: if one of them is not an operator, or different ones include a `MatrixFree`.
       ValueError: if there are none, one has no scanned axis, or shapes or stacks do not fit.
-
-    Source: none.
 
     Example:
       >>> import jax.numpy as jnp

@@ -239,11 +239,19 @@ def in_chunks(n: int, size: int, backward: bool, visit, carry):
     return carry
 
 
-def default_chunk(n: int, total_bytes: int, target: int = 2**20) -> int:
-    """Steps whose vectors take about ``target`` bytes, in chunks of nearly equal size."""
-    per_step = max(1, total_bytes // max(n, 1))
-    count = max(1, round(n * per_step / target))
-    return max(1, n // count)
+CHUNK_BYTES = 2**21
+"""What the linearised steps of one chunk may take: about the second-level cache."""
+
+
+def default_chunk(n: int, total_bytes: int, target: int = CHUNK_BYTES) -> int:
+    """Steps whose values take about ``target`` bytes.
+
+    A divisor of n is taken where there is one nearby: no stretch is left over then, and
+    the program has one copy of the step fewer.
+    """
+    most = max(1, min(n, n * target // max(total_bytes, 1)))
+    divisors = (c for c in range(most, max(most // 2, most - 4096), -1) if n % c == 0)
+    return next(divisors, most)
 
 
 def check_positive(name: str, value: int) -> None:

@@ -27,8 +27,8 @@ class Blelloch(TreeSolver):
     ``up_levels`` truncates the up-sweep (section 5.3): the maps reached are bridged by a
     linear sweep, and the down-sweep goes on from there. 0 is the linear scan.
 
-    Steps 2 ceil(log2(n+1)) - 1 levels, work at most n matrix and 2n vector products,
-    memory 2n operators.
+    Steps 2 ceil(log2(n+1)) - 1 levels for lambda_n..lambda_1 and one more for lambda_0,
+    work at most n matrix and 2n vector products, memory 2n operators.
 
     Args:
       up_levels: levels of the up-sweep; ``None`` means all.
@@ -68,13 +68,14 @@ class Blelloch(TreeSolver):
         return states, last
 
     def complexity(self, n):
-        matrix, vector, levels, operators, m = 0, 1, 0, n, n
+        matrix, vector, steps, levels, operators, m = 0, 1, 1, 0, n, n
         while m > 1 and (self.up_levels is None or levels < self.up_levels):
             pairs = -(-m // 2) - 1
             matrix, vector, operators = matrix + pairs, vector + pairs + m // 2, operators + pairs
+            steps += 2 if pairs else 1
             levels, m = levels + 1, -(-m // 2)
         return Complexity(
-            steps=2 * levels + (m - 1) + 1,
+            steps=steps + m - 1,
             matrix_products=matrix,
             vector_products=vector + m - 1,
             operators=operators,

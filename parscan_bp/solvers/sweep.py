@@ -35,7 +35,7 @@ class Sweep(Solver):
     Steps n, work n matrix-vector products, memory one chunk.
 
     Args:
-      chunk: steps per chunk; ``None`` takes about 1 MB of linearised step at a time.
+      chunk: steps per chunk; ``None`` takes about 2 MB of linearised steps at a time.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
 
     Raises:
@@ -64,7 +64,7 @@ class Sweep(Solver):
         n = system.length
         operator = block_shape(system, 1).operator
         self.check(type(operator))
-        size = min(self.chunk or default_chunk(n, n * nbytes(operator)), n)
+        size = min(self.chunk or default_chunk(n, n * nbytes(operator.unstack()[0])), n)
 
         def visit(carry, start, size):
             state, summed, stacked = carry

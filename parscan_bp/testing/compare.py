@@ -145,8 +145,9 @@ def assert_derivatives_close(
             if wrong.any():
                 worst = np.argmax(np.where(wrong, _relative_error(a, b), -1))
                 index = tuple(int(i) for i in np.unravel_index(worst, wrong.shape))
+                entries = [np.asarray(leaf)[index] for leaf in (g, w)]
                 raise AssertionError(
-                    f"{where}: {path}{list(index)}: got {a[index]!r}, want {b[index]!r}, {what} "
+                    f"{where}: {path}{list(index)}: got {entries[0]!r}, want {entries[1]!r}, {what} "
                     f"(relative error {_relative_error(a, b)[index]:.3g}; "
                     f"{wrong.sum()} of {wrong.size} entries)"
                 )

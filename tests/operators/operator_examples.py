@@ -165,6 +165,9 @@ def make_lstm(draw, stack):
     return Factored(draw(3, 12), draw(*stack, 4, 2, 3), draw(*stack, 2, 2, 3))
 
 
+# As one program: what costs time in these tests is compiling.
+scale = jax.jit(Scaled.of)
+
 # Square rows act on 6 features, so that any two of them compose.
 SQUARE = [
     Example("dense", lambda draw, stack: Dense(draw(*stack, 6, 6))),
@@ -191,11 +194,11 @@ SQUARE = [
             (Dense(draw(6, 4)), Dense(draw(*stack, 4, 6)), Identity(6), Diagonal(draw(*stack, 6)))
         ),
     ),
-    Example("scaled-dense", lambda draw, stack: Scaled.of(Dense(draw(*stack, 6, 6)))),
-    Example("scaled-diagonal", lambda draw, stack: Scaled.of(Diagonal(draw(*stack, 6)))),
+    Example("scaled-dense", lambda draw, stack: scale(Dense(draw(*stack, 6, 6)))),
+    Example("scaled-diagonal", lambda draw, stack: scale(Diagonal(draw(*stack, 6)))),
     Example(
         "scaled-blocks-of-2",
-        lambda draw, stack: Scaled.of(BlockDiagonal(draw(*stack, 3, 2, 2))),
+        lambda draw, stack: scale(BlockDiagonal(draw(*stack, 3, 2, 2))),
     ),
 ]
 # Matrix-free operators do not compose; the rectangular rows compose with what fits.

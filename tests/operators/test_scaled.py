@@ -108,21 +108,27 @@ def test_zero_operators(dtype):
     assert not wide(zero.matvec(jnp.ones(2, dtype))).any()
 
 
+def float32(*values):
+    return jnp.asarray(values, jnp.float32)
+
+
 def test_matvec_overflows_only_if_the_result_does():
-    # 2**-300 as an operator, on a vector whose sum overflows on the way.
-    op = Scaled(Dense(jnp.full((1, 4), 0.75)), jnp.int32(-300))
-    assert float(op.matvec(jnp.full(4, 3e38))[0]) == 0.0
-    op = Scaled(Dense(jnp.full((1, 4), 0.5)), jnp.int32(-2))
-    assert float(op.matvec(jnp.full(4, 2.0**127))[0]) == 2.0**126
-    up = Scaled(Diagonal(jnp.asarray([0.5, -0.5])), jnp.int32(200))
-    np.testing.assert_array_equal(up.matvec(jnp.full(2, 2.0**-100)), [2.0**99, -(2.0**99)])
-    np.testing.assert_array_equal(up.matvec(jnp.ones(2)), [np.inf, -np.inf])
-    half_finite = up.matvec(jnp.asarray([2.0**-110, jnp.inf]))
-    np.testing.assert_array_equal(half_finite, [2.0**89, -np.inf])
-    beyond = Scaled(Diagonal(jnp.asarray([0.5, 0.0])), jnp.int32(2**30))
-    np.testing.assert_array_equal(beyond.matvec(jnp.ones(2)), [np.inf, 0.0])
-    beyond = Scaled(Diagonal(jnp.asarray([0.5, 0.0])), jnp.int32(-(2**30)))
-    np.testing.assert_array_equal(beyond.matvec(jnp.full(2, 3e38)), [0.0, 0.0])
+    # A sum that overflows on the way to a result in range.
+    op = Scaled(Dense(float32([0.5] * 4)), jnp.int32(-2))
+    assert float(op.matvec(float32(*[2.0**127] * 4))[0]) == 2.0**126
+    op = Scaled(Dense(float32([0.5] * 4)), jnp.int32(-300))
+    assert float(op.matvec(float32(*[2.0**127] * 4))[0]) == 0.0
+    up = Scaled(Diagonal(float32(0.5, -0.5)), jnp.int32(200))
+    for v, want in (
+        ([2.0**-100, 2.0**-100], [2.0**99, -(2.0**99)]),
+        ([1.0, 1.0], [np.inf, -np.inf]),
+        ([2.0**-110, np.inf], [2.0**89, -np.inf]),
+    ):
+        np.testing.assert_array_equal(up.matvec(float32(*v)), want)
+    beyond = Scaled(Diagonal(float32(0.5, 0.0)), jnp.int32(2**30))
+    np.testing.assert_array_equal(beyond.matvec(float32(1.0, 1.0)), [np.inf, 0.0])
+    beyond = Scaled(Diagonal(float32(0.5, 0.0)), jnp.int32(-(2**30)))
+    np.testing.assert_array_equal(beyond.matvec(float32(3e38, 3e38)), [0.0, 0.0])
 
 
 def random_chain(kind: str, n: int):
@@ -179,11 +185,11 @@ def test_a_tree_of_products_stays_finite():
 
 
 def test_product_factors_are_scaled_before_they_are_multiplied():
-    rows = [Dense(jnp.full((2, 2), 1e30)), Diagonal(jnp.full(2, 1e30)), Dense(jnp.eye(2) * 1e-30)]
-    op = to_scaled(Product(rows))
-    want = np.full((2, 2), 1e30)
-    np.testing.assert_allclose(reference(op), want, rtol=1e-6)
-    assert np.isinf(np.asarray(Product(rows[:2]).as_dense())).all()
+    big, small = float32(1e30, 1e30), float32([1e-30, 0.0], [0.0, 1e-30])
+    factors = [Dense(jnp.stack([big, big])), Diagonal(big), Dense(small)]
+    op = to_scaled(Product(factors))
+    np.testing.assert_allclose(reference(op), np.full((2, 2), 1e30), rtol=1e-6)
+    assert np.isinf(np.asarray(Product(factors[:2]).as_dense())).all()
 
 
 def test_scaled_vectors_carry_a_long_recurrence():

@@ -18,6 +18,7 @@ from parscan_bp.operators import (
     Operator,
     Product,
     Scaled,
+    compose,
 )
 
 
@@ -30,13 +31,20 @@ def test_operator_is_abstract():
         Operator()
 
 
+def zeros(*shape):
+    return jnp.zeros(shape, jnp.float32)
+
+
 def test_flops_of_one_matvec():
-    assert Dense(jnp.zeros((7, 3, 4))).cost() == Cost(7 * 24, 4 * 7 * (12 + 7))
-    assert Diagonal(jnp.zeros((7, 4))).cost() == Cost(7 * 4, 4 * 7 * (4 + 8))
-    assert BlockDiagonal(jnp.zeros((3, 2, 2))).cost() == Cost(24, 4 * (12 + 12))
-    elman = Factored.from_diagonal(jnp.zeros((4, 4)), jnp.zeros((7, 4)))
+    assert Dense(zeros(7, 3, 4)).cost() == Cost(7 * 24, 4 * 7 * (12 + 7))
+    assert Diagonal(zeros(7, 4)).cost() == Cost(7 * 4, 4 * 7 * (4 + 8))
+    assert BlockDiagonal(zeros(3, 2, 2)).cost() == Cost(24, 4 * (12 + 12))
+    elman = Factored.from_diagonal(zeros(4, 4), zeros(7, 4))
     assert elman.cost() == Cost(7 * (32 + 4), 4 * (16 + 7 * 4 + 7 * 8))
     assert elman.transpose().cost() == elman.cost()
+    # A factor that all maps share is read once and applied by each of them.
+    product = Product((Dense(zeros(4, 4)), Diagonal(zeros(7, 4))))
+    assert product.cost() == Cost(7 * (32 + 4), 4 * (16 + 7 * 8 + 7 * 4 + 7 * 8))
 
 
 def test_bfloat16_accumulates_in_float32():
@@ -51,19 +59,29 @@ def test_bfloat16_accumulates_in_float32():
         got = op.matvec(ones)
         assert got.dtype == jnp.bfloat16
         assert (got == want).all()
+    column, row = Dense(ones[:, None]), Dense(ones[None, :])
+    for got in (compose(column, row), compose(BlockDiagonal(ones[None, :, None] * ones), row)):
+        assert got.dtype == jnp.bfloat16
+        assert (got.matrix == want).all()
 
 
-@pytest.mark.parametrize("op", [Diagonal, Dense, BlockDiagonal, Factored])
+@pytest.mark.parametrize(
+    "op",
+    [
+        Dense(np.ones((3, 4, 4), np.float32)),
+        BlockDiagonal(np.ones((2, 2, 2), np.float32)),
+        Factored(*(np.ones(shape, np.float32) for shape in ((2, 4), (2, 2, 2), (2, 2, 2)))),
+        Product((Dense(np.ones((4, 4), np.float32)), Diagonal(np.ones(4, np.float32)))),
+    ],
+    ids=lambda op: type(op).__name__,
+)
 def test_products_name_the_highest_precision(op):
-    made = {
-        Diagonal: Product((Dense(jnp.ones((4, 4))), Diagonal(jnp.ones(4)))),
-        Dense: Dense(jnp.ones((3, 4, 4))),
-        BlockDiagonal: BlockDiagonal(jnp.ones((2, 2, 2))),
-        Factored: Factored(jnp.ones((2, 4)), jnp.ones((2, 2, 2)), jnp.ones((2, 2, 2))),
-    }[op]
-    for each in (made, made.transpose()):
-        text = str(jax.make_jaxpr(lambda op, v: op.matvec(v))(each, jnp.ones(4)))
-        assert text.count("dot_general[") == text.count("HIGHEST, Precision.HIGHEST") == 1
+    def programs(op, v):
+        return op.matvec(v), op.transpose().matvec(v), compose(op, op), compose(op, wide_blocks)
+
+    wide_blocks = BlockDiagonal(jnp.ones((1, 4, 4)))
+    text = str(jax.make_jaxpr(programs)(op, jnp.ones(4)))
+    assert text.count("dot_general[") == text.count("HIGHEST, Precision.HIGHEST") >= 4
 
 
 def test_a_diagonal_with_infinite_entries_has_no_nan_in_its_matrix():

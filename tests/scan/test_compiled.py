@@ -1,0 +1,149 @@
+"""The path taken, read off the compiled program: loops, products, collectives, memory."""
+
+import functools
+import math
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import parscan_bp as pb
+
+H, INPUTS = 4, 3
+
+
+def _gradient(solver, n, batch=()):
+    """The compiled gradient of an Elman scan's last state, by params and initial carry."""
+    cell = pb.cells.Elman()
+    params = cell.init(jax.random.key(0), INPUTS, H)
+
+    def loss(params, h0, xs):
+        return pb.scan(functools.partial(cell, params), h0, xs, solver=solver)[0].sum()
+
+    args = params, jnp.zeros((*batch, H)), jnp.ones((n, *batch, INPUTS))
+    return jax.jit(jax.grad(loss, (0, 1))).lower(*args)
+
+
+def _solve_text(solver, n):
+    """The optimised program of a bare solve: nothing in it but the solver."""
+    operators, g = pb.operators.Dense(jnp.ones((n, H, H))), jnp.ones((n + 1, H))
+    run = jax.jit(lambda op, g: pb.solve(pb.Uniform(op, g), solver))
+    return run.lower(operators, g).compile().as_text()
+
+
+def _trip_counts(text):
+    return [int(c) for c in re.findall(r'"known_trip_count":\{"n":"(\d+)"\}', text)]
+
+
+@pytest.mark.parametrize("n", [64, 100])
+@pytest.mark.parametrize("solver", [pb.Blelloch(), pb.Associative()])
+def test_trees_have_no_loop_over_time(solver, n):
+    text = _solve_text(solver, n)
+    assert " while(" not in text
+    assert f"{n}" in text
+
+
+def test_sweep_is_one_loop_over_time():
+    assert _trip_counts(_solve_text(pb.Sweep(chunk=100), 100)) == [100]
+
+
+@pytest.mark.parametrize("n", [7, 8, 9, 100])
+def test_blelloch_keeps_its_bounds_in_the_program(n):
+    """Matrix products and levels are counted in the jaxpr, where a batched product is one."""
+    operators, g = pb.operators.Dense(jnp.ones((n, H, H))), jnp.ones((n + 1, H))
+    jaxpr = jax.make_jaxpr(lambda op, g: pb.solve(pb.Uniform(op, g), pb.Blelloch()))(operators, g)
+    matrix, levels = 0, 0
+    for eqn in _equations(jaxpr.jaxpr):
+        if eqn.primitive.name != "dot_general":
+            continue
+        (contract, _), (batch, _) = eqn.params["dimension_numbers"]
+        shapes = [v.aval.shape for v in eqn.invars]
+        if all(len(s) - len(batch) == 2 for s in shapes):
+            matrix += math.prod(shapes[0][a] for a in batch)
+            levels += 1
+    assert 0 < matrix <= n
+    assert matrix == pb.Blelloch().complexity(n).matrix_products
+    assert levels <= math.ceil(math.log2(n + 1)) - 1
+    # One more step than the paper's levels: lambda_0, which Algorithm 1 leaves out.
+    assert pb.Blelloch().complexity(n).steps <= 2 * math.ceil(math.log2(n + 1))
+
+
+def _equations(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in jax.extend.core.jaxprs_in_params(eqn.params):
+            yield from _equations(inner)
+
+
+@pytest.mark.parametrize("solver", [None, pb.Sweep(), pb.Chunked()])
+def test_program_size_does_not_grow_with_length(solver):
+    sizes = [len(_gradient(solver, n).as_text()) for n in (2**15, 2**18)]
+    assert abs(sizes[1] - sizes[0]) < 0.02 * sizes[0]
+
+
+def test_a_batch_keeps_its_axis():
+    """No transposition of the whole carry: the batch axis stays where the step has it."""
+    text = _gradient(pb.Sweep(), 32, batch=(8,)).compile().as_text()
+    assert f"f32[8,32,{H}]" not in text
+
+
+_SHARDED = """
+import functools, re, sys
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import numpy as np
+import parscan_bp as pb
+n = {devices}
+assert len(jax.devices()) == n
+mesh = Mesh(np.array(jax.devices()), ("data",))
+put = lambda a, *spec: jax.device_put(a, NamedSharding(mesh, P(*spec)))
+cell = pb.cells.{cell}()
+params = cell.init(jax.random.key(0), 3, 4)
+h0 = jax.tree.map(lambda a: put(a, "data"), cell.initial_carry((16,), 4))
+xs = put(jax.random.normal(jax.random.key(1), (12, 16, 3)), None, "data")
+def loss(params, h0, xs):
+    step = functools.partial(cell, params) if {analytic} else (lambda c, x: cell(params, c, x))
+    return pb.scan(step, h0, xs, solver={solver})[1].sum()
+text = jax.jit(jax.grad(loss)).lower(params, h0, xs).compile().as_text()
+found = re.findall(r" (all-[a-z]+|collective-[a-z]+|reduce-scatter)(?:-start)?\\(", text)
+print(found)
+assert found == ["all-reduce"], found
+got = jax.jit(jax.grad(loss))(params, h0, xs)
+one = jax.device_put((params, h0, xs), jax.devices()[0])
+want = jax.jit(jax.grad(loss))(*one)
+jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), got, want)
+"""
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize(
+    ("cell", "analytic", "solver"),
+    [("Elman", True, "None"), ("GRU", False, "pb.Sweep(chunk=4)"), ("Elman", True, "pb.Blelloch()")],
+)
+def test_a_sharded_batch_needs_one_all_reduce(devices, cell, analytic, solver):
+    code = _SHARDED.format(devices=devices, cell=cell, analytic=analytic, solver=solver)
+    env = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True
+    )
+    assert result.returncode == 0, result.stderr.decode()[-2000:] + result.stdout.decode()
+
+
+def test_values_under_differentiation_are_those_of_lax_scan():
+    cell = pb.cells.GRU()
+    params = cell.init(jax.random.key(0), INPUTS, H)
+    xs = jax.random.normal(jax.random.key(1), (50, INPUTS))
+
+    def value(scan):
+        def loss(params):
+            ys = scan(lambda c, x: cell(params, c, x), jnp.zeros(H), xs)[1]
+            return ys.sum(), ys
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)[0][1]
+
+    assert (value(pb.scan) == value(lax.scan)).all()

@@ -1,0 +1,84 @@
+"""The layers of the package: imports go down only, and importing has no side effect."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import parscan_bp
+
+ROOT = pathlib.Path(parscan_bp.__file__).parent
+LAYERS = [
+    {"types"},
+    {"trees"},
+    {"operators", "structure"},
+    {"system"},
+    {"solvers", "cells"},
+    {"autodiff"},
+    {"explain"},
+    {"testing", "__init__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def _part(path):
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def _imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("parscan_bp."):
+            yield node, node.module.split(".")[1]
+        elif isinstance(node, ast.ImportFrom) and node.module == "parscan_bp":
+            yield from ((node, alias.name) for alias in node.names)
+
+
+def test_every_part_has_a_layer():
+    parts = {_part(p) for p in ROOT.rglob("*.py")}
+    assert parts == set(LEVEL)
+
+
+def test_imports_go_down_only():
+    upward = []
+    for path in ROOT.rglob("*.py"):
+        here = _part(path)
+        for node, there in _imports(path):
+            if there != here and LEVEL[there] >= LEVEL[here]:
+                upward.append(f"{path.relative_to(ROOT)}:{node.lineno} imports {there}")
+    assert not upward, upward
+
+
+def test_imports_stand_at_the_top_of_their_file():
+    late = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in ROOT.rglob("*.py")
+        for parent in ast.walk(ast.parse(path.read_text()))
+        if isinstance(parent, ast.FunctionDef | ast.ClassDef)
+        for node in ast.walk(parent)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert not late, late
+
+
+def test_jax_internals_and_configuration_are_left_alone():
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text()
+        assert "jax._src" not in text, path
+        assert "config.update" not in text, path
+
+
+def test_importing_computes_nothing_and_needs_no_flax():
+    code = (
+        "import sys, jax; before = jax.config.values.copy() if hasattr(jax.config, 'values') else 0;"
+        "import parscan_bp;"
+        "assert 'flax' not in sys.modules and 'matplotlib' not in sys.modules;"
+        "assert not hasattr(jax.config, 'values') or jax.config.values == before;"
+        "from jax.extend.backend import backends;"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_public_names_are_all_there():
+    assert all(hasattr(parscan_bp, name) for name in parscan_bp.__all__)
+    assert sorted(parscan_bp.__all__) == parscan_bp.__all__
