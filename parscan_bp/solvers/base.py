@@ -239,19 +239,22 @@ def in_chunks(n: int, size: int, backward: bool, visit, carry):
     return carry
 
 
-CHUNK_BYTES = 2**21
-"""What the linearised steps of one chunk may take: about the second-level cache."""
+CHUNK_BYTES = (2**18, 2**21)
+"""Least and most that the linearised steps of one chunk take, where there are enough."""
 
 
-def default_chunk(n: int, total_bytes: int, target: int = CHUNK_BYTES) -> int:
-    """Steps whose values take about ``target`` bytes.
+def default_chunk(n: int, total_bytes: int) -> int:
+    """Steps per chunk: an eighth of all, within `CHUNK_BYTES`.
 
-    A divisor of n is taken where there is one nearby: no stretch is left over then, and
-    the program has one copy of the step fewer.
+    Large chunks make efficient products, small ones stay in cache and keep the memory near
+    that of the stored carries. A divisor of n is taken where there is one nearby: no stretch
+    is left over then, and the program has one copy of the step fewer.
     """
-    most = max(1, min(n, n * target // max(total_bytes, 1)))
-    divisors = (c for c in range(most, max(most // 2, most - 4096), -1) if n % c == 0)
-    return next(divisors, most)
+    least, most = CHUNK_BYTES
+    target = min(max(total_bytes // 8, least), most)
+    size = max(1, min(n, n * target // max(total_bytes, 1)))
+    divisors = (c for c in range(size, max(size // 2, size - 4096), -1) if n % c == 0)
+    return next(divisors, size)
 
 
 def check_positive(name: str, value: int) -> None:
