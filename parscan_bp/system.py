@@ -205,5 +205,5 @@ def block_shape(system: System, size: int) -> Block:
 
 
 def zeros_of_shape(tree: PyTree) -> PyTree:
-    """Zeros for a tree of shapes and dtypes."""
-    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), tree)
+    """Zeros for a tree of shapes and dtypes; varying over the same manual mesh axes."""
+    return jax.tree.map(jnp.zeros_like, tree)

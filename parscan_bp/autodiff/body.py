@@ -99,7 +99,7 @@ def over_steps(
       The pytree, and for each of its leaves whether it is stacked. A leaf that depends on
       no element of ``stacked`` (a weight matrix) is computed once and has no leading axis.
     """
-    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), stacked)
+    one = jax.eval_shape(lambda t: jax.tree.map(lambda a: a[0], t), stacked)
     closed, shape = jax.make_jaxpr(fn, return_shape=True)(fixed, one)
     run = jaxpr_as_fun(closed)
     fixed, stacked = jax.tree.leaves(fixed), jax.tree.leaves(stacked)

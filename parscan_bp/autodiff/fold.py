@@ -143,7 +143,8 @@ def fold(closed: ClosedJaxpr, known: Sequence[Array], state: PyTree, out_tree: A
             terms = {work.materialise(terms): 1.0}
         linear[out] = terms
     outs = tuple(
-        (work.materialise(linear[v]) if v in linear else None, v.aval) for v in jaxpr.outvars
+        (None if isinstance(v, Literal) or v not in linear else work.materialise(linear[v]), v.aval)
+        for v in jaxpr.outvars
     )
     run = _Program(tuple(work.program), outs, jax.tree.structure(state), out_tree)
     return Partial(run, work.slots)

@@ -140,8 +140,8 @@ class ByProducts(Linearisation):
         return self._operator(steps, transposed=False)
 
     def _operator(self, steps, transposed):
-        avals = [self.body.carry_avals[k] for k in self.body.float_carry]
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+        floats = [steps.carry[k] for k in self.body.float_carry]
+        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
 
         def one(consts, values):
             apply = self._map(Steps(consts, *values), shapes, transposed)
@@ -221,13 +221,15 @@ class ByColumns(Joined):
             new, _ = body(consts, replace_at(carry, body.float_carry, floats), x)
             return [new[k] for k in body.float_carry]
 
-        _, push = jax.linearize(new_carry, [carry[k] for k in body.float_carry])
+        floats = [carry[k] for k in body.float_carry]
+        _, push = jax.linearize(new_carry, floats)
 
         def column(direction):
-            tangent = jnp.broadcast_to(direction, (*self.layout.batch_shape, direction.size))
-            return self.layout.join(
-                push(self.layout.split(tangent, cotangent=False)), cotangent=False
-            )
+            direction = jnp.broadcast_to(direction, (*self.layout.batch_shape, direction.size))
+            tangents = self.layout.split(direction, cotangent=False)
+            # Inside shard_map a tangent varies over the mesh axes of its primal.
+            tangents = [t + jnp.zeros_like(c) for t, c in zip(tangents, floats, strict=True)]
+            return self.layout.join(push(tangents), cotangent=False)
 
         size = sum(self.layout.features)
         if self.diagonal:

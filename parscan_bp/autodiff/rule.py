@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
+from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.linearise import Active, Linearisation
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
@@ -76,14 +77,16 @@ class ScanRule:
     @functools.cached_property
     def _with_trajectory(self):
         """(carry, ys) and the carry after every step, which derivatives need."""
-        params, body = self.equation.params, self.body
+        how = {k: self.equation.params[k] for k in ("length", "reverse", "unroll")}
+
+        @jax.jit
+        def run(args):
+            carry, ys, after = run_with_trajectory(self.body, *self._split(args), **how)
+            return [*carry, *ys], after
 
         @jax.custom_jvp
         def values(args, extra):
-            consts, init, xs = self._split(args)
-            how = {k: params[k] for k in ("length", "reverse", "unroll")}
-            carry, ys, after = run_with_trajectory(body, consts, init, xs, **how)
-            return [*carry, *ys], after
+            return run(args)
 
         def jvp(primals, tangents):
             outs, after = values(*primals)
@@ -112,13 +115,20 @@ class ScanRule:
             *(t for t in t_init if not isinstance(t, SymbolicZero)),
             *active.of_x(t_xs),
         ]
+        tie = empty_of(known)
         start = [
-            tied_zeros(known, init[k]) if isinstance(t_init[k], SymbolicZero) else t_init[k]
+            tied_zeros(tie, init[k]) if isinstance(t_init[k], SymbolicZero) else t_init[k]
             for k in body.float_carry
         ]
-        d, last, dy = self.solve(active)(
-            residuals, active.of_consts(t_consts), start, active.of_x(t_xs), known
+        b = (
+            active.of_consts(t_consts),
+            start,
+            active.of_x(t_xs),
+            [tied_zeros(tie, after[k]) for k in body.float_carry],
+            [tied_zeros(tie, after[k], entry=True) for k in body.float_carry],
+            [tied_zeros(tie, outs[body.num_carry + j]) for j in active.y],
         )
+        *_, d, last, dy = self.solve(active)(residuals, b)
         carry_t, after_t = dict(zip(body.float_carry, last)), dict(zip(body.float_carry, d))
         y_t = dict(zip(body.float_y, dy))
         y_t.update({j: after_t[k] for j, k in body.forwarded.items() if k in after_t})
@@ -142,7 +152,7 @@ class ScanRule:
             entering = before(init, d, 0, scan.length, reverse=scan.reverse)
             pushed, ys = jax.jvp(call, at, (consts, entering, xs))[1]
             end = 0 if scan.reverse else -1
-            return (
+            rows = (
                 consts,
                 init,
                 xs,
@@ -150,6 +160,10 @@ class ScanRule:
                 [a - b[end] for a, b in zip(last, d, strict=True)],
                 [a - b for a, b in zip(dy, ys, strict=True)],
             )
+            # Every row depends on every unknown and every residual, or a derivative of the
+            # solve would have a right-hand side that is not linear in some leaf.
+            tie = empty_of(u) * empty_of(residuals)
+            return jax.tree.map(lambda row: row + tied_zeros(tie, row), rows)
 
         @jax.jit
         def forward(residuals, b):
@@ -171,21 +185,15 @@ class ScanRule:
             start = linear.unpack(state, cotangent=True)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
-        def tangents(residuals, consts, init, xs, known):
-            _, _, _, after, _ = residuals
-            length = self.equation.params["length"]
-            d = [tied_zeros(known, after[k]) for k in body.float_carry]
-            last = [tied_zeros(known, after[k], drop=1) for k in body.float_carry]
-            ys = [tied_zeros(known, body.y_avals[j], add=(length,)) for j in active.y]
-            u = lax.custom_linear_solve(
+        def solve(residuals, b):
+            return lax.custom_linear_solve(
                 functools.partial(matvec, residuals),
-                (consts, init, xs, d, last, ys),
+                b,
                 lambda _, b: forward(residuals, b),
                 lambda _, b: backward(residuals, b),
             )
-            return u[3:]
 
-        return tangents
+        return solve
 
     def _primal(self, residuals) -> Primal:
         consts, init, xs, after, extra = residuals
@@ -203,20 +211,22 @@ def _fill(values, tangents):
     ]
 
 
-def tied_zeros(known: Sequence[Array], like, *, drop: int = 0, add: tuple[int, ...] = ()) -> Array:
-    """Zeros of ``like``'s type that depend linearly on ``known``.
+def empty_of(values: Sequence[Any]) -> Array:
+    """An array without entries that depends linearly on every float of ``values``."""
+    parts = [jnp.ravel(v)[:0] for v in jax.tree.leaves(values) if is_differentiable(v)]
+    return functools.reduce(jnp.add, [jnp.real(p).astype(jnp.float32) for p in parts])
+
+
+def tied_zeros(empty: Array, like: Array, *, entry: bool = False) -> Array:
+    """Zeros of ``like``'s type, or of one entry's of its leading axis, tied to ``empty``.
 
     `custom_linear_solve` can be transposed only if every leaf of its right-hand side is
-    linear in the tangents. An empty slice of one of them, padded with zeros, is linear,
-    and its transpose costs nothing.
+    linear in the tangents. An array without entries, padded with zeros, is linear, and its
+    transpose costs nothing.
     """
-    shape = (*add, *like.shape[drop:])
-    dtype = like.dtype
-    source = jnp.ravel(known[0])[:0]
-    if jnp.iscomplexobj(source) and not jnp.issubdtype(dtype, jnp.complexfloating):
-        source = source.real
-    empty = source.astype(dtype).reshape((0, *shape[1:]))
+    shape = like.shape[1:] if entry else like.shape
+    start = empty.astype(like.dtype).reshape(0, *shape[1:])
     padding = [(shape[0] if shape else 1, 0, 0)] + [(0, 0, 0)] * (len(shape) - 1)
-    return lax.pad(empty, jnp.zeros((), dtype), padding).reshape(shape)
-
-
+    zeros = lax.pad(start, jnp.zeros((), like.dtype), padding).reshape(shape)
+    # Inside shard_map the result varies over the mesh axes of ``like``, too.
+    return zeros + jnp.zeros_like(like, shape=shape)

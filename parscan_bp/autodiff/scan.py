@@ -73,7 +73,7 @@ def scan(
     solver = checked_solver(solver, jacobian, memory_limit)
     try:
         plan, args = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian)
-    except (TypeError, ValueError):
+    except Exception:
         # A mistake in the call is reported by lax.scan, in its own words.
         lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
         raise

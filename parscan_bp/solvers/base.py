@@ -213,7 +213,12 @@ def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | N
 def accumulators(system: System, shown: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
     """Zeros for the summed and stacked contributions of `System.collect`."""
     summed, out = jax.eval_shape(lambda v, s: system.collect(0, v, s), shown, state)
-    out = jax.tree.map(lambda s: jax.ShapeDtypeStruct((system.length, *s.shape[1:]), s.dtype), out)
+    out = jax.eval_shape(
+        lambda out: jax.tree.map(
+            lambda a: jnp.broadcast_to(a[:1], (system.length, *a.shape[1:])), out
+        ),
+        out,
+    )
     return zeros_of_shape(summed), zeros_of_shape(out)
 
 

@@ -66,13 +66,17 @@ class Chunked(TreeSolver):
             return m.matvec(state) + b, state
 
         first = jax.tree.map(lambda a: a[0], whole)
-        maps, _ = lax.scan(reduce, first, jax.tree.map(lambda a: a[1:], whole))
+        maps = first
+        if size > 1:
+            maps, _ = lax.scan(reduce, first, jax.tree.map(lambda a: a[1:], whole))
         entering, _ = Blelloch().states(*maps, state)
         after, shown = lax.scan(sweep, entering, whole)
         shown = jnp.swapaxes(shown, 0, 1).reshape(p * size, *state.shape)
+        if not rest:
+            return shown, after[-1]
         tail = jax.tree.map(lambda a: a[p * size :], (operator, leaving))
         last, shown_tail = lax.scan(sweep, after[-1], tail)
-        return (jnp.concatenate([shown, shown_tail]) if rest else shown), last
+        return jnp.concatenate([shown, shown_tail]), last
 
     def complexity(self, n):
         p = min(self.chunks, n)
