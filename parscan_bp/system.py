@@ -55,10 +55,15 @@ class Block:
 class System(abc.ABC):
     """A linearised chain of ``length`` equal steps, made explicit a stretch at a time."""
 
-    length: int
-    """Number of steps."""
-    backward: bool
-    """Whether the traversal runs from position ``length - 1`` down to 0."""
+    @property
+    @abc.abstractmethod
+    def length(self) -> int:
+        """Number of steps."""
+
+    @property
+    @abc.abstractmethod
+    def backward(self) -> bool:
+        """Whether the traversal runs from position ``length - 1`` down to 0."""
 
     @abc.abstractmethod
     def block(self, start: int | Array, size: int) -> Block:
@@ -104,7 +109,6 @@ class Uniform(System):
 
     operators: Operator
     g: Array
-    backward = True
 
     def __post_init__(self):
         rows, cols = self.operators.shape
@@ -126,8 +130,12 @@ class Uniform(System):
             )
 
     @property
-    def length(self) -> int:  # type: ignore[override]
+    def length(self) -> int:
         return self.g.shape[0] - 1
+
+    @property
+    def backward(self) -> bool:
+        return True
 
     def block(self, start, size):
         return Block(self.operators.slice(start, size), stretch(self.g, start + 1, size))

@@ -76,8 +76,7 @@ class CarryLayout:
         batch = math.prod(self.batch_shape)
         sizes = (math.prod(s) // batch if batch else 0 for s in self.shapes)
         return tuple(
-            n * (2 if self._in_two_parts(d) else 1)
-            for n, d in zip(sizes, self.dtypes, strict=True)
+            n * (2 if self._in_two_parts(d) else 1) for n, d in zip(sizes, self.dtypes, strict=True)
         )
 
     def _in_two_parts(self, dtype) -> bool:

@@ -41,7 +41,8 @@ def check_operator(
         return [new[k] for k in float_carry]
 
     new_carry, _ = body(consts, carry, x)
-    steps = Steps(consts, *([a[None] for a in t] for t in (carry, x, new_carry)), extra)
+    before, inputs, after = ([a[None] for a in t] for t in (carry, x, new_carry))
+    steps = Steps(consts, before, inputs, after, extra)
     operator = linear.tangent_operator(steps)
     floats = [carry[k] for k in float_carry]
     for k in jax.random.split(key, probes):
@@ -59,8 +60,8 @@ def _compare(leaf: int, got: np.ndarray, want: np.ndarray) -> None:
     error = np.abs(got - want)
     bound = 100 * float(eps) * max(1.0, float(np.abs(want).max(initial=0.0)))
     if not (error <= bound).all():
-        index = np.unravel_index(np.argmax(np.where(np.isnan(error), np.inf, error)), error.shape)
-        index = tuple(int(i) for i in index)
+        worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
+        index = tuple(int(i) for i in np.unravel_index(worst, error.shape))
         raise ValueError(
             f"jacobian: entry {index} of float carry leaf {leaf} of a Jacobian-vector product is "
             f"{got[index]}, but automatic differentiation of the step gives {want[index]}"

@@ -117,9 +117,7 @@ def fold(closed: ClosedJaxpr, known: Sequence[Array], state: PyTree, out_tree: A
     jaxpr, work = closed.jaxpr, _Folding()
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(jaxpr.invars, known, strict=False))
-    linear: dict[Any, Terms] = {
-        v: {work.new_base(): 1.0} for v in jaxpr.invars[len(known) :]
-    }
+    linear: dict[Any, Terms] = {v: {work.new_base(): 1.0} for v in jaxpr.invars[len(known) :]}
     uses = collections.Counter(
         v for eqn in _needed(jaxpr) for v in eqn.invars if not isinstance(v, Literal)
     )

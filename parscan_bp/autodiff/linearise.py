@@ -155,7 +155,7 @@ class ByProducts(Linearisation):
         linear, flags = over_steps(one, list(steps.consts), stacked)
         return MatrixFree(linear, flags, shapes, codomain=shapes)
 
-    def _map(self, step: Steps, shapes, transposed) -> Partial:
+    def _map(self, step: Steps, shapes, transposed) -> Callable:
         """J v of one step, or its transpose; known values are leaves of the function."""
         body, carry = self.body, list(step.carry)
         static = body.float_carry

@@ -65,10 +65,10 @@ class Plan:
 
     def __call__(self, args: Sequence[Any]) -> PyTree:
         """Runs the scan; only with a rule."""
-        assert self.rule is not None
+        rule = self.rule
+        assert rule is not None
         extra = [jax.lax.stop_gradient(v) for v in self.extra]
-        return self.staged.run(args, lambda values: self.rule(values, extra))
-
+        return self.staged.run(args, lambda values: rule(values, extra))
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
         """Compares what is assumed about the Jacobian with its products at the first step.
@@ -76,10 +76,15 @@ class Plan:
         Raises:
           ValueError: naming an entry that contradicts it; or if the values are traced.
         """
-        if self.rule is None or self.structure is None:
+        rule, structure = self.rule, self.structure
+        if rule is None or structure is None:
             return
+        if getattr(rule.linearisation, "diagonal", False):
+            structure = dataclasses.replace(structure, diagonal=True)
         if any(isinstance(v, jax.core.Tracer) for v in (*args, *self.staged.consts)):
-            raise ValueError("check_jacobian: needs concrete values; call scan outside jit and grad")
+            raise ValueError(
+                "check_jacobian: needs concrete values; call scan outside jit and grad"
+            )
 
         def probe(values):
             n, m = self.body.num_consts, self.body.num_consts + self.body.num_carry
@@ -87,11 +92,8 @@ class Plan:
             first = -1 if self.staged.equation.params["reverse"] else 0
             x = [v[first] for v in xs]
             key = jax.random.key(0)
-            structure = self.structure
-            if getattr(self.rule.linearisation, "diagonal", False):
-                structure = dataclasses.replace(structure, diagonal=True)
             check_structure(self.body.jaxpr, structure, consts, carry, x, key)
-            check_operator(self.rule.linearisation, consts, carry, x, self.extra, key)
+            check_operator(rule.linearisation, consts, carry, x, self.extra, key)
             return self.staged.equation.primitive.bind(*values, **self.staged.equation.params)
 
         self.staged.run(args, probe)
@@ -164,7 +166,9 @@ def _linearisation(
         return ByProducts(body), ()
     diagonal = jacobian == "diagonal" or (jacobian == "auto" and structure.diagonal)
     keep = _all_complex(dtypes) and is_holomorphic(body)
-    diagonal = diagonal and (keep or not any(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes))
+    diagonal = diagonal and (
+        keep or not any(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes)
+    )
     layout = CarryLayout(shapes, dtypes, structure.batch_axes, keep)
     return ByColumns(body, layout, diagonal), ()
 

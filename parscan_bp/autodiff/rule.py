@@ -129,19 +129,18 @@ class ScanRule:
             [tied_zeros(tie, outs[body.num_carry + j]) for j in active.y],
         )
         *_, d, last, dy = self.solve(active)(residuals, b)
-        carry_t, after_t = dict(zip(body.float_carry, last)), dict(zip(body.float_carry, d))
-        y_t = dict(zip(body.float_y, dy))
+        carry_t = dict(zip(body.float_carry, last, strict=True))
+        after_t = dict(zip(body.float_carry, d, strict=True))
+        y_t = dict(zip(body.float_y, dy, strict=True))
         y_t.update({j: after_t[k] for j, k in body.forwarded.items() if k in after_t})
         n = body.num_carry
-        out_t = [
-            (carry_t.get(k) if k < n else y_t.get(k - n)) for k in range(len(outs))
-        ]
+        out_t = [(carry_t.get(k) if k < n else y_t.get(k - n)) for k in range(len(outs))]
         return _fill(outs, out_t), _fill(after, [after_t.get(k) for k in range(n)])
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019 - lives as long as the rule
+    @functools.cache  # noqa: B019 - lives as long as the rule
     def solve(self, active: Active):
         """The augmented solve for one choice of active inputs."""
-        primal, body = self._primal, self.body
+        primal = self._primal
 
         @jax.jit
         def matvec(residuals, u):

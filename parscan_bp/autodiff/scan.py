@@ -97,7 +97,9 @@ def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
     if memory_limit is None:
         return solver
     if not isinstance(memory_limit, int) or memory_limit < 1:
-        raise ValueError(f"memory_limit: got {memory_limit!r}; a positive number of bytes is wanted")
+        raise ValueError(
+            f"memory_limit: got {memory_limit!r}; a positive number of bytes is wanted"
+        )
     return solver.with_memory_limit(memory_limit) if isinstance(solver, TreeSolver) else solver
 
 
@@ -113,14 +115,23 @@ def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Pla
     """The plan of a call and its flat arguments; from the cache where the step came before."""
     cell, params = _as_cell(f)
     args, tree = jax.tree.flatten((params, init, xs))
-    key = (tree, tuple(map(jax.typeof, args)), length, reverse, unroll, solver, jacobian, *_config())
+    key = (
+        tree,
+        tuple(map(jax.typeof, args)),
+        length,
+        reverse,
+        unroll,
+        solver,
+        jacobian,
+        *_config(),
+    )
     cache = _plans_of(cell if cell is not None else f)
     if cache is not None and key in cache:
         return cache[key], args
     staged = stage(cell or f, params, init, xs, length, reverse, unroll)
     if staged is None:
         return None, args
-    trees = tuple(map(jax.tree.structure, (params, init, xs)))
+    trees = (jax.tree.structure(params), jax.tree.structure(init), jax.tree.structure(xs))
     plan = make_plan(staged, cell or f, trees, args, solver=solver, jacobian=jacobian)
     held = (*staged.consts, *plan.extra)
     if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in held):
@@ -141,5 +152,5 @@ def _plans_of(f) -> dict | None:
 
 def _config() -> tuple:
     """Settings of JAX that a traced step depends on."""
-    c = jax.config
-    return c.jax_enable_x64, c.jax_default_matmul_precision, c.jax_numpy_dtype_promotion
+    names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
+    return tuple(getattr(jax.config, name) for name in names)

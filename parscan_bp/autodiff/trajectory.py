@@ -65,5 +65,3 @@ def _choose(condition, yes, no):
     if isinstance(condition, bool):
         return yes if condition else no
     return lax.select(jnp.broadcast_to(condition, yes.shape), yes, no)
-
-

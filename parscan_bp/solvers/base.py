@@ -20,7 +20,6 @@ from parscan_bp.operators import (
     Diagonal,
     Factored,
     Identity,
-    MatrixFree,
     Operator,
     Product,
     Scaled,

@@ -56,7 +56,7 @@ class Blelloch(TreeSolver):
 
     def states(self, operator, leaving, state):
         n = leaving.shape[0]
-        levels = []  # (maps of this level, how many steps it has)
+        levels: list[tuple] = []  # (maps of this level, how many steps it has)
         maps, m = (operator, leaving), n
         while m > 1 and (self.up_levels is None or len(levels) < self.up_levels):
             levels.append((maps, m))
@@ -84,12 +84,12 @@ class Blelloch(TreeSolver):
     def run_ragged(self, system):
         ops = [self._form(a) for a in reversed(system.operators)]
         g = list(reversed(system.g))
-        maps = [(a, a.matvec(v)) for a, v in zip(ops, g[:-1], strict=True)]
+        maps: list = [(a, a.matvec(v)) for a, v in zip(ops, g[:-1], strict=True)]
         levels: list[list] = []
         while len(maps) > 1 and (self.up_levels is None or len(levels) < self.up_levels):
             levels.append(maps)
             pairs = [_pair(maps[j], maps[j + 1]) for j in range(0, len(maps) - 2, 2)]
-            maps = pairs + [None]
+            maps = [*pairs, None]
         states = [jnp.zeros_like(g[0])]
         for operator, b in maps[:-1]:
             states.append(operator.matvec(states[-1]) + b)

@@ -69,7 +69,7 @@ class Chunked(TreeSolver):
         maps = first
         if size > 1:
             maps, _ = lax.scan(reduce, first, jax.tree.map(lambda a: a[1:], whole))
-        entering, _ = Blelloch().states(*maps, state)
+        entering, _ = Blelloch().states(maps[0], maps[1], state)
         after, shown = lax.scan(sweep, entering, whole)
         shown = jnp.swapaxes(shown, 0, 1).reshape(p * size, *state.shape)
         if not rest:

@@ -49,5 +49,3 @@ def solve(system: Uniform | Ragged, solver: Solver | None = None) -> Array | lis
     zero = jnp.zeros(system.g.shape[1:], dtype)
     state, _, shown = solver.run(system, zero)
     return jnp.concatenate([(system.g[0] + state)[None], shown]).astype(dtype)
-
-

@@ -145,10 +145,10 @@ def assert_derivatives_close(
             if wrong.any():
                 worst = np.argmax(np.where(wrong, _relative_error(a, b), -1))
                 index = tuple(int(i) for i in np.unravel_index(worst, wrong.shape))
-                entries = [np.asarray(leaf)[index] for leaf in (g, w)]
+                got_entry, want_entry = (np.asarray(leaf)[index] for leaf in (g, w))
                 raise AssertionError(
-                    f"{where}: {path}{list(index)}: got {entries[0]!r}, want {entries[1]!r}, {what} "
-                    f"(relative error {_relative_error(a, b)[index]:.3g}; "
+                    f"{where}: {path}{list(index)}: got {got_entry!r}, want {want_entry!r}, "
+                    f"{what} (relative error {_relative_error(a, b)[index]:.3g}; "
                     f"{wrong.sum()} of {wrong.size} entries)"
                 )
 

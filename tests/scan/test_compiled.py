@@ -61,7 +61,7 @@ def test_blelloch_keeps_its_bounds_in_the_program(n):
     for eqn in _equations(jaxpr.jaxpr):
         if eqn.primitive.name != "dot_general":
             continue
-        (contract, _), (batch, _) = eqn.params["dimension_numbers"]
+        _, (batch, _) = eqn.params["dimension_numbers"]
         shapes = [v.aval.shape for v in eqn.invars]
         if all(len(s) - len(batch) == 2 for s in shapes):
             matrix += math.prod(shapes[0][a] for a in batch)
@@ -123,7 +123,11 @@ jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
 @pytest.mark.parametrize("devices", [2, 8])
 @pytest.mark.parametrize(
     ("cell", "analytic", "solver"),
-    [("Elman", True, "None"), ("GRU", False, "pb.Sweep(chunk=4)"), ("Elman", True, "pb.Blelloch()")],
+    [
+        ("Elman", True, "None"),
+        ("GRU", False, "pb.Sweep(chunk=4)"),
+        ("Elman", True, "pb.Blelloch()"),
+    ],
 )
 def test_a_sharded_batch_needs_one_all_reduce(devices, cell, analytic, solver):
     code = _SHARDED.format(devices=devices, cell=cell, analytic=analytic, solver=solver)

@@ -223,16 +223,6 @@ def test_second_eager_call_compiles_nothing(solver, what):
     assert not again, f"{len(again)} programs compiled again: {again}"
 
 
-@pytest.mark.parametrize("solver", ["auto", "sweep", "chunked"])
-def test_program_does_not_grow_with_length(solver):
-    """The trees over all steps do: a level for each doubling."""
-
-    def lines(n):
-        return jax.jit(_gradient(_scan(solver))).lower(*_arguments(n)).as_text().count("\n")
-
-    assert lines(66) == lines(516)
-
-
 # Values that are not finite.
 
 BAD_STEP, BAD_ROW, STEPS, ROWS = 4, 1, 9, 3

@@ -1,0 +1,103 @@
+"""Every analytic cell against automatic differentiation of itself."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import parscan_bp as pb
+from parscan_bp.trees import CarryLayout
+
+DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
+TOLERANCE = 1e-12 if jax.config.jax_enable_x64 else 2e-5
+CELLS = {
+    "elman": pb.cells.Elman(),
+    "elman_relu": pb.cells.Elman(activation="relu"),
+    "gru": pb.cells.GRU(),
+    "gru_one_bias": pb.cells.GRU(recurrent_bias=False),
+    "lstm": pb.cells.LSTM(),
+    "min_gru": pb.cells.MinGRU(),
+    "lru": pb.cells.LRU(),
+}
+B, H, INPUTS, T = 3, 4, 2, 9
+
+
+def _problem(cell, batch=(B,)):
+    keys = jax.random.split(jax.random.key(7), 4)
+    params = cell.init(keys[0], INPUTS, H, DTYPE)
+    params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(keys[3], p.shape, p.dtype), params)
+    carry = cell.initial_carry(batch, H, DTYPE)
+    carry = jax.tree.map(lambda c: c + jax.random.normal(keys[1], c.shape, c.dtype), carry)
+    return params, carry, jax.random.normal(keys[2], (T, *batch, INPUTS), DTYPE)
+
+
+def _close(got, want):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.dtype == b.dtype
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_jacobian_is_the_transposed_derivative(name):
+    cell = CELLS[name]
+    params, carry, xs = _problem(cell)
+    leaves, tree = jax.tree.flatten(carry)
+    layout = CarryLayout(
+        tuple(a.shape for a in leaves),
+        tuple(a.dtype for a in leaves),
+        ((0,),) * len(leaves),
+        keep_complex=jnp.iscomplexobj(leaves[0]),
+    )
+    new, _ = cell(params, carry, xs[0])
+    operator = cell.jacobian(params, carry, xs[0], new)
+
+    def row(vector, x):
+        one = jax.tree.unflatten(tree, jnp.split(vector, len(leaves)))
+        return jnp.concatenate(jax.tree.leaves(cell(params, one, x)[0]))
+
+    flat = layout.join(leaves, cotangent=False)
+    jac = jax.jacfwd(row, holomorphic=jnp.iscomplexobj(flat))
+    want = jnp.stack([jac(flat[b], xs[0, b]) for b in range(B)])
+    _close(jnp.broadcast_to(operator.as_dense(), want.shape), jnp.swapaxes(want, -1, -2))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_pullback_is_the_vector_jacobian_product(name):
+    cell = CELLS[name]
+    params, carry, xs = _problem(cell)
+    new, _ = cell(params, carry, xs[0])
+    cts = jax.tree.map(lambda a: jnp.cos(a) + 0.3, new)
+    got = cell.pullback(params, carry, xs[0], new, cts)
+    want = jax.vjp(lambda *args: cell(*args)[0], params, carry, xs[0])[1](cts)
+    _close(got, want)
+
+
+@pytest.mark.parametrize("batch", [(), (B,), (2, B)])
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("solver", [None, pb.Sweep(chunk=4), pb.Blelloch(), pb.Chunked(chunks=2)])
+def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
+    cell = CELLS[name]
+    params, carry, xs = _problem(cell, batch)
+
+    def gradients(scan, step):
+        def loss(params, carry, xs):
+            last, ys = scan(step(params), carry, xs)
+            weights = jnp.arange(1.0, T + 1).reshape(T, *(1,) * (ys.ndim - 1))
+            ends = sum(jnp.sum(jnp.abs(a) ** 2) for a in jax.tree.leaves(last))
+            return jnp.sum(jnp.abs(ys) ** 2 * weights).astype(DTYPE) + ends
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))(params, carry, xs)
+
+    ours = gradients(
+        functools.partial(pb.scan, solver=solver), lambda p: functools.partial(cell, p)
+    )
+    _close(ours, gradients(lax.scan, lambda p: lambda c, x: cell(p, c, x)))
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(ValueError, match="'tanh' or 'relu'"):
+        pb.cells.Elman(activation="gelu")

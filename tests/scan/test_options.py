@@ -1,0 +1,176 @@
+"""What the caller can state: the Jacobian, its check, the memory limit; and `explain`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import parscan_bp as pb
+from parscan_bp.operators import Dense, Factored
+
+B, H, T = 3, 4, 11
+KEY = jax.random.key(3)
+W = 0.5 * jax.random.normal(KEY, (H, H))
+XS = jax.random.normal(jax.random.key(4), (T, B, H))
+H0 = jnp.ones((B, H))
+SOLVERS = [None, pb.Sweep(chunk=5), pb.Associative(), pb.Blelloch(), pb.Chunked(chunks=3)]
+
+
+def elman(w, h, x):
+    h = jnp.tanh(h @ w + x)
+    return h, h
+
+
+def decay(a, h, x):
+    h = jnp.exp(-(a**2)) * h + jnp.sin(h) * x
+    return h, h
+
+
+def _gradient(scan, step, p):
+    def loss(p, h0, xs):
+        h, ys = scan(functools.partial(step, p), h0, xs)
+        return jnp.sum(h) + jnp.sum(ys**2)
+
+    return jax.grad(loss, (0, 1, 2))(p, H0, XS)
+
+
+def _same(got, want):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("form", ["factored", "dense"])
+def test_a_given_jacobian_is_used(solver, form):
+    def scan(step, h0, xs):
+        (w,) = step.args
+
+        def jacobian(h, x, new):
+            if form == "factored":
+                return Factored.from_diagonal(w, 1 - new**2)
+            return Dense(w * (1 - new**2)[:, None, :])
+
+        return pb.scan(step, h0, xs, solver=solver, jacobian=jacobian)
+
+    _same(_gradient(scan, elman, W), _gradient(lax.scan, elman, W))
+
+
+def test_a_wrong_jacobian_is_really_used_and_is_found_by_the_check():
+    def jacobian(h, x, new):
+        return Factored.from_diagonal(W, 1 - 0.9 * new**2)
+
+    step = functools.partial(elman, W)
+    scan = functools.partial(pb.scan, jacobian=jacobian)
+    wrong = jax.grad(lambda h: scan(step, h, XS)[0].sum())(H0)
+    right = jax.grad(lambda h: lax.scan(step, h, XS)[0].sum())(H0)
+    assert np.abs(wrong - right).max() > 1e-3 * np.abs(right).max()
+    with pytest.raises(ValueError, match=r"entry \(\d, \d\) of float carry leaf 0"):
+        scan(step, H0, XS, check_jacobian=True)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", ["dense", "diagonal"])
+def test_a_named_jacobian(solver, name):
+    scan = functools.partial(pb.scan, solver=solver, jacobian=name)
+    _same(_gradient(scan, decay, 0.3), _gradient(lax.scan, decay, 0.3))
+
+
+def test_a_false_claim_is_found_by_the_check():
+    step = functools.partial(elman, W)
+    with pytest.raises(ValueError):
+        pb.scan(step, H0, XS, solver=pb.Sweep(), jacobian="diagonal", check_jacobian=True)
+    got = pb.scan(step, H0, XS, check_jacobian=True)
+    assert (got[1] == lax.scan(step, H0, XS)[1]).all()
+
+
+def test_the_check_needs_concrete_values():
+    with pytest.raises(ValueError, match="concrete"):
+        jax.jit(lambda h: pb.scan(functools.partial(elman, W), h, XS, check_jacobian=True))(H0)
+
+
+def test_a_given_jacobian_lifts_a_custom_vjp():
+    @jax.custom_vjp
+    def act(a):
+        return jnp.tanh(a)
+
+    act.defvjp(lambda a: (jnp.tanh(a), jnp.tanh(a)), lambda t, ct: ((1 - t**2) * ct,))
+
+    def step(w, h, x):
+        h = act(h @ w + x)
+        return h, h
+
+    with pytest.raises(NotImplementedError, match="custom_vjp_call"):
+        pb.scan(functools.partial(step, W), H0, XS, solver=pb.Sweep())
+    assert pb.explain(functools.partial(step, W), H0, XS).choice == "lax.scan"
+
+    def scan(f, h0, xs):
+        (w,) = f.args
+        jacobian = lambda h, x, new: Factored.from_diagonal(w, 1 - new**2)  # noqa: E731
+        return pb.scan(f, h0, xs, solver=pb.Blelloch(), jacobian=jacobian)
+
+    _same(_gradient(scan, step, W), _gradient(lax.scan, elman, W))
+
+
+def test_an_operator_that_does_not_fit_is_refused():
+    step = functools.partial(elman, W)
+    with pytest.raises(ValueError, match="the operator is 4x4 with batch axes"):
+        pb.scan(step, H0, XS, jacobian=lambda h, x, new: Dense(W))
+    with pytest.raises(TypeError, match="an operator of"):
+        pb.scan(step, H0, XS, jacobian=lambda h, x, new: W)
+
+
+@pytest.mark.parametrize("solver", SOLVERS[2:])
+def test_a_memory_limit_refuses_before_running(solver):
+    step = functools.partial(elman, W)
+    loss = lambda h: pb.scan(step, h, XS, solver=solver, memory_limit=100)[0].sum()  # noqa: E731
+    with pytest.raises(ValueError, match=r"memory_limit: .* needs about"):
+        jax.eval_shape(jax.grad(loss), H0)
+
+
+def test_explain_says_what_was_found():
+    found = pb.explain(functools.partial(elman, W), H0, XS, solver=pb.Blelloch())
+    assert found.choice.startswith("Blelloch(")
+    assert found.structure == "block"
+    assert found.batch_axes == ((0,),)
+    assert found.columns == H
+    assert "dot_general" in found.mixed_by
+    steps = {type(c.solver).__name__: c.steps for c in found.candidates}
+    assert steps["Blelloch"] < steps["Sweep"] == T
+    assert "Blelloch" in str(found)
+    assert pb.explain(functools.partial(decay, 0.3), H0, XS).structure == "diagonal"
+
+
+def test_explain_takes_shapes_only():
+    shapes = jax.eval_shape(lambda: (H0, XS))
+    assert pb.explain(functools.partial(elman, W), *shapes).structure == "block"
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_columns_follow_the_structure(solver):
+    """A step with independent rows takes H tangents, not B * H: counted in the traced program."""
+    step = functools.partial(elman, W)
+    text = str(jax.make_jaxpr(jax.grad(lambda h: pb.scan(step, h, XS, solver=solver)[0].sum()))(H0))
+    assert f"f32[{B * H},{B * H}]" not in text
+    assert f"{B * H},{B},{H}]" not in text
+
+
+def test_growing_products_stay_finite_when_scaled():
+    """A dead component that grows: its Jacobian products overflow, its cotangent is zero."""
+
+    def step(c, x):
+        return c * x, None
+
+    xs = jnp.broadcast_to(jnp.array([1.0, 1e20], jnp.float32), (24, 2))
+
+    def gradient(scan):
+        return jax.grad(lambda c: scan(step, c, xs)[0][0])(jnp.array([1.0, 0.0], jnp.float32))
+
+    with np.errstate(all="ignore"):
+        plain = gradient(functools.partial(pb.scan, solver=pb.Blelloch()))
+        scaled = gradient(functools.partial(pb.scan, solver=pb.Blelloch(scaled=True)))
+    assert gradient(lax.scan).tolist() == scaled.tolist() == [1.0, 0.0]
+    assert np.isnan(plain[1])
