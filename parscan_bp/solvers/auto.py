@@ -49,6 +49,24 @@ class Choice:
         return "lax.scan" if self.solver is None else repr(self.solver)
 
 
+TINY_WORK = 4000
+"""Elements times equations times steps below which fixed costs outweigh what is saved."""
+
+
 def choose(facts: Facts) -> Choice:
-    """The solver for a scan whose solver was not named."""
-    return Choice(Sweep(), "sequential in time chunks")
+    """The solver for a scan whose solver was not named; measured on CPUs (``bench scan``).
+
+    On a CPU the sequential sweep wins: a tree multiplies matrices where the sweep
+    multiplies vectors, and two cores do not make up for it. The exception is a step so
+    small that XLA makes one kernel of its whole loop body: `lax.scan` has no overhead left
+    to save there. Other platforms were not measured; there a solver has to be named.
+    """
+    elements = facts.batch * facts.features
+    if facts.platform != "cpu":
+        why = f"nothing was measured on {facts.platform} yet; name a solver to use one"
+        return Choice(None, why)
+    if elements * facts.equations * facts.length < TINY_WORK:
+        return Choice(None, "the whole scan is too short to pay for anything but its loop")
+    if facts.equations <= 8 and (elements <= 4 or facts.features == 1):
+        return Choice(None, "the step is so small that its loop is a single kernel")
+    return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")

@@ -66,6 +66,10 @@ class Sweep(Solver):
         self.check(type(operator))
         size = min(self.chunk or default_chunk(n, n * nbytes(operator.unstack()[0])), n)
 
+        if size == n:
+            state, shown = self._sweep(system, state, 0, n)
+            return state, *system.collect(0, shown, state)
+
         def visit(carry, start, size):
             state, summed, stacked = carry
             state, shown = self._sweep(system, state, start, size)

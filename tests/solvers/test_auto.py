@@ -1,0 +1,40 @@
+"""The automatic choice: what it takes, and what it leaves to `lax.scan`."""
+
+import dataclasses
+
+import pytest
+
+import parscan_bp as pb
+from parscan_bp.solvers import Facts, choose
+
+RNN = Facts(
+    platform="cpu",
+    length=1000,
+    batch=16,
+    features=20,
+    itemsize=4,
+    structure="block",
+    linearisation="analytic",
+    equations=8,
+)
+
+
+def test_a_recurrent_network_on_a_cpu_is_swept():
+    assert choose(RNN).solver == pb.Sweep()
+    assert str(choose(RNN)).startswith("Sweep(")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"platform": "gpu"}, "measured on gpu"),
+        ({"batch": 1, "features": 4}, "single kernel"),
+        ({"features": 1}, "single kernel"),
+        ({"length": 2, "features": 2}, "too short"),
+    ],
+)
+def test_what_is_left_to_lax_scan(changes, word):
+    choice = choose(dataclasses.replace(RNN, **changes))
+    assert choice.solver is None
+    assert str(choice) == "lax.scan"
+    assert word in choice.reason
