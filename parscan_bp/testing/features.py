@@ -38,7 +38,7 @@ class State:
 
 def _mean(tree: PyTree) -> jax.Array:
     """A bounded real number of the default type that depends on every float leaf."""
-    parts = [jnp.mean(jnp.sin(jnp.real(leaf))) for leaf in float_leaves(tree)]
+    parts = [jnp.mean(jnp.sin(jnp.real(v))) for v in float_leaves(tree) if jnp.size(v)]
     total = jnp.zeros((), jnp.result_type(float))
     for part in parts:
         total += part.astype(total.dtype)
