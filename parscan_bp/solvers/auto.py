@@ -67,6 +67,6 @@ def choose(facts: Facts) -> Choice:
         return Choice(None, why)
     if elements * facts.equations * facts.length < TINY_WORK:
         return Choice(None, "the whole scan is too short to pay for anything but its loop")
-    if facts.equations <= 8 and (elements <= 4 or facts.features == 1):
+    if (facts.equations <= 16 and elements <= 4) or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
     return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")
