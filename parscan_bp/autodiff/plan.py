@@ -103,7 +103,6 @@ def make_plan(
     staged: Staged,
     f: Callable | Cell,
     trees: tuple[Any, Any, Any],
-    args: Sequence[Any],
     *,
     solver: Solver | None,
     jacobian: str | Callable,
@@ -112,9 +111,8 @@ def make_plan(
 
     Args:
       staged: the traced call.
-      f: the step function, or the cell whose parameters lead ``args``.
+      f: the step function, or the cell whose parameters lead the arguments.
       trees: pytree structures of the cell's parameters, the carry and the inputs.
-      args: flat arguments of the call.
       solver: a named solver, or ``None``.
       jacobian: a name of `JACOBIANS`, or a function.
 
@@ -139,7 +137,7 @@ def make_plan(
         why = f"the step contains {reasons[0].primitive}: {reasons[0].message}"
         return Plan(staged, body, Choice(None, why), None, None)
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
-    linear, extra = _linearisation(body, structure, staged, f, trees, args, solver, jacobian)
+    linear, extra = _linearisation(body, structure, staged, f, trees, solver, jacobian)
     facts = _facts(body, structure, linear, params["length"])
     choice = Choice(solver, "named by the caller") if solver is not None else choose(facts)
     if choice.solver is None:
@@ -149,7 +147,7 @@ def make_plan(
 
 
 def _linearisation(
-    body, structure, staged, f, trees, args, solver, jacobian
+    body, structure, staged, f, trees, solver, jacobian
 ) -> tuple[Linearisation, Sequence[Any]]:
     shapes = tuple(body.carry_avals[k].shape for k in body.float_carry)
     dtypes = tuple(body.carry_avals[k].dtype for k in body.float_carry)

@@ -71,12 +71,7 @@ def scan(
       [0.25, 0.5, 1.0]
     """
     solver = checked_solver(solver, jacobian, memory_limit)
-    try:
-        plan, args = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian)
-    except Exception:
-        # A mistake in the call is reported by lax.scan, in its own words.
-        lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
-        raise
+    plan, args = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian)
     if plan is None or plan.rule is None:
         return lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
     if check_jacobian:
@@ -115,24 +110,22 @@ def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Pla
     """The plan of a call and its flat arguments; from the cache where the step came before."""
     cell, params = _as_cell(f)
     args, tree = jax.tree.flatten((params, init, xs))
-    key = (
-        tree,
-        tuple(map(jax.typeof, args)),
-        length,
-        reverse,
-        unroll,
-        solver,
-        jacobian,
-        *_config(),
-    )
-    cache = _plans_of(cell if cell is not None else f)
-    if cache is not None and key in cache:
-        return cache[key], args
-    staged = stage(cell or f, params, init, xs, length, reverse, unroll)
+    try:
+        length = None if length is None else int(length)
+        options = (length, reverse, unroll, solver, jacobian, *_config())
+        key = (tree, tuple(map(jax.typeof, args)), options)
+        cache = _plans_of(f if cell is None else cell)
+        if cache is not None and key in cache:
+            return cache[key], args
+        staged = stage(cell or f, params, init, xs, length, reverse, unroll)
+    except Exception:
+        # A mistake in the call is reported by lax.scan, in its own words.
+        lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
+        raise
     if staged is None:
         return None, args
     trees = (jax.tree.structure(params), jax.tree.structure(init), jax.tree.structure(xs))
-    plan = make_plan(staged, cell or f, trees, args, solver=solver, jacobian=jacobian)
+    plan = make_plan(staged, cell or f, trees, solver=solver, jacobian=jacobian)
     held = (*staged.consts, *plan.extra)
     if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in held):
         cache[key] = plan

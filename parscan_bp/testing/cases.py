@@ -21,6 +21,7 @@ _FLAGS = {
     "lru": {"complex"},
     "complex_conjugate": {"complex"},
     "custom_cotangent": {"custom_vjp"},
+    "custom_tangent": {"false_tangent"},
     "dynamic_loop": {"while"},
     "observed": {"effects"},
     "mixed_precision": {"bfloat16", "mixed"},
@@ -63,7 +64,8 @@ class StepCase:
       style: see `Problem`.
       explicit_length: pass `length` beside `xs`.
       flags: a subset of complex, integers (or booleans), keys, bfloat16, float32, mixed (more
-        than one float type), weak, custom_vjp, while, effects.
+        than one float type), weak, custom_vjp, false_tangent (a `custom_jvp` rule that is not
+        the derivative), while, effects.
     """
 
     name: str

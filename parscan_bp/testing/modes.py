@@ -258,17 +258,22 @@ DERIVATIVE_MODES: dict[str, Mode] = (
     _FORWARD | _REVERSE | _FORWARD_OVER_REVERSE | _REVERSE_OVER_FORWARD
 )
 
+_HIGHER_ORDER = {"jvp_of_jvp", "rev_over_rev", "hvp_rev_over_fwd", *_FORWARD_OVER_REVERSE}
+
 
 def modes_for(case: StepCase) -> tuple[str, ...]:
-    """The modes in which `jax.lax.scan` itself can differentiate the case.
+    """The modes in which `jax.lax.scan` itself can differentiate the case, and rightly.
 
     A `while_loop` of dynamic length has no reverse mode. A `custom_vjp` function has no forward
-    mode, but what its backward pass computes has one.
+    mode, but what its backward pass computes has one. Where a `custom_jvp` rule is not the
+    derivative, `lax.scan`'s second derivatives are not those of the same steps in a Python loop.
     """
     if "while" in case.flags:
         return tuple(_FORWARD)
     if "custom_vjp" in case.flags:
         return tuple(_REVERSE | _FORWARD_OVER_REVERSE)
+    if "false_tangent" in case.flags:
+        return tuple(mode for mode in DERIVATIVE_MODES if mode not in _HIGHER_ORDER)
     return tuple(DERIVATIVE_MODES)
 
 

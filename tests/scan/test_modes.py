@@ -134,6 +134,63 @@ def test_make_jaxpr(solver):
         assert got.out_avals == want.out_avals
 
 
+# Arguments that are hard to get right.
+
+
+@every_solver
+@pytest.mark.parametrize("derive", ["grad", "jvp", "hvp"])
+def test_python_numbers(solver, derive):
+    """Python floats as `init` and as a closed-over weight, differentiated without a jit."""
+    xs = _arguments()[1][:, 0, 0]
+
+    def derivative(scan):
+        def loss(init, weight):
+            final, ys = scan(lambda c, x: (jnp.sin(weight * c) + x, c), init, xs)
+            return final + jnp.sum(ys**2)
+
+        def along(function):
+            return jax.jvp(function, (0.4, 0.9), (1.0, 2.0))
+
+        gradient = jax.grad(loss, (0, 1))
+        return {
+            "grad": lambda: gradient(0.4, 0.9),
+            "jvp": lambda: along(loss),
+            "hvp": lambda: along(gradient),
+        }[derive]()
+
+    assert_derivatives_close(derivative(_scan(solver)), derivative(lax.scan), ROUNDING, mode=derive)
+
+
+@jax.custom_jvp
+def _false_sine(x):
+    return jnp.sin(x)
+
+
+@_false_sine.defjvp
+def _(primals, tangents):
+    return _false_sine(primals[0]), 0.5 * jnp.cos(primals[0]) * tangents[0]
+
+
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
+def test_second_derivative_of_a_false_tangent(solver):
+    """A rule that is not the derivative: as in a Python loop, from which `lax.scan` differs."""
+
+    def loop(f, carry, xs):
+        for x in xs:
+            carry, _ = f(carry, x)
+        return carry, None
+
+    def hvp(scan):
+        def last(carry, weight):
+            xs = jnp.asarray([0.2, 0.4, 0.6])
+            return scan(lambda c, x: (_false_sine(weight * c + x), None), carry, xs)[0]
+
+        primals, tangents = (jnp.asarray(0.4), jnp.asarray(0.9)), (jnp.asarray(1.0),) * 2
+        return jax.jvp(jax.grad(last, (0, 1)), primals, tangents)
+
+    assert_derivatives_close(hvp(_scan(solver)), hvp(loop), ROUNDING, mode="hvp")
+
+
 # Surroundings.
 
 
