@@ -309,15 +309,18 @@ class OfCell:
     def to_carry(self, steps: Steps, cts: Sequence[Array]) -> list[Array]:
         """A_t times the cotangents of the new carry."""
         cts = jax.tree.unflatten(self.trees[1], list(cts))
-        return jax.tree.leaves(self.cell.pullback(*self.values(steps), cts)[1])
+        carry = jax.tree.leaves(self.cell.pullback(*self.values(steps), cts)[1])
+        return [a.astype(c.dtype) for a, c in zip(carry, steps.carry, strict=True)]
 
     def pullback(self, steps, new_carry_cts, active) -> tuple[list[Array], list[Array]]:
         """As `Linearisation.pullback`, for a body without outputs of its own."""
         cts = jax.tree.unflatten(self.trees[1], list(new_carry_cts))
         params, _, x = self.cell.pullback(*self.values(steps), cts)
-        leaves = zip(self.const_of, jax.tree.leaves(params), strict=True)
-        by_const = dict(leaves)
-        return [by_const[k] for k in active.consts], active.of_x(jax.tree.leaves(x))
+        by_const = dict(zip(self.const_of, jax.tree.leaves(params), strict=True))
+        # A cotangent has the dtype of its primal, whatever the products were made in.
+        consts = [by_const[k].astype(steps.consts[k].dtype) for k in active.consts]
+        xs = [a.astype(b.dtype) for a, b in zip(jax.tree.leaves(x), steps.x, strict=True)]
+        return consts, active.of_x(xs)
 
 
 @dataclasses.dataclass(frozen=True)

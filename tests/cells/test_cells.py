@@ -101,3 +101,22 @@ def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
 def test_an_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="'tanh' or 'relu'"):
         pb.cells.Elman(activation="gelu")
+
+
+def test_cotangents_have_the_dtypes_of_their_primals():
+    """Half-precision parameters beside a carry of full precision."""
+    cell = pb.cells.Elman()
+    params, carry, xs = _problem(cell)
+    params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
+
+    def loss(scan, params):
+        return jnp.sum(scan(functools.partial(cell, params), carry, xs)[1])
+
+    grads = jax.jit(
+        jax.grad(functools.partial(loss, functools.partial(pb.scan, solver=pb.Sweep())))
+    )
+    got, want = grads(params), jax.grad(functools.partial(loss, lax.scan))(params)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.dtype == b.dtype == jnp.bfloat16
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        np.testing.assert_allclose(a, b, atol=0.05 * np.abs(b).max())
