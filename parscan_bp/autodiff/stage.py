@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
@@ -50,15 +51,21 @@ class Staged:
         env: dict[Any, Any] = {}
 
         def read(v):
-            return v.val if isinstance(v, Literal) else env[v]
+            return as_array(v, v.val) if isinstance(v, Literal) else env[v]
 
         env.update(zip(self.outer.constvars, self.consts, strict=True))
-        env.update(zip(self.outer.invars, args, strict=True))
+        for v, value in zip(self.outer.invars, args, strict=True):
+            env[v] = as_array(v, value)
         for k, eqn in enumerate(self.outer.eqns):
             values = [read(v) for v in eqn.invars]
             out = scan(values) if k == self.index else bind(eqn, values)
             env.update(zip(eqn.outvars, out, strict=True))
         return jax.tree.unflatten(self.out_tree, [read(v) for v in self.outer.outvars])
+
+
+def as_array(variable: Any, value: Any) -> Any:
+    """A Python scalar as an array of the type it was traced with; anything else as it is."""
+    return value if hasattr(value, "shape") else np.asarray(value, variable.aval.dtype)
 
 
 def stage(
