@@ -26,7 +26,7 @@ from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.cells import Cell
 from parscan_bp.operators import Operator
-from parscan_bp.solvers import Choice, Facts, Solver, TreeSolver, choose
+from parscan_bp.solvers import Choice, Facts, Solver, Sweep, TreeSolver, choose
 from parscan_bp.structure import (
     CarryStructure,
     check_structure,
@@ -139,7 +139,12 @@ def make_plan(
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
     linear, extra = _linearisation(body, structure, staged, f, trees, solver, jacobian)
     facts = _facts(body, structure, linear, params["length"])
-    choice = Choice(solver, "named by the caller") if solver is not None else choose(facts)
+    if solver is not None:
+        choice = Choice(solver, "named by the caller")
+    elif callable(jacobian):
+        choice = Choice(Sweep(), "a Jacobian is given")
+    else:
+        choice = choose(facts)
     if choice.solver is None:
         return Plan(staged, body, choice, structure, None, facts)
     rule = ScanRule(staged.equation, linear, choice.solver)

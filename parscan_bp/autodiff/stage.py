@@ -53,8 +53,8 @@ class Staged:
         def read(v):
             return as_array(v, v.val) if isinstance(v, Literal) else env[v]
 
-        env.update(zip(self.outer.constvars, self.consts, strict=True))
-        for v, value in zip(self.outer.invars, args, strict=True):
+        variables = (*self.outer.constvars, *self.outer.invars)
+        for v, value in zip(variables, (*self.consts, *args), strict=True):
             env[v] = as_array(v, value)
         for k, eqn in enumerate(self.outer.eqns):
             values = [read(v) for v in eqn.invars]
