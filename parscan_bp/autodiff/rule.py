@@ -103,7 +103,11 @@ class ScanRule:
         body = self.body
         args, extra = primals
         consts, init, xs = self._split(args)
-        t_consts, t_init, t_xs = self._split(tangents[0])
+        given = [
+            t if isinstance(t, SymbolicZero) else jnp.asarray(t, jnp.result_type(v))
+            for t, v in zip(tangents[0], args, strict=True)
+        ]
+        t_consts, t_init, t_xs = self._split(given)
 
         def moving(ts):
             return tuple(k for k, t in enumerate(ts) if not isinstance(t, SymbolicZero))
