@@ -22,11 +22,11 @@ class Cell(abc.ABC):
     """
 
     @abc.abstractmethod
-    def init(self, key: Array, inputs: int, hidden: int, dtype=jnp.float32) -> PyTree:
+    def init(self, key: Array, inputs: int, hidden: int, dtype=float) -> PyTree:
         """Parameters: weights normal with variance 1/fan-in, zero biases."""
 
     @abc.abstractmethod
-    def initial_carry(self, batch_shape: tuple[int, ...], hidden: int, dtype=jnp.float32) -> PyTree:
+    def initial_carry(self, batch_shape: tuple[int, ...], hidden: int, dtype=float) -> PyTree:
         """A carry of zeros."""
 
     @abc.abstractmethod

@@ -42,7 +42,7 @@ class Elman(Cell):
         if self.activation not in ("tanh", "relu"):
             raise ValueError(f"activation: got {self.activation!r}; 'tanh' or 'relu' is wanted")
 
-    def init(self, key, inputs, hidden, dtype=jnp.float32):
+    def init(self, key, inputs, hidden, dtype=float):
         ki, kh = jax.random.split(key)
         return {
             "wi": normal(ki, inputs, hidden, dtype),
@@ -50,7 +50,7 @@ class Elman(Cell):
             "b": jnp.zeros(hidden, dtype),
         }
 
-    def initial_carry(self, batch_shape, hidden, dtype=jnp.float32):
+    def initial_carry(self, batch_shape, hidden, dtype=float):
         return jnp.zeros((*batch_shape, hidden), dtype)
 
     def __call__(self, params, carry, x):

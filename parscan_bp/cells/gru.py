@@ -40,7 +40,7 @@ class GRU(Cell):
 
     recurrent_bias: bool = True
 
-    def init(self, key, inputs, hidden, dtype=jnp.float32):
+    def init(self, key, inputs, hidden, dtype=float):
         ki, kh = jax.random.split(key)
         params = {
             "wi": normal(ki, inputs, 3 * hidden, dtype),
@@ -49,7 +49,7 @@ class GRU(Cell):
         }
         return params | ({"bh": jnp.zeros(3 * hidden, dtype)} if self.recurrent_bias else {})
 
-    def initial_carry(self, batch_shape, hidden, dtype=jnp.float32):
+    def initial_carry(self, batch_shape, hidden, dtype=float):
         return jnp.zeros((*batch_shape, hidden), dtype)
 
     def _gates(self, params, h, x):

@@ -36,7 +36,7 @@ class LSTM(Cell):
       (10, 2, 8)
     """
 
-    def init(self, key, inputs, hidden, dtype=jnp.float32):
+    def init(self, key, inputs, hidden, dtype=float):
         ki, kh = jax.random.split(key)
         return {
             "wi": normal(ki, inputs, 4 * hidden, dtype),
@@ -44,7 +44,7 @@ class LSTM(Cell):
             "b": jnp.zeros(4 * hidden, dtype),
         }
 
-    def initial_carry(self, batch_shape, hidden, dtype=jnp.float32):
+    def initial_carry(self, batch_shape, hidden, dtype=float):
         zero = jnp.zeros((*batch_shape, hidden), dtype)
         return zero, zero
 

@@ -165,7 +165,7 @@ def test_mistakes_in_a_system_are_named():
 @pytest.mark.parametrize("scaled", [False, True])
 def test_scaled_products_survive_where_plain_ones_overflow(scaled):
     """Entries of 1e20 and 1e-20 by turns of two: products of four overflow, answers are tame."""
-    d = jnp.asarray([1e-20, 1e-20, 1e20, 1e20] * 8, jnp.float32)[:, None] * jnp.ones(2)
+    d = jnp.asarray([1e-20, 1e-20, 1e20, 1e20] * 8, jnp.float32)[:, None] * jnp.ones(2, jnp.float32)
     g = jnp.zeros((33, 2), jnp.float32).at[-1].set(1e-30)
     solver = pb.Blelloch(scaled=scaled)
     lam = np.asarray(pb.solve(pb.Uniform(Diagonal(d), g), solver))
