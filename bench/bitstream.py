@@ -62,9 +62,9 @@ def init(cell: Any, key: jax.Array, hidden: int) -> dict[str, Any]:
     """Parameters of the cell and of the linear map to the logits, float32."""
     for_cell, for_head = jax.random.split(key)
     bound = hidden**-0.5
-    head = jax.random.uniform(for_head, (hidden, CLASSES), minval=-bound, maxval=bound)
-    params = {"cell": cell.init(for_cell, 1, hidden), "head": head, "bias": jnp.zeros(CLASSES)}
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    head = jax.random.uniform(for_head, (hidden, CLASSES), jnp.float32, -bound, bound)
+    recurrent = cell.init(for_cell, 1, hidden, jnp.float32)
+    return {"cell": recurrent, "head": head, "bias": jnp.zeros(CLASSES, jnp.float32)}
 
 
 def logits(cell: Any, scan: candidates.Scan, params: dict[str, Any], bits: jax.Array) -> jax.Array:

@@ -83,7 +83,7 @@ def make(size: Size, seed: int, wrt: str = PARAMETERS) -> Workload:
         step: Callable[[Any], Step] = custom_step
     else:
         cell = LIBRARY_CELLS[size.cell]
-        params = _float32(cell.init(keys[0], size.hidden, size.hidden))
+        params = cell.init(keys[0], size.hidden, size.hidden, jnp.float32)
         carry = cell.initial_carry((size.batch,), size.hidden, jnp.float32)
         step = _library_step(cell)
     xs = jax.random.normal(keys[1], (size.length, size.batch, size.hidden), jnp.float32)
@@ -123,10 +123,6 @@ def _custom_params(key: jax.Array, hidden: int) -> dict[str, jax.Array]:
         "U": scale * jax.random.normal(keys[1], (hidden, hidden), jnp.float32),
         "b": scale * jax.random.normal(keys[2], (hidden,), jnp.float32),
     }
-
-
-def _float32(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
 def _normal(key: jax.Array, shapes: Any) -> Any:
