@@ -89,7 +89,9 @@ class LRU(Cell):
         }
 
     def initial_carry(self, batch_shape, hidden, dtype=float):
-        return jnp.zeros((*batch_shape, hidden), jnp.result_type(jnp.zeros((), dtype), jnp.complex64))
+        return jnp.zeros(
+            (*batch_shape, hidden), jnp.result_type(jnp.zeros((), dtype), jnp.complex64)
+        )
 
     def _pole(self, params):
         decay = jnp.exp(params["nu"])
