@@ -36,9 +36,9 @@ def checkpointed(step: Callable[..., Any], init: Any, xs: Any) -> Any:
     return jax.lax.scan(jax.checkpoint(step, prevent_cse=False), init, xs)
 
 
-def candidate(solver: str) -> Scan:
+def candidate(solver: str, unroll: int = 1) -> Scan:
     """`parscan_bp.scan` with the named solver; "auto" lets it choose."""
-    return functools.partial(parscan_bp.scan, solver=SOLVERS[solver])
+    return functools.partial(parscan_bp.scan, solver=SOLVERS[solver], unroll=unroll)
 
 
 def jacobian_bytes(solver: str, length: int, batch: int, state: int) -> int:

@@ -80,7 +80,7 @@ def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
     }
     rivals, errors = {}, {}
     for solver in settings.solvers:
-        rivals[solver] = _built(solver, size, work, arguments, tuned, settings)
+        rivals[solver] = _built(solver, size, work, arguments, unrolls, settings)
         errors[solver] = {
             name: programs.check_equal(
                 wanted[name], result, allowed[name], f"{size}: {name} of {solver}"
@@ -147,19 +147,22 @@ def _built(
     size: workloads.Size,
     work: workloads.Workload,
     arguments: tuple[Any, ...],
-    tuned: Built,
+    unrolls: dict[str, int],
     settings: Settings,
 ) -> Built:
-    """A candidate's programs, for every program that the baseline has."""
+    """A candidate's programs, for every program that the baseline has.
+
+    They have the unroll factors of the baseline: what swapping one import in tuned code gives.
+    """
     limit = settings.memory_limit
     jacobians = candidates.jacobian_bytes(solver, size.length, size.batch, work.state)
     made, refused = {}, {}
-    for name in tuned.programs:
+    for name, unroll in unrolls.items():
         if jacobians > limit:
             refused[name] = f"Jacobians of about {jacobians} bytes exceed {limit}"
             continue
         try:
-            function = _function(name, work, candidates.candidate(solver))
+            function = _function(name, work, candidates.candidate(solver, unroll))
             program = programs.build(function, *arguments)
         except candidates.REFUSALS as refusal:
             if solver == candidates.AUTO:
