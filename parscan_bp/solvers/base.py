@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import ClassVar
 
 import jax
@@ -257,8 +258,11 @@ def default_chunk(n: int, total_bytes: int) -> int:
     least, most = CHUNK_BYTES
     target = min(max(total_bytes // 8, least), most)
     size = max(1, min(n, n * target // max(total_bytes, 1)))
-    divisors = (c for c in range(size, max(size // 2, size - 4096), -1) if n % c == 0)
-    return next(divisors, size)
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    nearest = max(
+        (d for pair in ((d, n // d) for d in small) for d in pair if d <= size), default=1
+    )
+    return nearest if 2 * nearest > size else size
 
 
 def check_positive(name: str, value: int) -> None:
