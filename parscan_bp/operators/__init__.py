@@ -16,7 +16,7 @@ from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.factored import Factored
 from parscan_bp.operators.identity import Identity
-from parscan_bp.operators.lattice import Structure, join, structure_of
+from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
 from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.product import Product
 from parscan_bp.operators.scaled import Scaled, ScaledVector
@@ -25,6 +25,7 @@ from parscan_bp.operators.sparse import Sparse
 from parscan_bp.operators.stacking import concatenate, stack
 
 __all__ = [
+    "PATTERNED",
     "Banded",
     "BlockDiagonal",
     "ChannelDense",

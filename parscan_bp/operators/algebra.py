@@ -100,7 +100,7 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
         return Cost(0, 0)
     product = compose_shape(a, b)
     traffic = a.nbytes + b.nbytes + product.nbytes
-    if target.scaled:
+    if isinstance(product, Scaled):
         left, right = (jax.eval_shape(to_scaled, op).mantissa for op in (a, b))
         inner = compose_cost(left, right).flops
         numbers = sum(math.prod(leaf.shape) for leaf, _ in product.mantissa.leaves())

@@ -48,8 +48,9 @@ class ChannelDense(Operator):
 
     blocks: Array
     pattern: Pattern = dataclasses.field(metadata={"static": True})
-    rows: Array | None = None
-    cols: Array | None = None
+    # `__post_init__` fills them in.
+    rows: Array = None  # type: ignore[assignment]
+    cols: Array = None  # type: ignore[assignment]
 
     core_ndims: ClassVar = {"blocks": 3, "rows": 1, "cols": 1}
 

@@ -49,8 +49,9 @@ class Sparse(Operator):
 
     data: Array
     pattern: Pattern = dataclasses.field(metadata={"static": True})
-    rows: Array | None = None
-    cols: Array | None = None
+    # `__post_init__` fills them in.
+    rows: Array = None  # type: ignore[assignment]
+    cols: Array = None  # type: ignore[assignment]
 
     core_ndims: ClassVar = {"data": 1, "rows": 1, "cols": 1}
 
@@ -105,7 +106,7 @@ class Sparse(Operator):
                 "one pattern for all batch entries are wanted"
             )
         rows, cols = indices.reshape(-1, 2).T
-        pattern = Pattern.from_coordinates(rows, cols, matrix.shape[-2:])
+        pattern = Pattern.from_coordinates(rows, cols, (matrix.shape[-2], matrix.shape[-1]))
         return cls(pick(matrix.data, np.lexsort((cols, rows))), pattern)
 
     @classmethod
@@ -121,7 +122,8 @@ class Sparse(Operator):
                 f"matrix: got n_batch={matrix.n_batch}, n_dense={matrix.n_dense}; a plain matrix "
                 "is wanted"
             )
-        return cls.from_csr(matrix.data, matrix.indices, matrix.indptr, matrix.shape)
+        rows, cols = matrix.shape
+        return cls.from_csr(matrix.data, matrix.indices, matrix.indptr, (rows, cols))
 
     def to_bcoo(self) -> jax_sparse.BCOO:
         """The same matrices as BCOO: stack axes become batch axes that share one pattern."""

@@ -96,8 +96,8 @@ class Pattern:
     @classmethod
     def from_mask(cls, mask) -> Pattern:
         """The pattern of the entries of a matrix that are not zero."""
-        mask = np.asarray(mask)
-        return cls.from_coordinates(*np.nonzero(mask), mask.shape)
+        rows, cols = np.nonzero(mask)
+        return cls.from_coordinates(rows, cols, np.shape(mask))
 
     @classmethod
     def diagonal(cls, n: int) -> Pattern:

@@ -119,8 +119,8 @@ class ProductPlan:
         """
         parts = []
         for left, right in self.groups:
-            terms = [term(left[k], right[k]) for k in range(left.shape[0])]
-            parts.append(functools.reduce(jnp.add, terms))
+            products = (term(left[k], right[k]) for k in range(left.shape[0]))
+            parts.append(functools.reduce(jnp.add, products))
         if self.long:
             left, right, position = self.rest
             terms = jnp.moveaxis(term(left, right), axis, 0)
@@ -241,8 +241,8 @@ def plan_blocks(a: Pattern, b: Pattern) -> BlockPlan:
       [7.0, 10.0, 15.0, 22.0]
     """
     pattern = multiply(a, b)
-    columns, order = a.transposed
-    order = np.asarray(order)
+    columns, by_column = a.transposed
+    order = np.asarray(by_column)
     sizes = np.stack([columns.row_counts, b.row_counts], axis=1)
     keys = pattern.rows.astype(np.int64) * b.shape[1] + pattern.indices
     groups = []
@@ -251,12 +251,16 @@ def plan_blocks(a: Pattern, b: Pattern) -> BlockPlan:
         left = order[columns.indptr[chosen][:, None] + np.arange(tall)]
         right = b.indptr[chosen][:, None] + np.arange(wide)
         wanted = a.rows[left].astype(np.int64)[:, :, None] * b.shape[1] + b.indices[right][:, None]
-        group = (left, right, np.searchsorted(keys, wanted))
-        groups.append(tuple(on_device(part.astype(np.int32)) for part in group))
+        target = np.searchsorted(keys, wanted)
+        groups.append((_int32(left), _int32(right), _int32(target)))
     return BlockPlan(tuple(groups), pattern)
 
 
-def pick(x: Array, index: Array, axis: int = -1) -> Array:
+def _int32(index: np.ndarray) -> Array:
+    return on_device(index.astype(np.int32))
+
+
+def pick(x: Array, index: Array | np.ndarray, axis: int = -1) -> Array:
     """The entries ``index``, all of them inside, of an axis that is counted from the end."""
     where = (..., index, *[slice(None)] * (-1 - axis))
     return jnp.asarray(x).at[where].get(mode="promise_in_bounds")

@@ -17,7 +17,7 @@ from parscan_bp.sparsity import (
     plan_product,
 )
 
-few = hypothesis.settings(max_examples=25, deadline=None, derandomize=True, database=None)
+few = hypothesis.settings(max_examples=12, deadline=None, derandomize=True, database=None)
 
 
 def pair(seed, rows, middle, cols, density):
