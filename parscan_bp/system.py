@@ -160,14 +160,15 @@ class Ragged:
 
     Args:
       operators: n operators without scanned axis; batch axes may lead.
-      g: n + 1 cotangents, ``g[t]`` of shape ``(*batch, size of x_t)``.
+      g: n + 1 cotangents, ``g[t]`` of shape ``(*batch, size of x_t)``; ``None`` means zero, as
+        where the loss sees x_n alone.
 
     Raises:
-      ValueError: naming the first place where the sizes do not fit.
+      ValueError: naming the first place where the sizes do not fit; if ``g[n]`` is ``None``.
     """
 
     operators: Sequence[Operator]
-    g: Sequence[Array]
+    g: Sequence[Array | None]
 
     def __post_init__(self):
         if len(self.g) != len(self.operators) + 1:
@@ -175,13 +176,19 @@ class Ragged:
                 f"g: got {len(self.g)} cotangents for {len(self.operators)} operators; "
                 "one for every x_0..x_n is wanted"
             )
+        if self.g[-1] is None:
+            raise ValueError(f"g[{len(self.g) - 1}]: got None; the last cotangent is wanted")
         for t, a in enumerate(self.operators):
-            want = (self.g[t].shape[-1], self.g[t + 1].shape[-1])
+            want = (self._size(t), self._size(t + 1))
             if tuple(a.shape) != want:
                 raise ValueError(
                     f"operators[{t}] is {a.shape[0]}x{a.shape[1]}, but g[{t}] and g[{t + 1}] "
                     f"have {want[0]} and {want[1]} entries: {want[0]}x{want[1]} is wanted"
                 )
+
+    def _size(self, t: int) -> int:
+        g = self.g[t]
+        return self.operators[t].shape[0] if g is None else g.shape[-1]
 
     @property
     def length(self) -> int:

@@ -11,6 +11,7 @@ ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
     {"types"},
     {"trees"},
+    {"sparsity"},
     {"operators", "structure"},
     {"system"},
     {"solvers", "cells"},

@@ -3,24 +3,32 @@
 from parscan_bp.operators.algebra import (
     compose,
     compose_cost,
+    compose_shape,
     identity_like,
     to_scaled,
     to_structure,
 )
+from parscan_bp.operators.banded import Banded
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
+from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.factored import Factored
 from parscan_bp.operators.identity import Identity
-from parscan_bp.operators.lattice import Structure, join, structure_of
+from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
 from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.product import Product
 from parscan_bp.operators.scaled import Scaled, ScaledVector
+from parscan_bp.operators.selection import Selection
+from parscan_bp.operators.sparse import Sparse
 from parscan_bp.operators.stacking import concatenate, stack
 
 __all__ = [
+    "PATTERNED",
+    "Banded",
     "BlockDiagonal",
+    "ChannelDense",
     "Cost",
     "Dense",
     "Diagonal",
@@ -31,9 +39,12 @@ __all__ = [
     "Product",
     "Scaled",
     "ScaledVector",
+    "Selection",
+    "Sparse",
     "Structure",
     "compose",
     "compose_cost",
+    "compose_shape",
     "concatenate",
     "identity_like",
     "join",

@@ -2,15 +2,14 @@
 
 By default both operands are brought to their join and multiplied there. `_PAIRS` holds one row for
 each structure that is closed under products, and one for each pair of different structures that
-multiplies faster without that.
+multiplies faster without that. Sparse products that would fill up are made in a denser structure.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +18,16 @@ import numpy as np
 from parscan_bp.operators.arithmetic import einsum, matmul
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
+from parscan_bp.operators.conversions import convert
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.identity import Identity
-from parscan_bp.operators.lattice import Structure, join, structure_of
+from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
 from parscan_bp.operators.product import Product
+from parscan_bp.operators.row import Row
 from parscan_bp.operators.scaled import Scaled
+from parscan_bp.operators.sparse import Sparse
+from parscan_bp.operators.sparse_products import PAIRS as SPARSE_PAIRS
 from parscan_bp.types import Array
 
 
@@ -32,7 +35,8 @@ def compose(a: Operator, b: Operator) -> Operator:
     """A ⋄ B = B A: first ``a``, then ``b``, map by map over their broadcast stacks.
 
     The product has the structure ``join(a, b)``: diagonals stay diagonal, and the identity gives
-    the other operand itself. A scaled product is normalised again.
+    the other operand itself. Sparse structures keep it until the product fills up; from there on
+    it is in a denser one. A scaled product is normalised again.
 
     Args:
       a: applied first.
@@ -94,9 +98,9 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
     target = _check_pair(a, b)
     if isinstance(a, Identity) or isinstance(b, Identity):
         return Cost(0, 0)
-    product = jax.eval_shape(compose, a, b)
+    product = compose_shape(a, b)
     traffic = a.nbytes + b.nbytes + product.nbytes
-    if target.scaled:
+    if isinstance(product, Scaled):
         left, right = (jax.eval_shape(to_scaled, op).mantissa for op in (a, b))
         inner = compose_cost(left, right).flops
         numbers = sum(math.prod(leaf.shape) for leaf, _ in product.mantissa.leaves())
@@ -104,6 +108,38 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
     maps = math.prod(np.broadcast_shapes(a.stack_shape, b.stack_shape))
     left, right = jax.eval_shape(lambda a, b: _operands(a, b, target), a, b)
     return Cost(maps * _PAIRS[type(left), type(right)].flops(left, right), traffic)
+
+
+def compose_shape(a: Operator, b: Operator) -> Operator:
+    """The structure, pattern, shapes and dtype of ``compose(a, b)``, without its numeric phase.
+
+    Args:
+      a: applied first; its leaves may be `jax.ShapeDtypeStruct`.
+      b: applied second.
+
+    Returns:
+      The product, with `jax.ShapeDtypeStruct` leaves.
+
+    Raises:
+      TypeError: if one operand is `MatrixFree`, or not an operator.
+      ValueError: if sizes or stacks do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from parscan_bp.operators import Sparse, compose_shape
+      >>> from parscan_bp.sparsity import Pattern
+      >>> shift = Sparse(jnp.ones(4), Pattern.from_coordinates(range(4), range(1, 5), (5, 5)))
+      >>> compose_shape(shift, shift).pattern.nnz
+      3
+    """
+    target = _check_pair(a, b)
+    identity = isinstance(a, Identity) or isinstance(b, Identity)
+    if not identity and not target.scaled:
+        left, right = jax.eval_shape(lambda a, b: _operands(a, b, target), a, b)
+        row = _PAIRS[type(left), type(right)]
+        if row.shape is not None:
+            return row.shape(left, right)
+    return jax.eval_shape(compose, a, b)
 
 
 def to_structure(op: Operator, structure: Structure | type[Operator]) -> Operator:
@@ -143,12 +179,15 @@ def to_structure(op: Operator, structure: Structure | type[Operator]) -> Operato
         )
     if target.kind is Dense:
         return Dense(op.as_dense())
-    if isinstance(op, Identity) and target.kind in (Diagonal, BlockDiagonal):
+    if isinstance(op, Identity) and target.kind in (Diagonal, BlockDiagonal, *PATTERNED):
         op = Diagonal(jnp.ones(op.size, op.dtype))
     if target.kind is Diagonal and isinstance(op, Diagonal):
         return op
     if target.kind is BlockDiagonal:
         return _to_blocks(op, target.block)
+    converted = convert(op, target.kind)
+    if converted is not None:
+        return converted
     raise ValueError(f"structure: got {target}, which does not hold every {given.kind.__name__}")
 
 
@@ -212,13 +251,6 @@ def identity_like(op: Operator) -> Identity:
     return Identity(rows, op.dtype)
 
 
-class _Row(NamedTuple):
-    """How a pair of structures multiplies: b a, and its flops for one map."""
-
-    product: Callable[..., Operator]
-    flops: Callable[..., int]
-
-
 def _grouped(diagonal: Array, b: int) -> Array:
     return jnp.reshape(diagonal, (*diagonal.shape[:-1], diagonal.shape[-1] // b, b))
 
@@ -241,51 +273,57 @@ def _blocks_after_dense(a: Dense, b: BlockDiagonal) -> Dense:
     )
 
 
-_PAIRS: dict[tuple[type[Operator], type[Operator]], _Row] = {
-    (Diagonal, Diagonal): _Row(
+_PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
+    (Diagonal, Diagonal): Row(
         lambda a, b: Diagonal(jnp.multiply(b.diagonal, a.diagonal)),
         lambda a, b: a.shape[0],
     ),
-    (BlockDiagonal, BlockDiagonal): _Row(
+    (BlockDiagonal, BlockDiagonal): Row(
         lambda a, b: BlockDiagonal(matmul(b.blocks, a.blocks)),
         lambda a, b: 2 * a.shape[0] * a.block**2,
+        lambda a, b: a.block == b.block,
     ),
-    (Dense, Dense): _Row(
+    (Dense, Dense): Row(
         lambda a, b: Dense(matmul(b.matrix, a.matrix)),
         lambda a, b: 2 * b.shape[0] * a.shape[0] * a.shape[1],
     ),
     # A diagonal scales columns when it comes first, rows when it comes second.
-    (Diagonal, BlockDiagonal): _Row(
+    (Diagonal, BlockDiagonal): Row(
         lambda a, b: BlockDiagonal(b.blocks * _grouped(a.diagonal, b.block)[..., None, :]),
         lambda a, b: b.shape[0] * b.block,
     ),
-    (BlockDiagonal, Diagonal): _Row(
+    (BlockDiagonal, Diagonal): Row(
         lambda a, b: BlockDiagonal(_grouped(b.diagonal, a.block)[..., None] * a.blocks),
         lambda a, b: a.shape[0] * a.block,
     ),
-    (Diagonal, Dense): _Row(
+    (Diagonal, Dense): Row(
         lambda a, b: Dense(b.matrix * a.diagonal[..., None, :]),
         lambda a, b: math.prod(b.shape),
     ),
-    (Dense, Diagonal): _Row(
+    (Dense, Diagonal): Row(
         lambda a, b: Dense(b.diagonal[..., None] * a.matrix),
         lambda a, b: math.prod(a.shape),
     ),
-    (BlockDiagonal, Dense): _Row(
-        _dense_after_blocks, lambda a, b: 2 * math.prod(b.shape) * a.block
-    ),
-    (Dense, BlockDiagonal): _Row(
-        _blocks_after_dense, lambda a, b: 2 * math.prod(a.shape) * b.block
-    ),
+    (BlockDiagonal, Dense): Row(_dense_after_blocks, lambda a, b: 2 * math.prod(b.shape) * a.block),
+    (Dense, BlockDiagonal): Row(_blocks_after_dense, lambda a, b: 2 * math.prod(a.shape) * b.block),
+    **SPARSE_PAIRS,
 }
 
 
 def _operands(a: Operator, b: Operator, target: Structure) -> tuple[Operator, Operator]:
-    """The pair as a row of `_PAIRS` takes it: at its join, unless it has a row of its own."""
-    blocks = isinstance(a, BlockDiagonal) and isinstance(b, BlockDiagonal)
-    if blocks or (type(a), type(b)) not in _PAIRS:
-        return to_structure(a, target), to_structure(b, target)
-    return a, b
+    """The pair as a row of `_PAIRS` takes it: as it is, at its join, or above it."""
+    for left, right in _candidates(a, b, target):
+        row = _PAIRS.get((type(left), type(right)))
+        if row is not None and row.fits(left, right):
+            return left, right
+    raise AssertionError(f"no row for {type(a).__name__} and {type(b).__name__}")
+
+
+def _candidates(a: Operator, b: Operator, target: Structure) -> Iterator[tuple[Operator, Operator]]:
+    yield a, b
+    above = [Structure(Sparse)] if target.kind in PATTERNED else []
+    for structure in (target, *above, Structure(Dense)):
+        yield to_structure(a, structure), to_structure(b, structure)
 
 
 def _compose_scaled(a: Scaled, b: Scaled) -> Scaled:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from parscan_bp.operators.banded import Banded
 from parscan_bp.operators.base import Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
+from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.identity import Identity
 from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.scaled import Scaled
+from parscan_bp.operators.selection import Selection
+from parscan_bp.operators.sparse import Sparse
+
+PATTERNED = (Banded, Selection, ChannelDense, Sparse)
+"""Structures that `Sparse` holds and whose products may fill up."""
 
 
 class Structure(NamedTuple):
@@ -59,12 +66,17 @@ def structure_of(op: Operator) -> Structure:
 
 
 def join(a: Operator | Structure, b: Operator | Structure) -> Structure:
-    """The structure of ``compose(a, b)``.
+    """The structure of ``compose(a, b)``; for sparse ones the least that it may have.
 
-    Identity < Diagonal < BlockDiagonal < Dense, and the larger of two is theirs. Block sizes b and
-    b' join to their least common multiple, into whose blocks both fit, whatever the order in
-    which three are joined. `Factored` and `Product` are not closed under products: two operators
-    that are not the identity, one of them of these, join to `Dense`. An exponent is contagious.
+    Identity < Diagonal < BlockDiagonal, Banded, Selection < ChannelDense < Sparse < Dense, where
+    BlockDiagonal, Banded and ChannelDense meet in Sparse only, and the least that holds both is
+    theirs. Block sizes b and b' join to their least common multiple, into whose blocks both fit,
+    whatever the order in which three are joined. `Factored` and `Product` are not closed under
+    products: two operators that are not the identity, one of them of these, join to `Dense`. An
+    exponent is contagious, and is kept beside diagonals, blocks and dense matrices only.
+
+    Whether a sparse product fills up depends on the patterns, which a `Structure` does not know:
+    `compose` may return something above the join, and `compose_shape` tells.
 
     Args:
       a: operator or structure.
@@ -100,7 +112,20 @@ def join(a: Operator | Structure, b: Operator | Structure) -> Structure:
         return Structure(Diagonal, 0, scaled)
     if kinds <= {Diagonal, BlockDiagonal}:
         return Structure(BlockDiagonal, math.lcm(first.block or 1, second.block or 1), scaled)
+    if not scaled:
+        for kind, held in _HELD.items():
+            if kinds <= held:
+                return Structure(kind)
     return Structure(Dense, 0, scaled)
+
+
+_HELD: dict[type[Operator], set[type[Operator]]] = {
+    Banded: {Diagonal, Banded},
+    Selection: {Diagonal, Selection},
+    ChannelDense: {Diagonal, Selection, ChannelDense},
+    Sparse: {Diagonal, BlockDiagonal, *PATTERNED},
+}
+"""What each sparse structure holds, the least first."""
 
 
 def _other(first: Structure, second: Structure) -> type[Operator]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from parscan_bp.operators.algebra import to_structure
 from parscan_bp.operators.base import Operator
+from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.identity import Identity
 from parscan_bp.operators.lattice import join, structure_of
 from parscan_bp.types import Array
@@ -19,7 +20,8 @@ from parscan_bp.types import Array
 def stack(ops: Sequence[Operator]) -> Operator:
     """One stack of several operators, along a new scanned axis in front.
 
-    Operators of one structure and size keep it; others are first brought to their join. Leaves
+    Operators of one structure and size keep it; others are first brought to their join, and sparse
+    ones whose patterns differ become dense. Leaves
     that are shared by batch entries are broadcast. A leaf that is one and the same array in every
     operator stays shared by the scanned axis, unless that leaves nothing to stack: the weights of
     a recurrent cell are not copied for each step. Identities alone have no arrays, and their stack
@@ -137,7 +139,11 @@ def _alike(ops: Sequence[Operator]) -> list[Operator]:
     dtypes = [op.dtype for op in ops if not isinstance(op, Identity)]
     dtype = jnp.result_type(*dtypes) if dtypes else ops[0].dtype
     ops = [Identity(op.size, dtype) if isinstance(op, Identity) else op for op in ops]
-    return [to_structure(op, target) for op in ops]
+    converted = [to_structure(op, target) for op in ops]
+    if any(_skeleton(op) != _skeleton(converted[0]) for op in converted):
+        # Sparse ones of different patterns have numbers in different places.
+        return [to_structure(op, Dense) for op in converted]
+    return converted
 
 
 def _skeleton(op: Operator) -> tuple:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.operators import Operator, compose
+from parscan_bp.operators import PATTERNED, Operator, compose
 from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Complexity, TreeSolver
+from parscan_bp.trees import add
 from parscan_bp.types import Array
 
 
@@ -47,7 +48,7 @@ class Blelloch(TreeSolver):
 
     up_levels: int | None = None
 
-    ragged = (*EXPLICIT, *KEPT_APART)
+    ragged = (*EXPLICIT, *PATTERNED, *KEPT_APART)
 
     def __post_init__(self):
         super().__post_init__()
@@ -84,32 +85,42 @@ class Blelloch(TreeSolver):
     def run_ragged(self, system):
         ops = [self._form(a) for a in reversed(system.operators)]
         g = list(reversed(system.g))
-        maps: list = [(a, a.matvec(v)) for a, v in zip(ops, g[:-1], strict=True)]
+        maps: list = [(a, _push(a, v)) for a, v in zip(ops, g[:-1], strict=True)]
         levels: list[list] = []
         while len(maps) > 1 and (self.up_levels is None or len(levels) < self.up_levels):
             levels.append(maps)
-            pairs = [_pair(maps[j], maps[j + 1]) for j in range(0, len(maps) - 2, 2)]
+            pairs = [_pair_ragged(maps[j], maps[j + 1]) for j in range(0, len(maps) - 2, 2)]
             maps = [*pairs, None]
-        states = [jnp.zeros_like(g[0])]
+        states: list[Array | None] = [None]
         for operator, b in maps[:-1]:
-            states.append(operator.matvec(states[-1]) + b)
+            states.append(add(_push(operator, states[-1]), b))
         for maps in reversed(levels):
             entering = []
             for j, state in enumerate(states):
                 entering.append(state)
                 if 2 * j + 1 < len(maps):
                     operator, b = maps[2 * j]
-                    entering.append(operator.matvec(state) + b)
+                    entering.append(add(_push(operator, state), b))
             states = entering
         operator, b = ops[-1], levels[0][-1][1] if levels else maps[-1][1]
-        states.append(operator.matvec(states[-1]) + b)
-        return [v + s for v, s in zip(g, states, strict=True)][::-1]
+        states.append(add(_push(operator, states[-1]), b))
+        return [add(v, s) for v, s in zip(g, states, strict=True)][::-1]
 
 
 def _pair(first, second):
     """(M1, b1) ⋄ (M2, b2) = (M2 M1, M2 b1 + b2): BPPSA's operator with reversed operands."""
     (m1, b1), (m2, b2) = first, second
     return compose(m1, m2), m2.matvec(b1) + b2
+
+
+def _pair_ragged(first, second):
+    """The same where a vector may be ``None``, zero."""
+    (m1, b1), (m2, b2) = first, second
+    return compose(m1, m2), add(_push(m2, b1), b2)
+
+
+def _push(operator: Operator, v: Array | None) -> Array | None:
+    return None if v is None else operator.matvec(v)
 
 
 def _up(maps, m):

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 from jax import lax
 
-from parscan_bp.operators import MatrixFree
+from parscan_bp.operators import PATTERNED, MatrixFree
 from parscan_bp.solvers.base import (
     EXPLICIT,
     KEPT_APART,
@@ -52,8 +52,8 @@ class Sweep(Solver):
     chunk: int | None = None
     unroll: int = 1
 
-    uniform = (*EXPLICIT, *KEPT_APART, MatrixFree)
-    ragged = (*EXPLICIT, *KEPT_APART, MatrixFree)
+    uniform = (*EXPLICIT, *PATTERNED, *KEPT_APART, MatrixFree)
+    ragged = uniform
 
     def __post_init__(self):
         if self.chunk is not None:
@@ -102,7 +102,7 @@ class Sweep(Solver):
     def run_ragged(self, system):
         out = [system.g[-1]]
         for a, g in zip(reversed(system.operators), reversed(system.g[:-1]), strict=True):
-            out.append(g + a.matvec(out[-1]))
+            out.append(add(g, a.matvec(out[-1])))
         return out[::-1]
 
     def complexity(self, n):

@@ -14,7 +14,9 @@ import numpy as np
 from jax.tree_util import Partial
 
 from parscan_bp.operators import (
+    Banded,
     BlockDiagonal,
+    ChannelDense,
     Dense,
     Diagonal,
     Factored,
@@ -23,7 +25,10 @@ from parscan_bp.operators import (
     Operator,
     Product,
     Scaled,
+    Selection,
+    Sparse,
 )
+from parscan_bp.sparsity import Pattern
 
 X64 = jnp.result_type(float) == jnp.float64
 DTYPES = ["float32", "bfloat16", "complex64", *(["float64", "complex128"] if X64 else [])]
@@ -126,6 +131,55 @@ def matrix_free(op: MatrixFree) -> np.ndarray:
     return np.swapaxes(out, -1, -2) if op.transposed else out
 
 
+def sparse(op: Sparse) -> np.ndarray:
+    def one(data):
+        out = np.zeros(op.shape, data.dtype)
+        for row in range(op.shape[0]):
+            for k in range(op.pattern.indptr[row], op.pattern.indptr[row + 1]):
+                out[row, op.pattern.indices[k]] += data[k]
+        return out
+
+    return over_stack(one, (op.data, 1))
+
+
+def channel_dense(op: ChannelDense) -> np.ndarray:
+    def one(blocks):
+        _, i, j = blocks.shape
+        out = np.zeros(op.shape, blocks.dtype)
+        for block, r, c in zip(blocks, op.pattern.rows, op.pattern.indices, strict=True):
+            out[r * i : (r + 1) * i, c * j : (c + 1) * j] = block
+        return out
+
+    return over_stack(one, (op.blocks, 3))
+
+
+def selection(op: Selection) -> np.ndarray:
+    inputs, outputs = op.pattern.shape
+
+    def one(source, weight):
+        channels = source.shape[1]
+        out = np.zeros((inputs * channels, outputs * channels), weight.dtype)
+        for o in range(outputs):
+            for c in range(channels):
+                out[int(source[o, c].real) * channels + c, o * channels + c] = weight[o, c]
+        return out.T if op.transposed else out
+
+    return over_stack(one, (op.source, 2), (op.weight, 2))
+
+
+def banded(op: Banded) -> np.ndarray:
+    def one(bands):
+        width, n = bands.shape
+        out = np.zeros((n, n), bands.dtype)
+        for d in range(width):
+            for i in range(n):
+                if 0 <= i + d - op.lower < n:
+                    out[i, i + d - op.lower] = bands[d, i]
+        return out
+
+    return over_stack(one, (op.bands, 2))
+
+
 def transposed(matrices) -> np.ndarray:
     """The plain transpose of each matrix."""
     return np.swapaxes(matrices, -1, -2)
@@ -140,6 +194,10 @@ REFERENCES = {
     Product: product,
     Scaled: scaled,
     MatrixFree: matrix_free,
+    Sparse: sparse,
+    ChannelDense: channel_dense,
+    Selection: selection,
+    Banded: banded,
 }
 
 
@@ -163,6 +221,20 @@ def make_matrix_free(draw, stack, rows=3, cols=4):
 
 def make_lstm(draw, stack):
     return Factored(draw(3, 12), draw(*stack, 4, 2, 3), draw(*stack, 2, 2, 3))
+
+
+# Sparse enough that some products of two stay sparse, others fill up.
+ENTRIES = Pattern.from_coordinates([0, 1, 2, 3, 4, 5, 5], [1, 2, 0, 3, 5, 4, 0], (6, 6))
+POSITIONS = Pattern.from_coordinates([0, 1, 2, 2], [0, 2, 1, 2], (3, 3))
+WINDOWS = Pattern.from_coordinates([0, 1, 1, 2, 2], [0, 0, 1, 1, 2], (3, 3))
+
+
+def make_selection(draw, stack, transposed=False):
+    """Each output selects the first or the last position of its window."""
+    choose = draw.rng.integers(0, 2, (*stack, 3, 2))
+    ends = np.array([[0, 1], [1, 2], [2, 2]])
+    source = np.take_along_axis(np.broadcast_to(ends, (*stack, 3, 2)), choose, axis=-1)
+    return Selection(jnp.asarray(source, jnp.int32), draw(*stack, 3, 2), WINDOWS, transposed)
 
 
 # As one program: what costs time in these tests is compiling.
@@ -200,10 +272,29 @@ SQUARE = [
         "scaled-blocks-of-2",
         lambda draw, stack: scale(BlockDiagonal(draw(*stack, 3, 2, 2))),
     ),
+    Example("sparse", lambda draw, stack: Sparse(draw(*stack, 7), ENTRIES)),
+    Example("channel-dense", lambda draw, stack: ChannelDense(draw(*stack, 4, 2, 2), POSITIONS)),
+    Example("selection", make_selection),
+    Example(
+        "selection-transposed", lambda draw, stack: make_selection(draw, stack, transposed=True)
+    ),
+    Example("banded", lambda draw, stack: Banded(draw(*stack, 2, 6), 1)),
 ]
 # Matrix-free operators do not compose; the rectangular rows compose with what fits.
 OTHERS = [
     Example("rectangular", lambda draw, stack: Dense(draw(*stack, 3, 6))),
     Example("matrix-free", make_matrix_free),
+    Example(
+        "rectangular-sparse",
+        lambda draw, stack: Sparse(
+            draw(*stack, 2), Pattern.from_coordinates([1, 0], [1, 3], (2, 4))
+        ),
+    ),
+    Example(
+        "rectangular-blocks",
+        lambda draw, stack: ChannelDense(
+            draw(*stack, 2, 1, 2), Pattern.from_coordinates([1, 0], [1, 2], (2, 3))
+        ),
+    ),
 ]
 EXAMPLES = SQUARE + OTHERS

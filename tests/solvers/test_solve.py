@@ -9,15 +9,20 @@ import pytest
 
 import parscan_bp as pb
 from parscan_bp.operators import (
+    Banded,
     BlockDiagonal,
+    ChannelDense,
     Dense,
     Diagonal,
     Factored,
     Identity,
     MatrixFree,
     Product,
+    Selection,
+    Sparse,
     to_scaled,
 )
+from parscan_bp.sparsity import Pattern
 
 H = 4
 DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
@@ -52,6 +57,15 @@ def _matrix_free(n):
     return MatrixFree(linear, True, jnp.zeros(H, DTYPE))
 
 
+FULL = Pattern.from_mask(np.ones((H, H)))
+
+
+def _selection(n):
+    source = np.random.default_rng(n).permuted(np.tile(np.arange(H), (n, 1)), axis=1)
+    weight = 1 + 0.1 * _draw(n, n, H, 1)
+    return Selection(jnp.asarray(source[..., None], jnp.int32), weight, FULL)
+
+
 STRUCTURES = {
     "dense": lambda n: Dense(_orthogonal_ish(n)),
     "diagonal": lambda n: Diagonal(jnp.sign(_draw(n, n, H)) * (1 + 0.1 * _draw(n + 1, n, H))),
@@ -64,6 +78,13 @@ STRUCTURES = {
     "product": lambda n: Product((Dense(_orthogonal_ish(n)), Diagonal(1 + 0.1 * _draw(n, n, H)))),
     "scaled": lambda n: to_scaled(Dense(_orthogonal_ish(n))),
     "matrix_free": _matrix_free,
+    "sparse": lambda n: Sparse(_orthogonal_ish(n).reshape(n, H * H), FULL),
+    "channel_dense": lambda n: ChannelDense(
+        _orthogonal_ish(n)[:, None, :2, :2].repeat(2, 1),
+        Pattern.from_coordinates([0, 1], [1, 0], (2, 2)),
+    ),
+    "selection": _selection,
+    "banded": lambda n: Banded(0.5 * _draw(n, n, 3, H), 1),
 }
 
 
@@ -135,6 +156,58 @@ def test_square_ragged_systems_take_structured_operators():
     want = np.linalg.solve(np.asarray(system.as_dense(), np.float64), np.concatenate(g))
     for solver in (pb.Sweep(), pb.Blelloch(), pb.Blelloch(up_levels=1)):
         _close(np.concatenate(pb.solve(system, solver)), want, 30)
+
+
+def _layers():
+    """A small convolutional net, backwards: shapes that change, a structure of each kind."""
+    line = Pattern.from_mask(sum(np.eye(8, k=k) for k in (-1, 0, 1)))
+    halves = Pattern.from_coordinates(range(8), np.arange(8) // 2, (8, 4))
+    source = jnp.asarray([[0, 1], [3, 2], [4, 5], [7, 7]], jnp.int32)
+    corner = Pattern.from_mask(np.eye(4, 4, k=1) + np.eye(4, 4))
+    return [
+        Sparse(_draw(0, 8), Pattern.from_coordinates(range(8), 2 * np.arange(8), (8, 16))),
+        Diagonal(_draw(1, 16)),
+        ChannelDense(_draw(2, line.nnz, 2, 2), line),
+        Diagonal(_draw(3, 16)),
+        Selection(source, jnp.ones((4, 2), DTYPE), halves),
+        ChannelDense(_draw(4, corner.nnz, 2, 1), corner),
+        Banded(_draw(5, 2, 4), 1),
+        Dense(_draw(6, 4, 3)),
+    ]
+
+
+def _cotangents(operators, batch=()):
+    sizes = [operators[0].shape[0], *(a.shape[1] for a in operators)]
+    return [_draw(k + 50, *batch, size) for k, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("zero", [False, True], ids=["every-g", "last-g"])
+def test_ragged_systems_of_every_structure(zero):
+    operators = _layers()
+    g = _cotangents(operators)
+    dense = [np.zeros_like(v) for v in g[:-1]] if zero else g[:-1]
+    given = [None] * len(g[:-1]) if zero else g[:-1]
+    system = pb.Ragged(operators, [*given, g[-1]])
+    want = np.linalg.solve(
+        np.asarray(system.as_dense(), np.float64), np.concatenate([*dense, g[-1]])
+    )
+    for solver in (s for s in SOLVERS.values() if s.ragged):
+        got = pb.solve(system, solver)
+        _close(np.concatenate(got), want, 100)
+
+
+def test_a_uniform_tree_refuses_what_changes_its_structure():
+    for name in ("sparse", "channel_dense", "selection", "banded"):
+        operators = STRUCTURES[name](3)
+        with pytest.raises(NotImplementedError, match=f"of {type(operators).__name__} operators"):
+            pb.solve(pb.Uniform(operators, _draw(0, 4, H)), pb.Blelloch())
+
+
+def test_the_last_cotangent_is_wanted():
+    with pytest.raises(ValueError, match=r"g\[1\]: got None"):
+        pb.Ragged([Dense(jnp.ones((2, 2)))], [jnp.ones(2), None])
+    with pytest.raises(ValueError, match=r"operators\[0\] is 2x2, .* 2x3 is wanted"):
+        pb.Ragged([Dense(jnp.ones((2, 2))), Dense(jnp.ones((3, 2)))], [None, None, jnp.ones(2)])
 
 
 @pytest.mark.parametrize("solver", [s for s in SOLVERS.values() if not isinstance(s, pb.Sweep)])

@@ -1,0 +1,302 @@
+"""The table of products of sparse structures: b a, first ``a``, then ``b``.
+
+A row says when it applies. Where the product would fill up it does not, and both operands are
+brought to a denser structure first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parscan_bp.operators.arithmetic import accumulation_dtype, matmul
+from parscan_bp.operators.banded import Banded, pad_last
+from parscan_bp.operators.base import Operator
+from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.conversions import channel_diagonal
+from parscan_bp.operators.dense import Dense
+from parscan_bp.operators.diagonal import Diagonal
+from parscan_bp.operators.row import Row
+from parscan_bp.operators.selection import Selection
+from parscan_bp.operators.sparse import Sparse, first
+from parscan_bp.sparsity import (
+    BlockPlan,
+    Pattern,
+    ProductPlan,
+    count_products,
+    multiply,
+    plan_blocks,
+    plan_product,
+)
+from parscan_bp.sparsity.plan import pick
+from parscan_bp.types import Array
+
+FULL = 0.25
+"""Part of all entries above which a product entry by entry is made dense instead."""
+FULL_BLOCKS = 0.5
+"""The same for blocks and bands, whose arithmetic is that of dense products."""
+
+
+def nnz(op: Sparse | ChannelDense | Selection | Banded) -> int:
+    """Numbers of one map."""
+    core = {Sparse: 1, ChannelDense: 3, Selection: 2, Banded: 2}[type(op)]
+    leaf = op.weight if isinstance(op, Selection) else op.leaves()[0][0]
+    return math.prod(leaf.shape[-core:])
+
+
+# Entry by entry.
+
+
+@jax.jit
+def _entry_product(plan: ProductPlan, b: Array, a: Array) -> Array:
+    dtype = jnp.result_type(a, b)
+    wide = accumulation_dtype(dtype)
+    b, a = jnp.asarray(b, wide), jnp.asarray(a, wide)
+    return plan.sum(lambda i, j: pick(b, i) * pick(a, j), axis=-1).astype(dtype)
+
+
+def _sparse_sparse(a: Sparse, b: Sparse) -> Sparse:
+    plan = plan_product(b.pattern, a.pattern)
+    return Sparse(_entry_product(plan, b.data, a.data), plan.pattern)
+
+
+def _stays_sparse(a: Sparse, b: Sparse) -> bool:
+    # A list of products longer than the dense result is never built.
+    entries = b.shape[0] * a.shape[1]
+    few = count_products(b.pattern, a.pattern) <= entries
+    return few and multiply(b.pattern, a.pattern).fill <= FULL
+
+
+def _struct(op: Operator, other: Operator, pattern: Pattern, core: tuple[int, ...]):
+    """Abstract numbers of a product, and abstract row and column numbers of its pattern."""
+    stack = np.broadcast_shapes(op.stack_shape, other.stack_shape)
+    numbers = jax.ShapeDtypeStruct((*stack, *core), jnp.result_type(op.dtype, other.dtype))
+    index = jax.ShapeDtypeStruct((pattern.nnz,), jnp.int32)
+    return numbers, pattern, index, index
+
+
+def _sparse_shape(a: Sparse, b: Sparse) -> Sparse:
+    pattern = multiply(b.pattern, a.pattern)
+    return Sparse(*_struct(a, b, pattern, (pattern.nnz,)))
+
+
+# Blocks of channels.
+
+
+@jax.jit
+def _block_product(plan: BlockPlan, b: Array, a: Array) -> Array:
+    dtype = jnp.result_type(a, b)
+    wide = accumulation_dtype(dtype)
+    multiply = functools.partial(plan.multiply, matmul=matmul)
+    product = jnp.vectorize(multiply, signature="(p,i,j),(q,j,k)->(r,i,k)")
+    return product(jnp.asarray(b, wide), jnp.asarray(a, wide)).astype(dtype)
+
+
+def _blocks_blocks(a: ChannelDense, b: ChannelDense) -> ChannelDense:
+    plan = plan_blocks(b.pattern, a.pattern)
+    return ChannelDense(_block_product(plan, b.blocks, a.blocks), plan.pattern)
+
+
+@jax.jit
+def _columns_of_blocks(plan: ProductPlan, blocks: Array, diagonals: Array) -> Array:
+    term = lambda i, j: pick(blocks, i, axis=-3) * pick(diagonals, j, axis=-2)[..., None, :]  # noqa: E731
+    return plan.sum(term, axis=-3)
+
+
+@jax.jit
+def _rows_of_blocks(plan: ProductPlan, diagonals: Array, blocks: Array) -> Array:
+    term = lambda i, j: pick(diagonals, i, axis=-2)[..., None] * pick(blocks, j, axis=-3)  # noqa: E731
+    return plan.sum(term, axis=-3)
+
+
+def _blocks_after_selection(a: Selection, b: ChannelDense) -> ChannelDense:
+    pattern, entries = channel_diagonal(a)
+    plan = plan_product(b.pattern, pattern)
+    return ChannelDense(_columns_of_blocks(plan, b.blocks, entries), plan.pattern)
+
+
+def _selection_after_blocks(a: ChannelDense, b: Selection) -> ChannelDense:
+    pattern, entries = channel_diagonal(b)
+    plan = plan_product(pattern, a.pattern)
+    return ChannelDense(_rows_of_blocks(plan, entries, a.blocks), plan.pattern)
+
+
+def _positions(op: ChannelDense | Selection) -> Pattern:
+    if isinstance(op, ChannelDense):
+        return op.pattern
+    return op.pattern.transposed[0] if op.transposed else op.pattern
+
+
+def _channels(op: ChannelDense | Selection) -> tuple[int, int]:
+    return op.channels if isinstance(op, ChannelDense) else (op.channels, op.channels)
+
+
+def _stays_blocks(a, b) -> bool:
+    fits = _channels(b)[1] == _channels(a)[0] and _positions(b).shape[1] == _positions(a).shape[0]
+    return fits and multiply(_positions(b), _positions(a)).fill <= FULL_BLOCKS
+
+
+def _block_flops(a, b) -> int:
+    pairs = count_products(_positions(b), _positions(a))
+    (rows, middle), cols = _channels(b), _channels(a)[1]
+    both = isinstance(a, ChannelDense) and isinstance(b, ChannelDense)
+    return 2 * pairs * rows * cols * (middle if both else 1)
+
+
+def _blocks_shape(a, b) -> ChannelDense:
+    pattern = multiply(_positions(b), _positions(a))
+    core = (pattern.nnz, _channels(b)[0], _channels(a)[1])
+    return ChannelDense(*_struct(a, b, pattern, core))
+
+
+# Selections of selections.
+
+
+@functools.partial(jnp.vectorize, signature="(m,c),(o,c)->(o,c)")
+def _follow(numbers: Array, source: Array) -> Array:
+    return jnp.take_along_axis(numbers, source, axis=0)
+
+
+def _selection_selection(a: Selection, b: Selection) -> Selection:
+    # The transposed ones are S_b^T S_a^T = (S_a S_b)^T.
+    outer, inner = (a, b) if a.transposed else (b, a)
+    return Selection(
+        _follow(outer.source, inner.source),
+        _follow(outer.weight, inner.source) * inner.weight,
+        multiply(outer.pattern, inner.pattern),
+        a.transposed,
+    )
+
+
+def _stays_selection(a: Selection, b: Selection) -> bool:
+    return a.transposed == b.transposed and a.channels == b.channels
+
+
+def _scaled_selection(op: Selection, diagonal: Array, at_outputs: bool) -> Selection:
+    """Outputs or inputs scaled, whichever axis of the matrix they are."""
+    factor = diagonal.reshape(*diagonal.shape[:-1], -1, op.channels)
+    factor = factor if at_outputs else _follow(factor, op.source)
+    return Selection(op.source, factor * op.weight, op.pattern, op.transposed)
+
+
+# Bands.
+
+
+def _banded_banded(a: Banded, b: Banded) -> Banded:
+    # (B A)_(i, i + d) = sum_k B_(i, i + k) A_(i + k, i + d), k and d counted from the lowest.
+    dtype = jnp.result_type(a.dtype, b.dtype)
+    wide = accumulation_dtype(dtype)
+    n, a_width, b_width = a.shape[0], a.bands.shape[-2], b.bands.shape[-2]
+    left = jnp.asarray(b.bands, wide)
+    right = pad_last(jnp.asarray(a.bands, wide), b.lower, b.upper)
+    bands = []
+    for d in range(a_width + b_width - 1):
+        middle = range(max(0, d - a_width + 1), min(b_width, d + 1))
+        terms = [left[..., k, :] * right[..., d - k, k : k + n] for k in middle]
+        bands.append(functools.reduce(jnp.add, terms))
+    return Banded(jnp.stack(bands, axis=-2).astype(dtype), a.lower + b.lower)
+
+
+def _stays_banded(a: Banded, b: Banded) -> bool:
+    width = a.bands.shape[-2] + b.bands.shape[-2] - 1
+    return width <= FULL_BLOCKS * a.shape[0]
+
+
+def _banded_columns(a: Diagonal, b: Banded) -> Banded:
+    padded = pad_last(a.diagonal, b.lower, b.upper)
+    n, width = b.bands.shape[-1], b.bands.shape[-2]
+    moved = jnp.stack([padded[..., d : d + n] for d in range(width)], axis=-2)
+    return Banded(b.bands * moved, b.lower)
+
+
+# Dense ones, a column at a time in the other's own structure.
+
+
+def _after_dense(a: Dense, b: Operator) -> Dense:
+    return Dense(jax.vmap(b.matvec, in_axes=-1, out_axes=-1)(a.matrix))
+
+
+def _before_dense(a: Operator, b: Dense) -> Dense:
+    return Dense(jax.vmap(a.transpose().matvec, in_axes=-2, out_axes=-2)(b.matrix))
+
+
+def _grouped(diagonal: Array, channels: int, positions: Array) -> Array:
+    """(..., nnz, channels): the diagonal at the positions of each block."""
+    groups = diagonal.reshape(*diagonal.shape[:-1], -1, channels)
+    return pick(groups, first(positions), axis=-2)
+
+
+PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
+    (Sparse, Sparse): Row(
+        _sparse_sparse,
+        lambda a, b: 2 * count_products(b.pattern, a.pattern),
+        _stays_sparse,
+        _sparse_shape,
+    ),
+    (ChannelDense, ChannelDense): Row(_blocks_blocks, _block_flops, _stays_blocks, _blocks_shape),
+    (Selection, ChannelDense): Row(
+        _blocks_after_selection, _block_flops, _stays_blocks, _blocks_shape
+    ),
+    (ChannelDense, Selection): Row(
+        _selection_after_blocks, _block_flops, _stays_blocks, _blocks_shape
+    ),
+    (Selection, Selection): Row(
+        _selection_selection,
+        lambda a, b: nnz(b if a.transposed else a),
+        _stays_selection,
+    ),
+    (Banded, Banded): Row(
+        _banded_banded,
+        lambda a, b: 2 * a.bands.shape[-2] * b.bands.shape[-2] * a.shape[0],
+        _stays_banded,
+    ),
+    # A diagonal scales columns when it comes first, rows when it comes second.
+    (Diagonal, Sparse): Row(
+        lambda a, b: Sparse(b.data * pick(a.diagonal, first(b.cols)), b.pattern, b.rows, b.cols),
+        lambda a, b: nnz(b),
+    ),
+    (Sparse, Diagonal): Row(
+        lambda a, b: Sparse(pick(b.diagonal, first(a.rows)) * a.data, a.pattern, a.rows, a.cols),
+        lambda a, b: nnz(a),
+    ),
+    (Diagonal, ChannelDense): Row(
+        lambda a, b: ChannelDense(
+            b.blocks * _grouped(a.diagonal, b.channels[1], b.cols)[..., None, :],
+            b.pattern,
+            b.rows,
+            b.cols,
+        ),
+        lambda a, b: nnz(b),
+    ),
+    (ChannelDense, Diagonal): Row(
+        lambda a, b: ChannelDense(
+            _grouped(b.diagonal, a.channels[0], a.rows)[..., None] * a.blocks,
+            a.pattern,
+            a.rows,
+            a.cols,
+        ),
+        lambda a, b: nnz(a),
+    ),
+    (Diagonal, Selection): Row(
+        lambda a, b: _scaled_selection(b, a.diagonal, not b.transposed), lambda a, b: nnz(b)
+    ),
+    (Selection, Diagonal): Row(
+        lambda a, b: _scaled_selection(a, b.diagonal, a.transposed), lambda a, b: nnz(a)
+    ),
+    (Diagonal, Banded): Row(_banded_columns, lambda a, b: nnz(b)),
+    (Banded, Diagonal): Row(
+        lambda a, b: Banded(b.diagonal[..., None, :] * a.bands, a.lower), lambda a, b: nnz(a)
+    ),
+    **{
+        (Dense, kind): Row(_after_dense, lambda a, b: 2 * nnz(b) * a.shape[1])
+        for kind in (ChannelDense, Selection, Banded)
+    },
+    **{
+        (kind, Dense): Row(_before_dense, lambda a, b: 2 * nnz(a) * b.shape[0])
+        for kind in (ChannelDense, Selection, Banded)
+    },
+}
