@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 import parscan_bp as pb
 from parscan_bp import kernels
@@ -86,3 +87,16 @@ def test_orders_and_dtypes_that_no_kernel_takes():
         _solve(SOLVER, 129)
     with pytest.raises(NotImplementedError, match="float16"):
         _solve(SOLVER, 4, jnp.float16)
+
+
+@needs_kernels
+def test_shard_map():
+    mesh = Mesh(np.asarray(jax.devices()[:1]), ("rows",))
+    rows, steps = PartitionSpec("rows"), PartitionSpec(None, "rows")
+
+    def gradient(loss):
+        inside = jax.grad(functools.partial(loss, PARAMS), (0, 1))
+        mapped = jax.shard_map(inside, mesh=mesh, in_specs=(rows, steps), out_specs=(rows, steps))
+        return jax.jit(mapped)(H0, XS)
+
+    _same(gradient)
