@@ -7,6 +7,7 @@ from parscan_bp.explain import explain as explain
 from parscan_bp.solvers import Associative as Associative
 from parscan_bp.solvers import Blelloch as Blelloch
 from parscan_bp.solvers import Chunked as Chunked
+from parscan_bp.solvers import Pallas as Pallas
 from parscan_bp.solvers import Sweep as Sweep
 from parscan_bp.solvers import solve as solve
 from parscan_bp.system import Ragged as Ragged
@@ -16,6 +17,7 @@ __all__ = [
     "Associative",
     "Blelloch",
     "Chunked",
+    "Pallas",
     "Ragged",
     "Sweep",
     "Uniform",

@@ -10,7 +10,7 @@ import parscan_bp
 ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
     {"types"},
-    {"trees"},
+    {"trees", "kernels"},
     {"sparsity"},
     {"operators", "structure"},
     {"system"},

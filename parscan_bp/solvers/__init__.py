@@ -9,6 +9,7 @@ from parscan_bp.solvers.base import Solver as Solver
 from parscan_bp.solvers.base import TreeSolver as TreeSolver
 from parscan_bp.solvers.blelloch import Blelloch as Blelloch
 from parscan_bp.solvers.chunked import Chunked as Chunked
+from parscan_bp.solvers.pallas import Pallas as Pallas
 from parscan_bp.solvers.solve import solve as solve
 from parscan_bp.solvers.sweep import Sweep as Sweep
 
@@ -19,6 +20,7 @@ __all__ = [
     "Chunked",
     "Complexity",
     "Facts",
+    "Pallas",
     "Solver",
     "Sweep",
     "TreeSolver",

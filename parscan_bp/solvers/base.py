@@ -118,7 +118,7 @@ class TreeSolver(Solver):
     scaled: bool = False
     collect_chunk: int | None = None
 
-    uniform = EXPLICIT + KEPT_APART
+    uniform: ClassVar[tuple[type[Operator], ...]] = EXPLICIT + KEPT_APART
 
     def __post_init__(self):
         check_positive("memory_limit", self.memory_limit)
@@ -152,16 +152,18 @@ class TreeSolver(Solver):
             b = pushed if b is None else b + pushed
         if b is None:
             b = jnp.zeros((n, *state.shape), state.dtype)
-        if system.backward:
-            operator, b = jax.tree.map(lambda a: a[::-1], (stacked(operator, n), b))
-        else:
-            operator = stacked(operator, n)
-        shown, last = self.states(operator, b, state)
-        if system.backward:
-            shown = shown[::-1]
+        shown, last = self._traverse(operator, b, state, system.backward)
         shown = add(block.entering, shown)
         summed, out = _collect_in_chunks(system, shown, last, self.collect_chunk)
         return last, summed, out
+
+    def _traverse(self, operator, b, state, backward) -> tuple[Array, Array]:
+        """`states` with steps in the order of their positions."""
+        if not backward:
+            return self.states(stacked(operator, b.shape[0]), b, state)
+        operator, b = jax.tree.map(lambda a: a[::-1], (stacked(operator, b.shape[0]), b))
+        shown, last = self.states(operator, b, state)
+        return shown[::-1], last
 
     def _form(self, operator: Operator) -> Operator:
         """The operator in the structure that the tree multiplies."""

@@ -1,0 +1,21 @@
+"""GPU kernels of the scan and their references: arrays in, arrays out."""
+
+from parscan_bp.kernels.compat import interpreter as interpreter
+from parscan_bp.kernels.compat import missing as missing
+from parscan_bp.kernels.scan import check_size as check_size
+from parscan_bp.kernels.scan import dense_scan as dense_scan
+from parscan_bp.kernels.scan import diagonal_scan as diagonal_scan
+from parscan_bp.kernels.scan import weighted_scan as weighted_scan
+from parscan_bp.kernels.tiles import chunk_of as chunk_of
+from parscan_bp.kernels.tiles import radices_of as radices_of
+
+__all__ = [
+    "check_size",
+    "chunk_of",
+    "dense_scan",
+    "diagonal_scan",
+    "interpreter",
+    "missing",
+    "radices_of",
+    "weighted_scan",
+]

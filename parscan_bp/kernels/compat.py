@@ -1,0 +1,116 @@
+"""What differs between versions of JAX, and everything taken from its unstable modules.
+
+The kernels are written for Mosaic GPU through ``plgpu.kernel`` with Lane semantics: under
+Warpgroup semantics, the default, the layouts that the tile kernels need cannot be inferred.
+jax 0.10 has another form of this interface and is not supported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.experimental import pallas as pl
+
+plgpu: Any
+fragmented_array: Any
+try:
+    plgpu = importlib.import_module("jax.experimental.pallas.mosaic_gpu")
+    fragmented_array = importlib.import_module("jax.experimental.mosaic.gpu.fragmented_array")
+except ImportError as error:  # a jaxlib built without the GPU dialects
+    plgpu = fragmented_array = None
+    _IMPORT_ERROR: str | None = str(error)
+else:
+    _IMPORT_ERROR = None
+
+MIN_JAX = (0, 11)
+
+
+def missing() -> str | None:
+    """Why the kernels cannot be used with this JAX; ``None`` if they can."""
+    if jax.__version_info__[:2] < MIN_JAX:
+        return f"the GPU kernels need jax >= 0.11; this is jax {jax.__version__}"
+    if _IMPORT_ERROR is not None:
+        return f"this jaxlib has no Mosaic GPU: {_IMPORT_ERROR}"
+    return None
+
+
+def interpreter(*, detect_races: bool = False) -> Any:
+    """The ``interpret`` argument that runs a kernel on any device, simulated.
+
+    Args:
+      detect_races: also report unordered accesses to shared memory (raised by jax >= 0.12,
+        printed by 0.11).
+    """
+    return plgpu.InterpretGPUParams(detect_races=detect_races)
+
+
+def kernel(
+    body: Callable,
+    *,
+    name: str,
+    out: Any,
+    grid: Mapping[str, int],
+    scratch: Sequence[Any] = (),
+    interpret: Any = None,
+) -> Callable:
+    """``body(*inputs, *outputs, *scratch)`` as a function of arrays.
+
+    Args:
+      body: the kernel, written for one warpgroup of 128 threads.
+      name: the kernel's name in the program.
+      out: shapes and dtypes of the outputs.
+      grid: sizes of the grid's axes by name.
+      scratch: shared memory and barriers.
+      interpret: ``None`` for the GPU, or `interpreter`'s result.
+    """
+    chosen = {} if interpret is None else {"interpret": interpret}
+    return plgpu.kernel(
+        body,
+        out_type=out,
+        grid=tuple(grid.values()),
+        grid_names=tuple(grid),
+        scratch_types=scratch,
+        kernel_name=name,
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        **chosen,
+    )
+
+
+def tiled_layout(*tiles, warp: tuple[int, ...], lane: tuple[int, ...]) -> Any:
+    """A register layout by nested tiles; ``warp`` and ``lane`` name the dimensions dealt out."""
+    layout = fragmented_array.TiledLayout(
+        fragmented_array.Tiling(tiles),
+        warp_dims=warp,
+        lane_dims=lane,
+        vector_dim=-1,
+        _check_canonical=False,
+    ).canonicalize()
+    return plgpu.Layout.TILED(
+        layout.tiling,
+        warp_dims=layout.warp_dims,
+        lane_dims=layout.lane_dims,
+        vector_dim=layout.vector_dim,
+    )
+
+
+def load(ref: Any, layout: Any) -> Any:
+    """Shared memory into registers of ``layout``."""
+    return plgpu.load(ref, layout=layout, optimized=False)
+
+
+def fetch(source: Any, target: Any, barrier: Any) -> None:
+    """Starts a copy into shared memory; what lies outside of ``source`` arrives as zeros."""
+    plgpu.copy_gmem_to_smem(source, target, barrier, oob_mode=plgpu.OOBFillMode.ZEROS)
+
+
+def from_zero(index: Any, size: int) -> Any:
+    """The slice 0..size, which may leave the array: static slices may not.
+
+    Args:
+      index: any non-negative traced integer.
+      size: a multiple of what a tile needs.
+    """
+    return pl.ds(jax.numpy.minimum(index, 0), size)

@@ -1,0 +1,76 @@
+"""The kernels in plain JAX, with their signatures: what every kernel is compared with.
+
+They compute in the dtype of their operands, float64 included, and run on any device.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+
+from parscan_bp.kernels.tile_maps import Maps
+
+
+def lanes_reduce(a, b, *, chunk: int, reverse: bool = False, interpret=None):
+    """See `parscan_bp.kernels.lanes_reduce`."""
+    del interpret
+    m, v = _reduce(jnp.moveaxis(a, -1, 1), jnp.moveaxis(b, -1, 1), chunk, reverse)
+    return jnp.moveaxis(m, 1, -1), jnp.moveaxis(v, 1, -1)
+
+
+def lanes_sweep(a, b, enter, *, chunk: int, reverse: bool = False, interpret=None):
+    """See `parscan_bp.kernels.lanes_sweep`."""
+    del interpret
+    a, b, enter = (jnp.moveaxis(x, -1, 1) for x in (a, b, enter))
+    return jnp.moveaxis(_sweep(a, b, enter, chunk, reverse), 1, -1)
+
+
+def tile_reduce(maps: Maps, b, *, chunk: int, reverse: bool = False, interpret=None):
+    """See `parscan_bp.kernels.tile_reduce`."""
+    del interpret
+    return _reduce(_matrices(maps), b, chunk, reverse)
+
+
+def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, interpret=None):
+    """See `parscan_bp.kernels.tile_sweep`."""
+    del interpret
+    return _sweep(_matrices(maps), b, enter, chunk, reverse)
+
+
+def _matrices(maps):
+    return maps.matrix if maps.d is None else maps.matrix * maps.d[..., None, :]
+
+
+def _reduce(a, b, chunk, reverse):
+    def step(total, t):
+        (m, v), (a, b) = total, t
+        return (_product(a, m), _apply(a, v) + b), None
+
+    steps = _by_position(a, chunk), _by_position(b, chunk)
+    v = jnp.zeros_like(steps[1][0])
+    m = jnp.broadcast_to(jnp.eye(b.shape[-1], dtype=b.dtype), (*v.shape, b.shape[-1]))
+    return lax.scan(step, (m, v), steps, reverse=reverse)[0]
+
+
+def _sweep(a, b, enter, chunk, reverse):
+    def step(x, t):
+        a, b = t
+        x = _apply(a, x) + b
+        return x, x
+
+    steps = _by_position(a, chunk), _by_position(b, chunk)
+    _, x = lax.scan(step, enter, steps, reverse=reverse)
+    return jnp.swapaxes(x, 0, 1).reshape(b.shape)
+
+
+def _by_position(x, chunk):
+    """(T, ...) -> (chunk, T / chunk, ...): the position inside a chunk leads."""
+    return jnp.swapaxes(x.reshape(-1, chunk, *x.shape[1:]), 0, 1)
+
+
+def _product(a, m):
+    return jnp.matmul(a, m, precision=lax.Precision.HIGHEST)
+
+
+def _apply(a, x):
+    return _product(a, x[..., None])[..., 0]

@@ -1,0 +1,195 @@
+"""The chunked scan of affine maps, made of the reduce and sweep kernels.
+
+    x_t = A_t x_{t-1} + b_t,  x_{-1} given                    (``reverse``: x_{t+1} for x_{t-1})
+
+Three phases: every chunk is reduced to one map; a vector goes through the chunks' maps, no
+product of matrices; every chunk is swept from the state that enters it. The second phase is
+the same problem with a step per chunk, so the scan is recursive: *radices* are the steps per
+chunk on each level. [C] are three phases, [] is the sequential sweep in one kernel, and
+[2, 2, ...] is Algorithm 1 of BPPSA, one level of its tree per kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from parscan_bp.kernels.lanes_reduce import lanes_reduce
+from parscan_bp.kernels.lanes_sweep import lanes_sweep
+from parscan_bp.kernels.tile_maps import Maps
+from parscan_bp.kernels.tile_reduce import tile_reduce
+from parscan_bp.kernels.tile_sweep import tile_sweep
+from parscan_bp.kernels.tiles import LANES, MAX_LANES_SIZE, MAX_SIZE, ceil
+
+
+def diagonal_scan(a, b, start, *, radices: Sequence[int], reverse: bool = False, interpret=None):
+    """x_t = a_t * x_{t-1} + b_t, elementwise.
+
+    Args:
+      a, b: (T, N), float32 or bfloat16.
+      start: (N,), the state before the first step of the traversal.
+      radices: steps per chunk on each level.
+      reverse: whether step t follows step t + 1.
+      interpret: ``None`` for the GPU, or `compat.interpreter()`.
+
+    Returns:
+      x (T, N) in float32.
+    """
+    x = _lanes_scan(a[:, None, None], b[:, None], start[None], radices, reverse, interpret)
+    return x[:, 0]
+
+
+def dense_scan(a, b, start, *, radices: Sequence[int], reverse: bool = False, interpret=None):
+    """x_t = A_t x_{t-1} + b_t with a matrix per step and sample.
+
+    Args:
+      a: (T, B, H, H), float32 or bfloat16, H at most `tiles.MAX_SIZE`.
+      b: (T, B, H).
+      start: (B, H).
+      radices, reverse, interpret: see `diagonal_scan`.
+
+    Returns:
+      x (T, B, H) in float32.
+    """
+    size = b.shape[-1]
+    check_size(size)
+    if size <= MAX_LANES_SIZE:
+        a, b = jnp.moveaxis(a, 1, -1), jnp.moveaxis(b, 1, -1)
+        x = _lanes_scan(a, b, jnp.moveaxis(start, 0, -1), radices, reverse, interpret)
+        return jnp.moveaxis(x, -1, 1)
+    matrix = _pad_size(_pad_size(a, -1), -2)
+    return _tile_scan(Maps(matrix), b, start, radices, reverse, interpret)
+
+
+def weighted_scan(w, d, b, start, *, radices: Sequence[int], reverse: bool = False, interpret=None):
+    """x_t = W diag(d_t) x_{t-1} + b_t: W stays on chip, no matrix per step is ever in memory.
+
+    Args:
+      w: (H, H), float32 or bfloat16, H at most `tiles.MAX_SIZE`.
+      d, b: (T, B, H).
+      start: (B, H).
+      radices, reverse, interpret: see `diagonal_scan`.
+
+    Returns:
+      x (T, B, H) in float32.
+    """
+    check_size(b.shape[-1])
+    maps = Maps(_pad_size(_pad_size(w, -1), -2), _pad_size(d, -1))
+    return _tile_scan(maps, b, start, radices, reverse, interpret)
+
+
+def check_size(size: int) -> None:
+    """Raises where no kernel takes maps of this order."""
+    if size > MAX_SIZE:
+        raise NotImplementedError(
+            f"the GPU kernels take maps of order up to {MAX_SIZE}, this one is {size}; "
+            "use Chunked() or Sweep()"
+        )
+
+
+def _tile_scan(maps, b, start, radices, reverse, interpret):
+    how = {"reverse": reverse, "interpret": interpret}
+
+    def reduce(maps, b, chunk):
+        m, v = tile_reduce(maps, b, chunk=chunk, **how)
+        return Maps(m), v
+
+    def sweep(maps, b, enter, chunk):
+        return tile_sweep(maps, b, enter, chunk=chunk, **how)
+
+    def pad(maps, steps):
+        if maps.d is None:
+            return Maps(_pad_steps(maps.matrix, steps, reverse))
+        return Maps(maps.matrix, _pad_steps(maps.d, steps, reverse))
+
+    size = b.shape[-1]
+    b, start = _pad_size(b, -1), _pad_size(start.astype(jnp.float32), -1)
+    return _levels(reduce, sweep, pad, maps, b, start, list(radices), reverse)[..., :size]
+
+
+def _lanes_scan(a, b, start, radices, reverse, interpret):
+    how = {"reverse": reverse, "interpret": interpret}
+
+    def reduce(a, b, chunk):
+        fold, unfold = _folding(b, chunk)
+        m, v = lanes_reduce(fold(a), fold(b), chunk=chunk, **how)
+        return unfold(m, 1), unfold(v, 1)
+
+    def sweep(a, b, enter, chunk):
+        fold, unfold = _folding(b, chunk)
+        x = lanes_sweep(fold(a), fold(b), fold(enter, 1), chunk=chunk, **how)
+        return unfold(x)
+
+    def pad(a, steps):
+        return _pad_steps(a, steps, reverse)
+
+    return _levels(reduce, sweep, pad, a, b, start.astype(jnp.float32), list(radices), reverse)
+
+
+def _levels(
+    reduce: Callable, sweep: Callable, pad: Callable, maps: Any, b, start, radices, reverse
+):
+    length = b.shape[0]
+    if not radices or length <= radices[0]:
+        return sweep(maps, b, start[None], length)
+    chunk, *rest = radices
+    extra = -length % chunk
+    # Zero maps at the end of the traversal: no state before them depends on them.
+    maps, b = pad(maps, extra), _pad_steps(b, extra, reverse)
+    chunk_maps, v = reduce(maps, b, chunk)
+    leaving = _levels(reduce, sweep, pad, chunk_maps, v, start, rest, reverse)
+    if reverse:
+        enter = jnp.concatenate([leaving[1:], start[None]])
+        return sweep(maps, b, enter, chunk)[extra:]
+    enter = jnp.concatenate([start[None], leaving[:-1]])
+    return sweep(maps, b, enter, chunk)[:length]
+
+
+def _folding(b, chunk: int) -> tuple[Callable, Callable]:
+    """How (T, ..., N) becomes whole groups of `LANES`, and back.
+
+    Many lanes are padded. Few are joined by those of the other chunks, which turns T steps
+    into one chunk of K N lanes.
+    """
+    lanes = b.shape[-1]
+    count = b.shape[0] // chunk
+    if lanes >= LANES or count == 1:
+
+        def fold(x, steps=chunk):
+            return _pad_axis(x, -1, ceil(lanes, LANES) - lanes)
+
+        def unfold(x, steps=chunk):
+            return x[..., :lanes]
+
+    else:
+
+        def fold(x, steps=chunk):
+            x = jnp.moveaxis(x.reshape(count, steps, *x.shape[1:]), 0, -2)
+            x = x.reshape(*x.shape[:-2], count * lanes)
+            return _pad_axis(x, -1, ceil(count * lanes, LANES) - count * lanes)
+
+        def unfold(x, steps=chunk):
+            x = x[..., : count * lanes].reshape(*x.shape[:-1], count, lanes)
+            x = jnp.moveaxis(x, -2, 0)
+            return x.reshape(count * steps, *x.shape[2:])
+
+    return fold, unfold
+
+
+def _pad_size(x, axis):
+    """An order that is a multiple of 16 bytes, as the copy engine wants of a row."""
+    return _pad_axis(x, axis, -x.shape[axis] % (16 // x.dtype.itemsize))
+
+
+def _pad_steps(x, steps, reverse):
+    return _pad_axis(x, 0, steps, front=reverse)
+
+
+def _pad_axis(x, axis, extra, *, front=False):
+    if not extra:
+        return x
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (extra, 0) if front else (0, extra)
+    return jnp.pad(x, widths)

@@ -1,0 +1,117 @@
+"""How the kernels divide their work, and why.
+
+Counted on code compiled for sm_90a without a GPU at hand (registers, spills, instructions);
+none of it was timed on one yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+LANES = 128
+"""Threads of a warpgroup: lanes that one instance of a lane kernel takes."""
+
+MAX_LANES_SIZE = 10
+"""Largest map that a thread composes in registers: 10 x 11 numbers and one row take 252 of the
+255 registers. Up to there the lane kernels need a sixth of the tile kernels' instructions."""
+
+MAX_SIZE = 128
+"""Largest map of the tile kernels: two 128 x 132 float32 maps still fit shared memory."""
+
+SHARED_BYTES = 160_000
+"""Shared memory that an instance plans with, below the 227 KB of an sm_90."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """The shape of one tile instance: a warpgroup and the pairs (chunk, sample) it works on.
+
+    Attributes:
+      pairs: samples per warpgroup. 4: one per warp; 8: two per warp, which reads less shared
+        memory per product; 1: four warps share the rows of one.
+      rows: rows of a map in shared memory, whole tiles of the layout.
+      pitch: columns of a map in shared memory: an odd number of 16-byte units, so that the
+        rows that a warp reads at once lie in different banks.
+      width: columns of a map and its affine part, whole tiles of the layout.
+      columns: columns that one instance composes, a divisor of ``width``.
+    """
+
+    pairs: int
+    rows: int
+    pitch: int
+    width: int
+    columns: int
+
+
+def tile_of(size: int, batch: int, itemsize: int, held: bool) -> Tile:
+    """The tile for maps of order ``size``, a multiple of 16 bytes.
+
+    ``held`` says whether one matrix stays on chip for all steps; its copies, one per pair,
+    are multiples of 128 bytes each.
+
+    Two pairs per warp up to order 24 where the batch fills them (128 registers at 20), one per
+    warp up to 32 (168 registers), and above that one per warpgroup: four of order 60 take all
+    255 registers, and of order 64 they spill.
+    """
+    pairs = 1 if size > 32 else 8 if size <= 24 and batch >= 8 else 4
+    rows = ceil(size, {1: 32, 4: 8, 8: 8 if held else 4}[pairs])
+    unit = 16 // itemsize
+    pitch = size if size // unit % 2 else size + unit
+    width = ceil(size + 1, 16)
+    if pairs == 1:
+        # At most 64 accumulators in a thread; the other columns are another instance's.
+        parts = -(-rows * width // (64 * LANES))
+        columns = ceil(-(-width // parts), 16)
+        width = columns * parts
+    else:
+        columns = width
+    return Tile(pairs, rows, pitch, width, columns)
+
+
+def depth(step_bytes: int, most: int, rest: int = 0) -> int:
+    """Steps that are fetched ahead: as many as fit beside ``rest`` bytes, at most ``most``."""
+    return max(1, min(most, (SHARED_BYTES - rest) // step_bytes))
+
+
+def lanes_group(size: int, chunk: int) -> int:
+    """Steps whose maps a lane kernel reads at once: reads in flight hide memory's latency.
+
+    A divisor of ``chunk``; not more than 32 numbers of a thread, which has 255 registers.
+    """
+    return next(g for g in (8, 4, 2, 1) if chunk % g == 0 and (g == 1 or g * size * size <= 32))
+
+
+def ceil(n: int, multiple: int) -> int:
+    """n rounded up to a multiple."""
+    return -(-n // multiple) * multiple
+
+
+def chunk_of(length: int) -> int:
+    """Steps per chunk where none are named.
+
+    With C steps per chunk the critical path is C products of matrices and C of a vector, and
+    T / C more of a vector between the chunks; a matrix takes about twice as long as a vector
+    there. That is least at C = sqrt(T / 3). A multiple of four lets the lane kernels read
+    four steps at once; among those up to twice as long, the one that pads least.
+    """
+    target = max(4, ceil(math.isqrt(length // 3), 4))
+    return min(range(target, 2 * target, 4), key=lambda c: (-length % c, c))
+
+
+MIN_STEPS = 32
+"""Length below which one kernel that goes through all steps beats three launches."""
+
+FULL_LANES = 2**16
+"""Elementwise maps that fill the GPU by themselves, without chunks beside one another."""
+
+FULL_PRODUCTS = 2_100_000
+"""Batch times order cubed from which the products of the chunks cost more than they save: by
+instruction counts 152 clocks of an sm per step and sample at order 20, on 132 of them, reach
+the 300 clocks that one step of a sequential sweep takes near a batch of 260."""
+
+
+def radices_of(length: int, batch: int, size: int) -> list[int]:
+    """Steps per chunk on each level where the caller named neither chunk nor mode."""
+    full = batch >= FULL_LANES if size == 1 else batch * size**3 >= FULL_PRODUCTS
+    return [] if full or length < MIN_STEPS else [chunk_of(length)]

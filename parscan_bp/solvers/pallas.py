@@ -1,0 +1,176 @@
+"""The chunked scan in hand-written GPU kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parscan_bp import kernels
+from parscan_bp.operators import Dense, Diagonal, Factored, Operator, Product
+from parscan_bp.solvers.base import Complexity, TreeSolver, check_positive, explicit
+
+MODES = ("auto", "chunked", "blelloch", "sequential")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pallas(TreeSolver):
+    """Three phases in Pallas kernels (Mosaic GPU, NVIDIA Hopper): reduce chunks, go through
+    their maps with a vector, sweep every chunk.
+
+    One launch per phase. Products are float32 multiply-adds, never tf32; bfloat16 operators
+    are read as such and accumulated in float32. W diag(d_t), the Jacobian of an Elman step,
+    is never formed: W stays on chip. Other gated cells become dense. Maps are of order 128 at
+    most.
+
+    Steps 2 C + n / C for chunks of C steps, work n matrix and 2n vector products, memory
+    n operators and n / C more.
+
+    Args:
+      mode: "chunked"; "blelloch", one level of Algorithm 1 of BPPSA per launch; "sequential",
+        all steps in one launch, for batches that fill the GPU by themselves; or "auto", which
+        is "chunked" unless the batch is that large or the scan is very short.
+      chunk: steps per chunk in "chunked"; ``None`` chooses by length.
+      interpret: simulates the kernels on any device, slowly, to check them.
+      memory_limit, collect_chunk: see `TreeSolver`.
+
+    Raises:
+      ValueError: for an unknown mode, ``chunk`` beside another mode, or ``scaled``.
+      NotImplementedError: when run, for a structure, order, dtype, device or version of JAX
+        that the kernels cannot take.
+
+    Source: BPPSA sections 3.2 and 3.6; tiles and layouts are counted in `kernels.tiles`.
+
+    Example:
+      >>> import parscan_bp as pb
+      >>> pb.Pallas(mode="chunked", chunk=32).chunk
+      32
+    """
+
+    mode: Literal["auto", "chunked", "blelloch", "sequential"] = "auto"
+    chunk: int | None = None
+    interpret: bool = False
+
+    uniform = (Dense, Diagonal, Factored, Product)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.mode not in MODES:
+            names = ", ".join(map(repr, MODES))
+            raise ValueError(f"mode: got {self.mode!r}; one of {names} is wanted")
+        if self.chunk is not None:
+            check_positive("chunk", self.chunk)
+            if self.mode != "chunked":
+                raise ValueError(f"chunk: {self.chunk} needs mode='chunked', not {self.mode!r}")
+        if self.scaled:
+            raise ValueError("scaled: the kernels keep no exponents; use Chunked(scaled=True)")
+
+    def run(self, system, state):
+        self._check_device()
+        return super().run(system, state)
+
+    def states(self, operator, leaving, state):
+        return self._traverse(operator, leaving, state, False)
+
+    def _form(self, operator: Operator) -> Operator:
+        return operator if _is_weighted(operator) else explicit(operator)
+
+    def _traverse(self, operator, b, state, backward):
+        dtype = _kernel_dtype(jnp.result_type(operator.dtype, b.dtype, state.dtype))
+        size = state.shape[-1]
+        batch = np.broadcast_shapes(operator.stack_shape[1:], b.shape[1:-1], state.shape[:-1])
+        length, samples = b.shape[0], math.prod(batch)
+
+        def flat(x, *core):
+            x = jnp.broadcast_to(x, (length, *batch, *core)).astype(dtype)
+            return x.reshape(length, samples, *core)
+
+        start = jnp.broadcast_to(state, (*batch, size)).reshape(samples, size)
+        how = {
+            "radices": self._radices(length, samples, size, isinstance(operator, Diagonal)),
+            "reverse": backward,
+            "interpret": kernels.interpreter() if self.interpret else None,
+        }
+        b = flat(b, size)
+        if isinstance(operator, Diagonal):
+            a = flat(operator.diagonal, size).reshape(length, -1)
+            x = kernels.diagonal_scan(a, b.reshape(length, -1), start.ravel(), **how)
+        elif isinstance(operator, Factored):
+            d = flat(operator.gates[..., 0, 0, :], size)
+            x = kernels.weighted_scan(operator.weight.astype(dtype), d, b, start, **how)
+        else:
+            x = kernels.dense_scan(flat(operator.matrix, size, size), b, start, **how)
+        after = x.reshape(length, *batch, size).astype(dtype)
+        first = start.reshape(1, *batch, size).astype(dtype)
+        if backward:
+            return jnp.concatenate([after[1:], first]), after[0]
+        return jnp.concatenate([first, after[:-1]]), after[-1]
+
+    def _radices(self, length: int, samples: int, size: int, diagonal: bool) -> list[int]:
+        if self.mode == "sequential":
+            return []
+        if self.mode == "blelloch":
+            return [2] * max(0, length - 1).bit_length()
+        if self.mode == "chunked":
+            return [self.chunk or kernels.chunk_of(length)]
+        return kernels.radices_of(length, *((samples * size, 1) if diagonal else (samples, size)))
+
+    def _check_device(self) -> None:
+        reason = kernels.missing()
+        if reason is None and not self.interpret:
+            reason = _device_problem()
+        if reason is not None:
+            raise NotImplementedError(f"Pallas: {reason}; Chunked() and Sweep() run everywhere")
+
+    def complexity(self, n):
+        radices, m = self._radices(n, 1, 2, False), n
+        matrix = vector = operators = steps = 0
+        for chunk in radices:
+            if m <= chunk:
+                break
+            count = -(-m // chunk)
+            matrix, operators = matrix + (chunk - 1) * count, operators + count
+            vector, steps, m = vector + (chunk - 1) * count + m, steps + 2 * chunk - 1, count
+        return Complexity(
+            steps=steps + m,
+            matrix_products=matrix,
+            vector_products=vector + m,
+            operators=n + operators,
+        )
+
+
+def _is_weighted(operator: Operator) -> bool:
+    """Whether it is W diag(d) with one W for all steps and samples."""
+    return (
+        isinstance(operator, Factored)
+        and not operator.transposed
+        and operator.direct is None
+        and operator.gates.shape[-3:-1] == (1, 1)
+        and operator.weight.ndim == 2
+    )
+
+
+def _kernel_dtype(dtype: np.dtype) -> np.dtype:
+    if dtype not in (jnp.float32, jnp.bfloat16):
+        raise NotImplementedError(
+            f"Pallas: the kernels take float32 and bfloat16, this system is {dtype}; use Chunked()"
+        )
+    return dtype
+
+
+def _device_problem() -> str | None:
+    """Why the default device cannot run the kernels."""
+    backend = jax.default_backend()
+    if backend != "gpu":
+        return (
+            f"the default backend is {backend}, the kernels need a CUDA GPU "
+            "(interpret=True simulates them)"
+        )
+    capability = str(getattr(jax.devices()[0], "compute_capability", "9.0"))
+    if not capability[:1].isdigit() or float(capability) < 9:
+        return f"the kernels need an NVIDIA GPU of capability 9.0, this one says {capability}"
+    return None

@@ -1,0 +1,82 @@
+"""Systems for the kernels with their float64 solutions."""
+
+import dataclasses
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from parscan_bp import kernels
+from parscan_bp.kernels import dense_scan, diagonal_scan, weighted_scan
+
+needs_kernels = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+
+SIZES = (1, 2, 3, 4, 8, 10, 16, 20, 32, 33, 60, 64, 100, 128)
+LENGTHS = (1, 2, 31, 32, 33, 1000)
+BATCHES = (1, 3, 16)
+GRID = list(itertools.product(SIZES, LENGTHS, BATCHES))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """x_t = A_t x_{t-1} + b_t, as the arguments of a scan of kernels and with its solution.
+
+    Attributes:
+      structure: "diagonal", "dense" or "weighted" (W diag(d)).
+      args: the arrays that the scan takes, in the dtype asked for.
+      want: x (T, B, H) in float64, computed from ``args``.
+    """
+
+    structure: str
+    args: tuple
+    want: np.ndarray
+
+    def scan(self, *args, **how):
+        """The scan of kernels, as a function of `args`."""
+        run = {"diagonal": diagonal_scan, "dense": dense_scan, "weighted": weighted_scan}
+        return run[self.structure](*args, **how).reshape(self.want.shape)
+
+    def check(self, got, tolerance=2e-6):
+        """Elementwise, against the largest entry."""
+        scale = np.abs(self.want).max()
+        np.testing.assert_allclose(np.asarray(got) / scale, self.want / scale, 0, tolerance)
+
+
+def draw(structure, length, batch, size, *, reverse=False, dtype=jnp.float32):
+    """A case whose maps neither vanish nor explode over long products."""
+    rng = np.random.default_rng([length, batch, size])
+    b = _rounded(rng.normal(size=(length, batch, size)), dtype)
+    start = _rounded(rng.normal(size=(batch, size)), jnp.float32)
+    if structure == "diagonal":
+        d = _rounded(rng.uniform(-1, 1, size=b.shape), dtype)
+        want = _substitute(lambda t, x: d[t] * x, b, start, reverse)
+        args = d.reshape(length, -1), b.reshape(length, -1)
+        return Case(structure, (*_arrays(dtype, *args), jnp.float32(start.ravel())), want)
+    w = _rounded(rng.normal(size=(size, size)) * 0.95 / np.sqrt(size), dtype)
+    if structure == "weighted":
+        d = _rounded(rng.uniform(0.2, 1, size=b.shape), dtype)
+        want = _substitute(lambda t, x: (d[t] * x) @ w.T, b, start, reverse)
+        return Case(structure, (*_arrays(dtype, w, d, b), jnp.float32(start)), want)
+    a = rng.normal(size=(length, batch, size, size)) * 0.95 / np.sqrt(size)
+    a = _rounded(a, dtype)
+    want = _substitute(lambda t, x: np.einsum("bij,bj->bi", a[t], x), b, start, reverse)
+    return Case(structure, (*_arrays(dtype, a, b), jnp.float32(start)), want)
+
+
+def _rounded(x, dtype):
+    """Float64 numbers that ``dtype`` represents."""
+    return np.asarray(jnp.asarray(x, dtype), np.float64)
+
+
+def _arrays(dtype, *values):
+    return tuple(jnp.asarray(v, dtype) for v in values)
+
+
+def _substitute(apply, b, x, reverse):
+    out = np.empty_like(b)
+    steps = range(len(b))
+    for t in reversed(steps) if reverse else steps:
+        x = apply(t, x) + b[t]
+        out[t] = x
+    return out

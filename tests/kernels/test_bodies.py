@@ -1,0 +1,103 @@
+"""Every kernel, simulated with its races detected, against its reference in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kernel_cases import needs_kernels
+
+from parscan_bp.kernels import interpreter, reference
+from parscan_bp.kernels.lanes_reduce import lanes_reduce
+from parscan_bp.kernels.lanes_sweep import lanes_sweep
+from parscan_bp.kernels.tile_maps import Maps
+from parscan_bp.kernels.tile_reduce import tile_reduce
+from parscan_bp.kernels.tile_sweep import tile_sweep
+
+pytestmark = needs_kernels
+
+CHUNK, COUNT = 4, 2
+TOLERANCE = 2e-6
+"""Of the largest entry: products of four maps of order up to 128 in float32."""
+
+
+def _draw(dtype, *shapes):
+    """Random arrays and the same numbers in float64."""
+    rng = np.random.default_rng(sum(map(sum, shapes)))
+    arrays = [jnp.asarray(rng.normal(size=s) / np.sqrt(s[-1]), dtype) for s in shapes]
+    return arrays, [np.asarray(a, np.float64) for a in arrays]
+
+
+def _close(got, want):
+    for a, b in zip(got, want, strict=True):
+        assert a.dtype == jnp.float32
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(np.asarray(a) / scale, np.asarray(b) / scale, 0, TOLERANCE)
+
+
+def _no_races(capfd):
+    out, err = capfd.readouterr()
+    assert "RACE DETECTED" not in out + err
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("size", "dtype"), [(1, "float32"), (3, "bfloat16"), (10, "float32")])
+def test_lane_kernels(size, dtype, reverse, capfd):
+    shapes = (CHUNK * COUNT, size, size, 128), (CHUNK * COUNT, size, 128), (COUNT, size, 128)
+    (a, b, _), exact = _draw(dtype, *shapes)
+    enter = jnp.asarray(exact[2], jnp.float32)
+    exact[2] = np.asarray(enter, np.float64)
+    how = {"chunk": CHUNK, "reverse": reverse}
+    simulated = how | {"interpret": interpreter(detect_races=True)}
+    _close(lanes_reduce(a, b, **simulated), _float64(reference.lanes_reduce, exact[:2], how))
+    want = _float64(reference.lanes_sweep, exact, how)
+    _close([lanes_sweep(a, b, enter, **simulated)], [want])
+    _no_races(capfd)
+
+
+# One per layout: 8, 4 and 1 pairs per warpgroup; samples that do not fill the last one; several
+# instances that share the columns; rows and columns that fill no tile.
+TILES = [
+    (20, 9, "float32", "dense"),
+    (24, 9, "bfloat16", "weighted"),
+    (12, 3, "float32", "weighted"),
+    (32, 3, "bfloat16", "dense"),
+    (36, 1, "float32", "weighted"),
+    pytest.param(128, 1, "float32", "dense", marks=pytest.mark.slow),
+    pytest.param(128, 2, "bfloat16", "weighted", marks=pytest.mark.slow),
+    pytest.param(64, 2, "float32", "dense", marks=pytest.mark.slow),
+    pytest.param(100, 1, "float32", "weighted", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("size", "batch", "dtype", "structure"), TILES)
+def test_tile_kernels(size, batch, dtype, structure, reverse, capfd):
+    length = CHUNK * COUNT
+    vectors = (length, batch, size)
+    matrix = (size, size) if structure == "weighted" else (*vectors, size)
+    (w, d, b), exact = _draw(dtype, matrix, vectors, vectors)
+    (enter,), (exact_enter,) = _draw("float32", (COUNT, batch, size))
+    if structure == "dense":
+        maps, exact_maps = Maps(w), Maps(exact[0])
+    else:
+        maps, exact_maps = Maps(w, d), Maps(*exact[:2])
+    how = {"chunk": CHUNK, "reverse": reverse}
+    simulated = how | {"interpret": interpreter(detect_races=True)}
+    want = _float64(reference.tile_reduce, (exact_maps, exact[2]), how)
+    _close(tile_reduce(maps, b, **simulated), want)
+    want = _float64(reference.tile_sweep, (exact_maps, exact[2], exact_enter), how)
+    _close([tile_sweep(maps, b, enter, **simulated)], [want])
+    _no_races(capfd)
+
+
+def _float64(function, args, how):
+    """The reference in NumPy's float64, whatever JAX's default precision."""
+    with jax.enable_x64(True):
+        out = function(*[_to_jax(a) for a in args], **how)
+        return tuple(map(np.asarray, out)) if isinstance(out, tuple) else np.asarray(out)
+
+
+def _to_jax(value):
+    if isinstance(value, Maps):
+        return Maps(jnp.asarray(value.matrix), None if value.d is None else jnp.asarray(value.d))
+    return jnp.asarray(value)

@@ -1,0 +1,37 @@
+"""The scans of kernels, simulated, against float64 substitution."""
+
+import pytest
+from kernel_cases import GRID, draw, needs_kernels
+
+from parscan_bp.kernels import interpreter, radices_of
+
+pytestmark = needs_kernels
+
+
+def _check(structure, length, batch, size, radices, reverse):
+    case = draw(structure, length, batch, size, reverse=reverse)
+    how = {"radices": radices, "reverse": reverse, "interpret": interpreter()}
+    case.check(case.scan(*case.args, **how))
+
+
+@pytest.mark.parametrize(
+    ("structure", "length", "batch", "size", "radices"),
+    [
+        ("dense", 33, 3, 4, [8]),
+        ("dense", 5, 3, 20, [2] * 3),
+        ("dense", 1, 1, 33, []),
+        ("weighted", 9, 3, 13, [4]),
+        ("diagonal", 33, 16, 10, [8]),
+        ("diagonal", 31, 1, 3, [4, 2]),
+    ],
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_spread_of_sizes(structure, length, batch, size, radices, reverse):
+    _check(structure, length, batch, size, radices, reverse)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("structure", ["diagonal", "dense", "weighted"])
+@pytest.mark.parametrize(("size", "length", "batch"), GRID)
+def test_the_grid(structure, length, batch, size):
+    _check(structure, length, batch, size, radices_of(length, batch, size), True)

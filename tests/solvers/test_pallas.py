@@ -1,0 +1,102 @@
+"""The solver that runs the GPU kernels: what it refuses, and its derivatives, simulated."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+import parscan_bp as pb
+from parscan_bp import kernels
+from parscan_bp.operators import Dense, Identity
+
+needs_kernels = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+SOLVER = pb.Pallas(mode="chunked", chunk=4, interpret=True)
+B, H, T = 3, 12, 10
+CELL = pb.cells.Elman()
+PARAMS = CELL.init(jax.random.key(0), 2, H, jnp.float32)
+XS = jax.random.normal(jax.random.key(1), (T, B, 2), jnp.float32)
+H0 = jnp.full((B, H), 0.1, jnp.float32)
+
+
+def _loss(scan, params, h0, xs):
+    h, ys = scan(functools.partial(CELL, params), h0, xs)
+    return jnp.sum(h**2) + jnp.sum(jnp.sin(ys))
+
+
+def _same(transform):
+    want, got = (
+        jax.tree.leaves(transform(functools.partial(_loss, scan)))
+        for scan in (lax.scan, functools.partial(pb.scan, solver=SOLVER))
+    )
+    for a, b in zip(got, want, strict=True):
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-5)
+
+
+@needs_kernels
+def test_gradients_are_those_of_lax_scan():
+    _same(lambda loss: jax.jit(jax.grad(loss, (0, 1, 2)))(PARAMS, H0, XS))
+
+
+@needs_kernels
+def test_second_derivatives():
+    def curvature(loss):
+        return jax.grad(lambda h: jnp.sum(jax.grad(loss, 1)(PARAMS, h, XS) ** 2))(H0)
+
+    _same(curvature)
+
+
+@needs_kernels
+def test_vmap():
+    _same(
+        lambda loss: jax.vmap(jax.grad(loss, (0, 1, 2)), (None, 0, None))(
+            PARAMS, jnp.stack([H0, -H0]), XS
+        )
+    )
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="mode"):
+        pb.Pallas(mode="fast")
+    with pytest.raises(ValueError, match="chunk"):
+        pb.Pallas(chunk=4)
+    with pytest.raises(ValueError, match="scaled"):
+        pb.Pallas(scaled=True)
+
+
+def _solve(solver, size=4, dtype=jnp.float32):
+    system = pb.Uniform(Dense(jnp.ones((3, size, size), dtype)), jnp.ones((4, size), dtype))
+    return pb.solve(system, solver)
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
+def test_what_cannot_run_is_refused():
+    with pytest.raises(NotImplementedError, match=r"needs? a CUDA GPU|jax >= 0.11"):
+        _solve(pb.Pallas())
+    with pytest.raises(NotImplementedError, match="Identity"):
+        pb.Pallas().check(Identity)
+
+
+@needs_kernels
+def test_orders_and_dtypes_that_no_kernel_takes():
+    with pytest.raises(NotImplementedError, match="129"):
+        _solve(SOLVER, 129)
+    with pytest.raises(NotImplementedError, match="float16"):
+        _solve(SOLVER, 4, jnp.float16)
+
+
+@needs_kernels
+def test_shard_map():
+    mesh = Mesh(np.asarray(jax.devices()[:1]), ("rows",))
+    rows, steps = PartitionSpec("rows"), PartitionSpec(None, "rows")
+
+    def gradient(loss):
+        inside = jax.grad(functools.partial(loss, PARAMS), (0, 1))
+        mapped = jax.shard_map(inside, mesh=mesh, in_specs=(rows, steps), out_specs=(rows, steps))
+        return jax.jit(mapped)(H0, XS)
+
+    _same(gradient)
