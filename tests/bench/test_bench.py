@@ -88,7 +88,7 @@ def test_scan_leaves_out_what_does_not_fit(tmp_path):
 
 
 def test_scan_raises_at_the_end_when_a_derivative_is_wrong(tmp_path, monkeypatch):
-    def wrong(step, init, xs, *, solver):
+    def wrong(step, init, xs, *, solver, **options):
         return jax.lax.scan(lambda h, x: step(h * 1.01, x), init, xs)
 
     monkeypatch.setattr(candidates.parscan_bp, "scan", wrong)
