@@ -1,0 +1,222 @@
+"""The recurrent layers of `flax.nnx`, their derivatives by a solver. Needs Flax."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from parscan_bp.autodiff import solve_within
+from parscan_bp.masking import Masked, masked
+from parscan_bp.solvers import Solver
+from parscan_bp.types import Array, PyTree
+
+try:
+    from flax import nnx
+    from flax.nnx.transforms.general import merge_inputs, split_inputs
+except ImportError as error:
+    raise ImportError(
+        "parscan_bp.nnx needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
+    ) from error
+
+__all__ = ["RNN", "Bidirectional"]
+
+Rngs = nnx.Rngs | nnx.RngStream
+
+
+class RNN(nnx.RNN):
+    """`flax.nnx.RNN` whose derivatives come from a solver; the cell is any cell of nnx.
+
+    It is Flax's own layer: arguments, attributes, state, random streams, errors and values
+    are those of Flax, bit for bit. Only the equation of its loop is replaced
+    (`parscan_bp.autodiff.solve_within`), and an eager call with arguments of types that came
+    before is not traced again.
+
+    Args:
+      cell: a cell of `flax.nnx`, or of one's own.
+      time_major, return_carry, reverse, keep_order, unroll, state_axes, broadcast_rngs, rngs:
+        as in `flax.nnx.RNN`.
+      solver: as in `parscan_bp.scan`. A cell that the linear model does not hold runs through
+        `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> import parscan_bp.nnx
+      >>> rnn = parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)))  # was: nnx.RNN
+      >>> rnn(jnp.ones((2, 10, 3))).shape
+      (2, 10, 4)
+    """
+
+    def __init__(
+        self,
+        cell: nnx.RNNCellBase,
+        *,
+        time_major: bool = False,
+        return_carry: bool = False,
+        reverse: bool = False,
+        keep_order: bool = False,
+        unroll: int = 1,
+        state_axes: Mapping[str, int | type[nnx.Carry] | None] | None = None,
+        broadcast_rngs: nnx.filterlib.Filter = None,
+        rngs: Rngs | bool = True,
+        solver: Solver | None = None,
+    ):
+        super().__init__(
+            cell,
+            time_major=time_major,
+            return_carry=return_carry,
+            reverse=reverse,
+            keep_order=keep_order,
+            unroll=unroll,
+            state_axes=state_axes,
+            broadcast_rngs=broadcast_rngs,
+            rngs=rngs,
+        )
+        self.solver = solver
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        rngs: Rngs | None = None,
+        mask: Array | None = None,
+        reset: Array | None = None,
+    ):
+        """Applies the cell along the time axis.
+
+        Args:
+          inputs: (*batch, time, *features), or (time, *batch, *features) if ``time_major``.
+          initial_carry, seq_lengths, return_carry, time_major, reverse, keep_order, rngs: as
+            in `flax.nnx.RNN`. Steps beyond ``seq_lengths`` are run, as there.
+          mask: booleans of the inputs' axes without features. Where false, the step is the
+            identity on the carry, its output is zero, and its input is not looked at.
+            Variables of the cell are not masked.
+          reset: the same. Where true, a new segment begins at this step: the carry does not
+            enter it (and, in reverse, does not leave it to the step before) but is zero.
+
+        Returns:
+          The outputs, or ``(carry, outputs)`` with ``return_carry``.
+
+        Raises:
+          ValueError: if a mask or a reset does not fit.
+        """
+        inputs = masked(inputs, mask, reset)
+        if isinstance(inputs, Masked):
+            inputs.check(self.cell.num_feature_axes)
+        flags = (return_carry, time_major, reverse, keep_order)
+        call = _forward(*(None if flag is None else bool(flag) for flag in flags))
+        run = split_inputs(functools.partial(solve_within, call, solver=self.solver))
+        return run(self, inputs, initial_carry, seq_lengths, rngs)
+
+
+@functools.cache
+def _forward(return_carry, time_major, reverse, keep_order) -> Callable:
+    """Flax's own call as a function of arrays; one for each choice, so that traces are kept."""
+
+    @merge_inputs
+    def forward(rnn, inputs, initial_carry, seq_lengths, rngs):
+        cell = rnn.cell
+        if isinstance(inputs, Masked):
+            rnn.cell = _MaskedCell(cell)
+            if rnn.reverse if reverse is None else reverse:
+                first = rnn.time_major if time_major is None else time_major
+                batch = inputs.ndim - cell.num_feature_axes - 1
+                inputs = inputs.reversed(0 if first else batch)
+        out = nnx.RNN.__call__(
+            rnn,
+            inputs,
+            initial_carry=initial_carry,
+            seq_lengths=seq_lengths,
+            return_carry=return_carry,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+            rngs=rngs,
+        )
+        rnn.cell = cell
+        return out
+
+    return forward
+
+
+class _MaskedCell(nnx.Module):
+    """A cell that is given `Masked` inputs."""
+
+    def __init__(self, cell):
+        self.cell = cell
+
+    @property
+    def num_feature_axes(self):
+        return self.cell.num_feature_axes
+
+    def initialize_carry(self, input_shape, rngs):
+        return self.cell.initialize_carry(input_shape, rngs)
+
+    def __call__(self, carry, inputs):
+        return inputs.step(self.cell, carry)
+
+
+class Bidirectional(nnx.Bidirectional):
+    """`flax.nnx.Bidirectional` with masks and resets, over two `RNN` with their own solvers.
+
+    Args:
+      forward_rnn, backward_rnn, merge_fn, time_major, return_carry, rngs: as in
+        `flax.nnx.Bidirectional`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from parscan_bp.nnx import RNN, Bidirectional
+      >>> cells = [nnx.GRUCell(3, 4, rngs=nnx.Rngs(k)) for k in range(2)]
+      >>> Bidirectional(RNN(cells[0]), RNN(cells[1]))(jnp.ones((2, 10, 3))).shape
+      (2, 10, 8)
+    """
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: tuple[PyTree, PyTree] | None = None,
+        rngs: Rngs | None = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        mask: Array | None = None,
+        reset: Array | None = None,
+    ) -> Any:
+        """Applies both layers, the second in reverse, and merges their outputs.
+
+        Args:
+          inputs, initial_carry, rngs, seq_lengths, return_carry, time_major, reverse,
+            keep_order: as in `flax.nnx.Bidirectional`.
+          mask, reset: as in `RNN`, for both directions.
+
+        Raises:
+          TypeError: if a mask or resets are given for layers that do not know them.
+        """
+        if mask is not None or reset is not None:
+            for name in ("forward_rnn", "backward_rnn"):
+                if not isinstance(getattr(self, name), RNN):
+                    raise TypeError(
+                        f"{name}: got {type(getattr(self, name)).__name__}; for a mask or resets "
+                        "parscan_bp.nnx.RNN is wanted"
+                    )
+        return super().__call__(
+            masked(inputs, mask, reset),
+            initial_carry=initial_carry,
+            rngs=rngs,
+            seq_lengths=seq_lengths,
+            return_carry=return_carry,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+        )
