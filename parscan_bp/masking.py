@@ -43,8 +43,12 @@ class Masked:
     def ndim(self):
         return self.inputs.ndim
 
-    def check(self, feature_axes: int) -> None:
-        """Raises `ValueError` if a mask or a reset does not fit inputs of so many last axes."""
+    def directed(self, feature_axes: int, *, time_major: bool, reverse: bool) -> Masked:
+        """For one direction: in reverse, a segment is entered at its last step.
+
+        Raises:
+          ValueError: if a mask or a reset does not fit inputs of so many feature axes.
+        """
         want = self.shape[: self.ndim - feature_axes]
         for name, value in (("mask", self.mask), ("reset", self.reset)):
             if value is not None and (value.shape, value.dtype) != (want, bool):
@@ -52,14 +56,12 @@ class Masked:
                     f"{name}: got {value.dtype}{list(value.shape)}; bool{list(want)} is wanted, "
                     "the axes of the inputs without their features"
                 )
-
-    def reversed(self, time_axis: int) -> Masked:
-        """With resets for the other direction, which enters a segment at its last step."""
-        if self.reset is None:
+        if self.reset is None or not reverse:
             return self
-        last = jnp.zeros_like(jax.lax.slice_in_dim(self.reset, 0, 1, axis=time_axis))
-        rest = jax.lax.slice_in_dim(self.reset, 1, None, axis=time_axis)
-        return dataclasses.replace(self, reset=jnp.concatenate([rest, last], axis=time_axis))
+        axis = 0 if time_major else len(want) - 1
+        none = jnp.zeros_like(jax.lax.slice_in_dim(self.reset, 0, 1, axis=axis))
+        following = jax.lax.slice_in_dim(self.reset, 1, None, axis=axis)
+        return dataclasses.replace(self, reset=jnp.concatenate([following, none], axis=axis))
 
     def step(self, step: Callable, carry: PyTree) -> tuple[PyTree, PyTree]:
         """The masked step from ``carry``, where ``self`` is one step's input."""
@@ -74,11 +76,21 @@ class Masked:
         return _select("mask", self.mask, new, carry), _select("mask", self.mask, y, zeros)
 
 
-def masked(inputs: Array | Masked, mask: PyTree, reset: PyTree) -> Array | Masked:
+def masked(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:
     """``inputs`` with a mask and resets; as they are, without any."""
     if mask is None and reset is None:
         return inputs
     return Masked(inputs, *(None if v is None else jnp.asarray(v) for v in (mask, reset)))
+
+
+def check_layers(kind: type, **layers) -> None:
+    """Raises `TypeError` unless the layers are of a kind that takes `Masked` inputs."""
+    for name, layer in layers.items():
+        if not isinstance(layer, kind):
+            raise TypeError(
+                f"{name}: got a {type(layer).__module__}.{type(layer).__qualname__}; for a mask or "
+                f"resets a {kind.__module__}.{kind.__qualname__} is wanted"
+            )
 
 
 def _harmless(tree: PyTree) -> PyTree:
@@ -102,8 +114,8 @@ def _select(name: str, rows: Array, yes: PyTree, no: PyTree) -> PyTree:
     def leaf(a, b):
         if a.shape[: rows.ndim] != rows.shape:
             raise ValueError(
-                f"{name}: a value of shape {list(a.shape)} in the carry or the output of the cell "
-                f"does not begin with the batch axes {list(rows.shape)}, so it has no rows to choose"
+                f"{name}: a value of shape {list(a.shape)} in the carry or output of the cell does "
+                f"not begin with the batch axes {list(rows.shape)}, so it has no rows to choose"
             )
         return jnp.where(rows.reshape(rows.shape + (1,) * (a.ndim - rows.ndim)), a, b)
 

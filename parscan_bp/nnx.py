@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from parscan_bp.autodiff import solve_within
-from parscan_bp.masking import Masked, masked
+from parscan_bp.masking import Masked, check_layers, masked
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
 
@@ -107,13 +106,17 @@ class RNN(nnx.RNN):
         Raises:
           ValueError: if a mask or a reset does not fit.
         """
-        inputs = masked(inputs, mask, reset)
-        if isinstance(inputs, Masked):
-            inputs.check(self.cell.num_feature_axes)
+        sequence = masked(inputs, mask, reset)
+        if isinstance(sequence, Masked):
+            sequence = sequence.directed(
+                self.cell.num_feature_axes,
+                time_major=self.time_major if time_major is None else time_major,
+                reverse=self.reverse if reverse is None else reverse,
+            )
         flags = (return_carry, time_major, reverse, keep_order)
         call = _forward(*(None if flag is None else bool(flag) for flag in flags))
         run = split_inputs(functools.partial(solve_within, call, solver=self.solver))
-        return run(self, inputs, initial_carry, seq_lengths, rngs)
+        return run(self, sequence, initial_carry, seq_lengths, rngs)
 
 
 @functools.cache
@@ -125,10 +128,6 @@ def _forward(return_carry, time_major, reverse, keep_order) -> Callable:
         cell = rnn.cell
         if isinstance(inputs, Masked):
             rnn.cell = _MaskedCell(cell)
-            if rnn.reverse if reverse is None else reverse:
-                first = rnn.time_major if time_major is None else time_major
-                batch = inputs.ndim - cell.num_feature_axes - 1
-                inputs = inputs.reversed(0 if first else batch)
         out = nnx.RNN.__call__(
             rnn,
             inputs,
@@ -192,7 +191,7 @@ class Bidirectional(nnx.Bidirectional):
         keep_order: bool | None = None,
         mask: Array | None = None,
         reset: Array | None = None,
-    ) -> Any:
+    ):
         """Applies both layers, the second in reverse, and merges their outputs.
 
         Args:
@@ -203,15 +202,11 @@ class Bidirectional(nnx.Bidirectional):
         Raises:
           TypeError: if a mask or resets are given for layers that do not know them.
         """
-        if mask is not None or reset is not None:
-            for name in ("forward_rnn", "backward_rnn"):
-                if not isinstance(getattr(self, name), RNN):
-                    raise TypeError(
-                        f"{name}: got {type(getattr(self, name)).__name__}; for a mask or resets "
-                        "parscan_bp.nnx.RNN is wanted"
-                    )
+        sequence = masked(inputs, mask, reset)
+        if isinstance(sequence, Masked):
+            check_layers(RNN, forward_rnn=self.forward_rnn, backward_rnn=self.backward_rnn)
         return super().__call__(
-            masked(inputs, mask, reset),
+            sequence,
             initial_carry=initial_carry,
             rngs=rngs,
             seq_lengths=seq_lengths,
