@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from parscan_bp.autodiff import solve_within
 from parscan_bp.masking import Masked, check_layers, masked
@@ -106,43 +106,39 @@ class RNN(nnx.RNN):
         Raises:
           ValueError: if a mask or a reset does not fit.
         """
-        sequence = masked(inputs, mask, reset)
+        options = {
+            "return_carry": self.return_carry if return_carry is None else bool(return_carry),
+            "time_major": self.time_major if time_major is None else bool(time_major),
+            "reverse": self.reverse if reverse is None else bool(reverse),
+            "keep_order": self.keep_order if keep_order is None else bool(keep_order),
+        }
+        cell, sequence = self.cell, masked(inputs, mask, reset)
         if isinstance(sequence, Masked):
             sequence = sequence.directed(
-                self.cell.num_feature_axes,
-                time_major=self.time_major if time_major is None else time_major,
-                reverse=self.reverse if reverse is None else reverse,
+                cell.num_feature_axes,
+                time_major=options["time_major"],
+                reverse=options["reverse"],
             )
-        flags = (return_carry, time_major, reverse, keep_order)
-        call = _forward(*(None if flag is None else bool(flag) for flag in flags))
-        run = split_inputs(functools.partial(solve_within, call, solver=self.solver))
-        return run(self, sequence, initial_carry, seq_lengths, rngs)
-
-
-@functools.cache
-def _forward(return_carry, time_major, reverse, keep_order) -> Callable:
-    """Flax's own call as a function of arrays; one for each choice, so that traces are kept."""
-
-    @merge_inputs
-    def forward(rnn, inputs, initial_carry, seq_lengths, rngs):
-        cell = rnn.cell
-        if isinstance(inputs, Masked):
-            rnn.cell = _MaskedCell(cell)
-        out = nnx.RNN.__call__(
-            rnn,
-            inputs,
-            initial_carry=initial_carry,
-            seq_lengths=seq_lengths,
-            return_carry=return_carry,
-            time_major=time_major,
-            reverse=reverse,
-            keep_order=keep_order,
-            rngs=rngs,
+            cell = _MaskedCell(cell)
+        layer = nnx.RNN(
+            cell,
+            unroll=self.unroll,
+            state_axes=self.state_axes,
+            broadcast_rngs=self.broadcast_rngs,
+            rngs=False,
+            **options,
         )
-        rnn.cell = cell
-        return out
+        # Flax leaves the layer's own stream alone where a carry is given.
+        if rngs is None and initial_carry is None:
+            rngs = self.rngs
+        run = split_inputs(functools.partial(solve_within, _forward, solver=self.solver))
+        return run(layer, sequence, initial_carry, seq_lengths, rngs)
 
-    return forward
+
+@merge_inputs
+def _forward(layer, inputs, initial_carry, seq_lengths, rngs):
+    """Flax's own layer as a function of arrays; one function, so that traces are kept."""
+    return layer(inputs, initial_carry=initial_carry, seq_lengths=seq_lengths, rngs=rngs)
 
 
 class _MaskedCell(nnx.Module):
