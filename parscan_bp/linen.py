@@ -117,7 +117,7 @@ def _lifted(fn: Callable, scopes: Any, solver: Solver | None, *args: PyTree):
 
         return solve_within(pure, variables, rngs, *args, solver=solver)
 
-    return lift.pack(inner, (True,), (True,), (True,), name="solve_within")(scopes, *args)
+    return lift.pack(inner, (True,), (True,), (True,))(scopes, *args)
 
 
 def _unmask(next_fun: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext):

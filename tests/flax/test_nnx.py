@@ -19,8 +19,12 @@ SOLVERS = (
     pb.Blelloch(),
     *(pytest.param(solver, marks=SLOW) for solver in (pb.Chunked(), pb.Associative())),
 )
-FAST = {"SimpleCell-plain", "SimpleCell-seq_lengths", "GRUCell-keep_order", "LSTMCell-time_major"}
-FAST |= {"OptimizedLSTMCell-reverse", "GRUCell-bidirectional"}
+FAST = {
+    "SimpleCell-seq_lengths",
+    "GRUCell-keep_order",
+    "LSTMCell-time_major",
+    "GRUCell-bidirectional",
+}
 
 
 def _cell(kind, seed=0):
@@ -111,7 +115,7 @@ def test_mistakes_are_reported_as_flax_reports_them(call):
 
 def test_rngs_of_a_wrong_type_are_refused_as_by_flax():
     for library in (nnx, parscan_bp.nnx):
-        with pytest.raises(ValueError, match="Expected rngs to be a jax.Array, int, Rngs, or bool"):
+        with pytest.raises(ValueError, match="Expected rngs to be"):
             library.RNN(_cell(nnx.GRUCell), rngs=3)
 
 
