@@ -141,7 +141,7 @@ def _forward(layer, inputs, initial_carry, seq_lengths, rngs):
     return layer(inputs, initial_carry=initial_carry, seq_lengths=seq_lengths, rngs=rngs)
 
 
-class _MaskedCell(nnx.Module):
+class _MaskedCell(nnx.RNNCellBase):
     """A cell that is given `Masked` inputs."""
 
     def __init__(self, cell):
@@ -151,7 +151,7 @@ class _MaskedCell(nnx.Module):
     def num_feature_axes(self):
         return self.cell.num_feature_axes
 
-    def initialize_carry(self, input_shape, rngs):
+    def initialize_carry(self, input_shape, rngs=None, carry_init=None):
         return self.cell.initialize_carry(input_shape, rngs)
 
     def __call__(self, carry, inputs):
