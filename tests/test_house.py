@@ -10,14 +10,14 @@ import parscan_bp
 ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
     {"types"},
-    {"trees", "kernels"},
+    {"trees", "masking", "kernels"},
     {"sparsity"},
     {"operators", "structure"},
     {"system"},
     {"solvers", "cells"},
     {"autodiff"},
     {"explain"},
-    {"testing", "__init__"},
+    {"testing", "__init__", "nnx", "linen"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from parscan_bp.autodiff.body import Body
+from parscan_bp.autodiff.body import Body, bind
 from parscan_bp.autodiff.check import check_operator
 from parscan_bp.autodiff.linearise import (
     ByColumns,
@@ -64,9 +64,10 @@ class Plan:
     extra: Sequence[Any] = ()
 
     def __call__(self, args: Sequence[Any]) -> PyTree:
-        """Runs the scan; only with a rule."""
+        """Runs the call; without a rule, as it was traced."""
         rule = self.rule
-        assert rule is not None
+        if rule is None:
+            return self.staged.run(args, lambda values: bind(self.staged.equation, values))
         extra = [jax.lax.stop_gradient(v) for v in self.extra]
         return self.staged.run(args, lambda values: rule(values, extra))
 
@@ -102,17 +103,18 @@ class Plan:
 def make_plan(
     staged: Staged,
     f: Callable | Cell,
-    trees: tuple[Any, Any, Any],
+    trees: tuple[Any, Any, Any] | None = None,
     *,
     solver: Solver | None,
-    jacobian: str | Callable,
+    jacobian: str | Callable = "auto",
 ) -> Plan:
     """Decides how the derivatives of a traced scan are computed.
 
     Args:
       staged: the traced call.
       f: the step function, or the cell whose parameters lead the arguments.
-      trees: pytree structures of the cell's parameters, the carry and the inputs.
+      trees: pytree structures of the cell's parameters, the carry and the inputs; only a
+        cell and a given Jacobian need them.
       solver: a named solver, or ``None``.
       jacobian: a name of `JACOBIANS`, or a function.
 

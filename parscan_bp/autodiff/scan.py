@@ -112,9 +112,9 @@ def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Pla
     args, tree = jax.tree.flatten((params, init, xs))
     try:
         length = None if length is None else int(length)
-        options = (length, reverse, unroll, solver, jacobian, *_config())
+        options = (length, reverse, unroll, solver, jacobian, *settings())
         key = (tree, tuple(map(jax.typeof, args)), options)
-        cache = _plans_of(f if cell is None else cell)
+        cache = plans_of(f if cell is None else cell)
         if cache is not None and key in cache:
             return cache[key], args
         staged = stage(cell or f, params, init, xs, length, reverse, unroll)
@@ -135,7 +135,7 @@ def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Pla
 _PLANS: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
 
-def _plans_of(f) -> dict | None:
+def plans_of(f) -> dict | None:
     """The plans made for a step function, as long as it lives; ``None`` if it cannot be a key."""
     try:
         return _PLANS.setdefault(f, {})
@@ -143,7 +143,7 @@ def _plans_of(f) -> dict | None:
         return None
 
 
-def _config() -> tuple:
+def settings() -> tuple:
     """Settings of JAX that a traced step depends on."""
     names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
     return tuple(getattr(jax.config, name) for name in names)

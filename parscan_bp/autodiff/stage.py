@@ -90,10 +90,19 @@ def stage(
         step = f if params is None else functools.partial(f, params)
         return lax.scan(step, init, xs, length=length, reverse=reverse, unroll=unroll)
 
+    return stage_call(call, params, init, xs)
+
+
+def stage_call(call: Callable, *args: PyTree) -> Staged | None:
+    """Traces ``call(*args)``, whose last scan is the one to differentiate; ``None`` without one.
+
+    Raises:
+      Whatever ``call`` raises.
+    """
     # A body run by the Python interpreter has no jaxpr to linearise.
     with jax.disable_jit(False):
-        closed, out_shape = jax.make_jaxpr(call, return_shape=True)(params, init, xs)
+        closed, out_shape = jax.make_jaxpr(call, return_shape=True)(*args)
     scans = [k for k, e in enumerate(closed.jaxpr.eqns) if e.primitive.name == "scan"]
-    if len(scans) != 1:
+    if not scans:
         return None
-    return Staged(closed.jaxpr, scans[0], closed.consts, jax.tree.structure(out_shape))
+    return Staged(closed.jaxpr, scans[-1], closed.consts, jax.tree.structure(out_shape))

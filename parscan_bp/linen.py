@@ -1,0 +1,182 @@
+"""The recurrent layers of `flax.linen`, their derivatives by a solver. Needs Flax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from parscan_bp.autodiff import solve_within
+from parscan_bp.masking import Masked, check_layers, masked
+from parscan_bp.solvers import Solver
+from parscan_bp.types import Array, PyTree
+
+try:
+    from flax import linen as nn
+    from flax.core import lift
+    from flax.linen.transforms import lift_direct_transform
+except ImportError as error:
+    raise ImportError(
+        "parscan_bp.linen needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
+    ) from error
+
+__all__ = ["RNN", "Bidirectional"]
+
+
+class RNN(nn.RNN):
+    """`flax.linen.RNN` whose derivatives come from a solver; the cell is any cell of linen.
+
+    It is Flax's own layer: attributes, parameters and their names, collections, random
+    streams, errors and values are those of Flax, bit for bit. Only the equation of its loop
+    is replaced (`parscan_bp.autodiff.solve_within`).
+
+    Attributes:
+      cell, time_major, return_carry, reverse, keep_order, unroll, variable_axes,
+        variable_broadcast, variable_carry, split_rngs: as in `flax.linen.RNN`.
+      solver: as in `parscan_bp.scan`. A cell that the linear model does not hold runs through
+        `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import flax.linen as nn
+      >>> import parscan_bp.linen
+      >>> rnn = parscan_bp.linen.RNN(nn.GRUCell(4))  # was: nn.RNN
+      >>> variables = rnn.init(jax.random.key(0), jnp.ones((2, 10, 3)))
+      >>> rnn.apply(variables, jnp.ones((2, 10, 3))).shape
+      (2, 10, 4)
+    """
+
+    solver: Solver | None = None
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        init_key: Array | None = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        mask: Array | None = None,
+        reset: Array | None = None,
+    ):
+        """Applies the cell along the time axis.
+
+        Args:
+          inputs: (*batch, time, *features), or (time, *batch, *features) if ``time_major``.
+          initial_carry, init_key, seq_lengths, return_carry, time_major, reverse, keep_order:
+            as in `flax.linen.RNN`. Steps beyond ``seq_lengths`` are run, as there.
+          mask: booleans of the inputs' axes without features. Where false, the step is the
+            identity on the carry, its output is zero, and its input is not looked at.
+            Variables of the cell are not masked.
+          reset: the same. Where true, a new segment begins at this step: the carry does not
+            enter it (and, in reverse, does not leave it to the step before) but is zero.
+
+        Returns:
+          The outputs, or ``(carry, outputs)`` with ``return_carry``.
+
+        Raises:
+          ValueError: if a mask or a reset does not fit.
+        """
+        sequence = masked(inputs, mask, reset)
+        if isinstance(sequence, Masked):
+            sequence = sequence.directed(
+                self.cell.num_feature_axes,
+                time_major=self.time_major if time_major is None else time_major,
+                reverse=self.reverse if reverse is None else reverse,
+            )
+
+        def forward(self, inputs, initial_carry, init_key, seq_lengths):
+            with nn.intercept_methods(_unmask):
+                return nn.RNN.__call__(
+                    self,
+                    inputs,
+                    initial_carry=initial_carry,
+                    init_key=init_key,
+                    seq_lengths=seq_lengths,
+                    return_carry=return_carry,
+                    time_major=time_major,
+                    reverse=reverse,
+                    keep_order=keep_order,
+                )
+
+        args = (sequence, initial_carry, init_key, seq_lengths)
+        if self.is_initializing():
+            return forward(self, *args)
+        return lift_direct_transform(_lifted, (forward,), self, self.solver, *args)
+
+
+def _lifted(fn: Callable, scopes: Any, solver: Solver | None, *args: PyTree):
+    """`solve_within` of a function of scopes: variables and random streams are its arguments."""
+
+    def inner(scope_fn, repack_fn, variables, rngs, *args):
+        def pure(variables, rngs, *args):
+            scopes = scope_fn(variables, rngs)
+            return fn(scopes, *args), repack_fn(scopes)
+
+        return solve_within(pure, variables, rngs, *args, solver=solver)
+
+    return lift.pack(inner, (True,), (True,), (True,))(scopes, *args)
+
+
+def _unmask(next_fun: Callable, args: tuple, kwargs: dict, context: nn.module.InterceptorContext):
+    """Interceptor: a cell that is given a step of `Masked` inputs does the masked step."""
+    if len(args) == 2 and isinstance(args[1], Masked):
+        return args[1].step(next_fun, args[0])
+    return next_fun(*args, **kwargs)
+
+
+class Bidirectional(nn.Bidirectional):
+    """`flax.linen.Bidirectional` with masks and resets, over two `RNN` with their own solvers.
+
+    Attributes:
+      forward_rnn, backward_rnn, merge_fn, time_major, return_carry: as in
+        `flax.linen.Bidirectional`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import flax.linen as nn
+      >>> from parscan_bp.linen import RNN, Bidirectional
+      >>> layer = Bidirectional(RNN(nn.GRUCell(4)), RNN(nn.GRUCell(4)))
+      >>> layer.init_with_output(jax.random.key(0), jnp.ones((2, 10, 3)))[0].shape
+      (2, 10, 8)
+    """
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        init_key: Array | None = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        mask: Array | None = None,
+        reset: Array | None = None,
+    ):
+        """Applies both layers, the second in reverse, and merges their outputs.
+
+        Args:
+          inputs, initial_carry, init_key, seq_lengths, return_carry, time_major, reverse,
+            keep_order: as in `flax.linen.Bidirectional`.
+          mask, reset: as in `RNN`, for both directions.
+
+        Raises:
+          TypeError: if a mask or resets are given for layers that do not know them.
+        """
+        sequence = masked(inputs, mask, reset)
+        if isinstance(sequence, Masked):
+            check_layers(RNN, forward_rnn=self.forward_rnn, backward_rnn=self.backward_rnn)
+        return super().__call__(
+            sequence,
+            initial_carry=initial_carry,
+            init_key=init_key,
+            seq_lengths=seq_lengths,
+            return_carry=return_carry,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+        )

@@ -1,0 +1,122 @@
+"""Sequences with steps that do nothing and steps that start afresh, for the layers of Flax."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.types import Array, PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Masked:
+    """An input sequence with a mask and resets; to what only asks its shape, the input.
+
+    A step with mask m_t and reset r_t (booleans, one for each batch entry) does
+
+        c = 0 where r_t, else c_{t-1}
+        c_t, y_t = step(c, x_t) where m_t, else (c, 0)
+
+    so that its transposed Jacobian is the identity where m_t is false, and zero where r_t is
+    true. Where m_t is false the step itself sees ones instead of x_t and c: whatever stands
+    there, a NaN included, reaches neither values nor derivatives.
+
+    Attributes:
+      inputs: (*batch, time, *features), or (time, *batch, *features); of one step, without time.
+      mask: booleans of the axes before the features, or ``None``: all true.
+      reset: the same, or ``None``: all false.
+    """
+
+    inputs: Array
+    mask: Array | None
+    reset: Array | None
+
+    @property
+    def shape(self):
+        return self.inputs.shape
+
+    @property
+    def ndim(self):
+        return self.inputs.ndim
+
+    def directed(self, feature_axes: int, *, time_major: bool, reverse: bool) -> Masked:
+        """For one direction: in reverse, a segment is entered at its last step.
+
+        Raises:
+          ValueError: if a mask or a reset does not fit inputs of so many feature axes.
+        """
+        want = self.shape[: self.ndim - feature_axes]
+        for name, value in (("mask", self.mask), ("reset", self.reset)):
+            if value is not None and (value.shape, value.dtype) != (want, bool):
+                raise ValueError(
+                    f"{name}: got {value.dtype}{list(value.shape)}; bool{list(want)} is wanted, "
+                    "the axes of the inputs without their features"
+                )
+        if self.reset is None or not reverse:
+            return self
+        axis = 0 if time_major else len(want) - 1
+        none = jnp.zeros_like(jax.lax.slice_in_dim(self.reset, 0, 1, axis=axis))
+        following = jax.lax.slice_in_dim(self.reset, 1, None, axis=axis)
+        return dataclasses.replace(self, reset=jnp.concatenate([following, none], axis=axis))
+
+    def step(self, step: Callable, carry: PyTree) -> tuple[PyTree, PyTree]:
+        """The masked step from ``carry``, where ``self`` is one step's input."""
+        if self.reset is not None:
+            zeros = jax.tree.map(jnp.zeros_like, carry)
+            carry = _select("reset", self.reset, zeros, carry)
+        if self.mask is None:
+            return step(carry, self.inputs)
+        seen = [_select("mask", self.mask, v, _harmless(v)) for v in (carry, self.inputs)]
+        new, y = step(*seen)
+        zeros = jax.tree.map(jnp.zeros_like, y)
+        return _select("mask", self.mask, new, carry), _select("mask", self.mask, y, zeros)
+
+
+def masked(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:
+    """``inputs`` with a mask and resets; as they are, without any."""
+    if mask is None and reset is None:
+        return inputs
+    return Masked(inputs, *(None if v is None else jnp.asarray(v) for v in (mask, reset)))
+
+
+def check_layers(kind: type, **layers) -> None:
+    """Raises `TypeError` unless the layers are of a kind that takes `Masked` inputs."""
+    for name, layer in layers.items():
+        if not isinstance(layer, kind):
+            raise TypeError(
+                f"{name}: got a {type(layer).__module__}.{type(layer).__qualname__}; for a mask or "
+                f"resets a {kind.__module__}.{kind.__qualname__} is wanted"
+            )
+
+
+def _harmless(tree: PyTree) -> PyTree:
+    """Values that a step may be given in place of any others.
+
+    Zero is outside the domain of the logarithm, the inverse and the derivative of a norm; one
+    is not. Integers may be indices, of which zero always exists.
+    """
+
+    def leaf(a):
+        if jnp.issubdtype(a.dtype, jnp.inexact):
+            return jnp.ones_like(a)
+        return jnp.zeros_like(a) if jnp.issubdtype(a.dtype, jnp.number) else a
+
+    return jax.tree.map(leaf, tree)
+
+
+def _select(name: str, rows: Array, yes: PyTree, no: PyTree) -> PyTree:
+    """``yes`` where ``rows``, else ``no``, the rows being the leading axes of every leaf."""
+
+    def leaf(a, b):
+        if a.shape[: rows.ndim] != rows.shape:
+            raise ValueError(
+                f"{name}: a value of shape {list(a.shape)} in the carry or output of the cell does "
+                f"not begin with the batch axes {list(rows.shape)}, so it has no rows to choose"
+            )
+        return jnp.where(rows.reshape(rows.shape + (1,) * (a.ndim - rows.ndim)), a, b)
+
+    return jax.tree.map(leaf, yes, no)

@@ -1,0 +1,213 @@
+"""The recurrent layers of `flax.nnx`, their derivatives by a solver. Needs Flax."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from parscan_bp.autodiff import solve_within
+from parscan_bp.masking import Masked, check_layers, masked
+from parscan_bp.solvers import Solver
+from parscan_bp.types import Array, PyTree
+
+try:
+    from flax import nnx
+    from flax.nnx.transforms.general import merge_inputs, split_inputs
+except ImportError as error:
+    raise ImportError(
+        "parscan_bp.nnx needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
+    ) from error
+
+__all__ = ["RNN", "Bidirectional"]
+
+Rngs = nnx.Rngs | nnx.RngStream
+
+
+class RNN(nnx.RNN):
+    """`flax.nnx.RNN` whose derivatives come from a solver; the cell is any cell of nnx.
+
+    It is Flax's own layer: arguments, attributes, state, random streams, errors and values
+    are those of Flax, bit for bit. Only the equation of its loop is replaced
+    (`parscan_bp.autodiff.solve_within`), and an eager call with arguments of types that came
+    before is not traced again.
+
+    Args:
+      cell: a cell of `flax.nnx`, or of one's own.
+      time_major, return_carry, reverse, keep_order, unroll, state_axes, broadcast_rngs, rngs:
+        as in `flax.nnx.RNN`.
+      solver: as in `parscan_bp.scan`. A cell that the linear model does not hold runs through
+        `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> import parscan_bp.nnx
+      >>> rnn = parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)))  # was: nnx.RNN
+      >>> rnn(jnp.ones((2, 10, 3))).shape
+      (2, 10, 4)
+    """
+
+    def __init__(
+        self,
+        cell: nnx.RNNCellBase,
+        *,
+        time_major: bool = False,
+        return_carry: bool = False,
+        reverse: bool = False,
+        keep_order: bool = False,
+        unroll: int = 1,
+        state_axes: Mapping[str, int | type[nnx.Carry] | None] | None = None,
+        broadcast_rngs: nnx.filterlib.Filter = None,
+        rngs: Rngs | bool = True,
+        solver: Solver | None = None,
+    ):
+        super().__init__(
+            cell,
+            time_major=time_major,
+            return_carry=return_carry,
+            reverse=reverse,
+            keep_order=keep_order,
+            unroll=unroll,
+            state_axes=state_axes,
+            broadcast_rngs=broadcast_rngs,
+            rngs=rngs,
+        )
+        self.solver = solver
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: PyTree | None = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        rngs: Rngs | None = None,
+        mask: Array | None = None,
+        reset: Array | None = None,
+    ):
+        """Applies the cell along the time axis.
+
+        Args:
+          inputs: (*batch, time, *features), or (time, *batch, *features) if ``time_major``.
+          initial_carry, seq_lengths, return_carry, time_major, reverse, keep_order, rngs: as
+            in `flax.nnx.RNN`. Steps beyond ``seq_lengths`` are run, as there.
+          mask: booleans of the inputs' axes without features. Where false, the step is the
+            identity on the carry, its output is zero, and its input is not looked at.
+            Variables of the cell are not masked.
+          reset: the same. Where true, a new segment begins at this step: the carry does not
+            enter it (and, in reverse, does not leave it to the step before) but is zero.
+
+        Returns:
+          The outputs, or ``(carry, outputs)`` with ``return_carry``.
+
+        Raises:
+          ValueError: if a mask or a reset does not fit.
+        """
+        options = {
+            "return_carry": self.return_carry if return_carry is None else bool(return_carry),
+            "time_major": self.time_major if time_major is None else bool(time_major),
+            "reverse": self.reverse if reverse is None else bool(reverse),
+            "keep_order": self.keep_order if keep_order is None else bool(keep_order),
+        }
+        cell, sequence = self.cell, masked(inputs, mask, reset)
+        if isinstance(sequence, Masked):
+            sequence = sequence.directed(
+                cell.num_feature_axes,
+                time_major=options["time_major"],
+                reverse=options["reverse"],
+            )
+            cell = _MaskedCell(cell)
+        layer = nnx.RNN(
+            cell,
+            unroll=self.unroll,
+            state_axes=self.state_axes,
+            broadcast_rngs=self.broadcast_rngs,
+            rngs=False,
+            **options,
+        )
+        # Flax leaves the layer's own stream alone where a carry is given.
+        if rngs is None and initial_carry is None:
+            rngs = self.rngs
+        run = split_inputs(functools.partial(solve_within, _forward, solver=self.solver))
+        return run(layer, sequence, initial_carry, seq_lengths, rngs)
+
+
+@merge_inputs
+def _forward(layer, inputs, initial_carry, seq_lengths, rngs):
+    """Flax's own layer as a function of arrays; one function, so that traces are kept."""
+    return layer(inputs, initial_carry=initial_carry, seq_lengths=seq_lengths, rngs=rngs)
+
+
+class _MaskedCell(nnx.RNNCellBase):
+    """A cell that is given `Masked` inputs."""
+
+    def __init__(self, cell):
+        self.cell = cell
+
+    @property
+    def num_feature_axes(self):
+        return self.cell.num_feature_axes
+
+    def initialize_carry(self, input_shape, rngs=None, carry_init=None):
+        return self.cell.initialize_carry(input_shape, rngs)
+
+    def __call__(self, carry, inputs):
+        return inputs.step(self.cell, carry)
+
+
+class Bidirectional(nnx.Bidirectional):
+    """`flax.nnx.Bidirectional` with masks and resets, over two `RNN` with their own solvers.
+
+    Args:
+      forward_rnn, backward_rnn, merge_fn, time_major, return_carry, rngs: as in
+        `flax.nnx.Bidirectional`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from parscan_bp.nnx import RNN, Bidirectional
+      >>> cells = [nnx.GRUCell(3, 4, rngs=nnx.Rngs(k)) for k in range(2)]
+      >>> Bidirectional(RNN(cells[0]), RNN(cells[1]))(jnp.ones((2, 10, 3))).shape
+      (2, 10, 8)
+    """
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: tuple[PyTree, PyTree] | None = None,
+        rngs: Rngs | None = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        mask: Array | None = None,
+        reset: Array | None = None,
+    ):
+        """Applies both layers, the second in reverse, and merges their outputs.
+
+        Args:
+          inputs, initial_carry, rngs, seq_lengths, return_carry, time_major, reverse,
+            keep_order: as in `flax.nnx.Bidirectional`.
+          mask, reset: as in `RNN`, for both directions.
+
+        Raises:
+          TypeError: if a mask or resets are given for layers that do not know them.
+        """
+        sequence = masked(inputs, mask, reset)
+        if isinstance(sequence, Masked):
+            check_layers(RNN, forward_rnn=self.forward_rnn, backward_rnn=self.backward_rnn)
+        return super().__call__(
+            sequence,
+            initial_carry=initial_carry,
+            rngs=rngs,
+            seq_lengths=seq_lengths,
+            return_carry=return_carry,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+        )

@@ -1,0 +1,38 @@
+"""What the tests of the Flax layers share: sizes, call options, inputs, comparisons."""
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.testing import assert_derivatives_close
+
+BATCH, TIME, INPUTS, HIDDEN = 3, 9, 2, 4
+FLOAT = jnp.zeros(()).dtype
+# Relative to a leaf's largest entry.
+TOLERANCE = {"float64": 1e-10, "float32": 2e-5}[str(FLOAT)]
+LENGTHS = jnp.array([9, 1, 6])
+
+OPTIONS = {
+    "plain": {},
+    "time_major": {"time_major": True, "return_carry": True},
+    "reverse": {"reverse": True, "return_carry": True},
+    "seq_lengths": {"seq_lengths": LENGTHS, "return_carry": True},
+    "keep_order": {"seq_lengths": LENGTHS, "reverse": True, "keep_order": True},
+    "bidirectional": {"seq_lengths": LENGTHS, "return_carry": True},
+}
+
+
+def inputs(options=None, seed=0):
+    """Random inputs, batch first or time first as the options say."""
+    x = jax.random.normal(jax.random.key(seed), (BATCH, TIME, INPUTS), FLOAT)
+    return jnp.swapaxes(x, 0, 1) if (options or {}).get("time_major") else x
+
+
+def scalar(outputs):
+    """A loss that weighs every entry of every output differently."""
+    leaves = jax.tree.leaves(outputs)
+    return sum(jnp.sum(jnp.sin(a + jnp.arange(a.size).reshape(a.shape))) for a in leaves)
+
+
+def assert_close(got, want, tolerance=TOLERANCE, case=""):
+    """Leaves of two gradients, whatever containers hold them."""
+    assert_derivatives_close(jax.tree.leaves(got), jax.tree.leaves(want), tolerance, case=case)

@@ -1,0 +1,246 @@
+"""`parscan_bp.nnx` against `flax.nnx`: values bit for bit, state, gradients, transformations."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from flax_cases import FLOAT, HIDDEN, INPUTS, OPTIONS, TIME, assert_close, inputs, scalar
+
+import parscan_bp as pb
+import parscan_bp.nnx
+from parscan_bp.testing import compare_outputs
+
+CELLS = (nnx.SimpleCell, nnx.GRUCell, nnx.LSTMCell, nnx.OptimizedLSTMCell)
+SLOW = pytest.mark.slow
+SOLVERS = (
+    None,
+    pb.Blelloch(),
+    *(pytest.param(solver, marks=SLOW) for solver in (pb.Chunked(), pb.Associative())),
+)
+FAST = {
+    "SimpleCell-seq_lengths",
+    "GRUCell-keep_order",
+    "LSTMCell-time_major",
+    "GRUCell-bidirectional",
+}
+
+
+def _cell(kind, seed=0):
+    return kind(INPUTS, HIDDEN, param_dtype=FLOAT, rngs=nnx.Rngs(seed))
+
+
+def _layer(library, kind, options, **keywords):
+    if options != "bidirectional":
+        return library.RNN(_cell(kind), **keywords)
+    rnns = [library.RNN(_cell(kind, seed), **keywords) for seed in (1, 2)]
+    return library.Bidirectional(*rnns)
+
+
+def _grid():
+    for kind in CELLS:
+        for name in OPTIONS:
+            case = f"{kind.__name__}-{name}"
+            marks = () if case in FAST else SLOW
+            yield pytest.param(kind, name, marks=marks, id=case)
+
+
+def _same(theirs, ours, call, case):
+    """Outputs, gradients by parameters and inputs, and the state left behind."""
+    x = inputs(call)
+    compare_outputs(ours(x, **call), theirs(x, **call), case=case)
+    compare_outputs(*(jax.tree.leaves(nnx.state(m)) for m in (ours, theirs)), case=case)
+    loss = lambda model, x: scalar(model(x, **call))  # noqa: E731
+    grad = nnx.grad(loss, argnums=(nnx.DiffState(0, nnx.Param), 1))
+    assert_close(grad(ours, x), grad(theirs, x), case=case)
+
+
+@pytest.mark.parametrize(("kind", "name"), list(_grid()))
+def test_values_and_gradients_are_those_of_flax(kind, name):
+    theirs = _layer(nnx, kind, name)
+    ours = _layer(parscan_bp.nnx, kind, name, solver=pb.Sweep(chunk=4))
+    if name == "bidirectional":
+        ours.forward_rnn.solver = ours.backward_rnn.solver = pb.Sweep(chunk=4)
+    _same(theirs, ours, OPTIONS[name], f"{kind.__name__}, {name}")
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)
+def test_every_solver(solver):
+    theirs = nnx.RNN(_cell(nnx.SimpleCell))
+    ours = parscan_bp.nnx.RNN(_cell(nnx.SimpleCell), solver=solver)
+    _same(theirs, ours, {"return_carry": True}, str(solver))
+
+
+def test_attributes_of_the_layer_are_those_of_flax():
+    cell = _cell(nnx.GRUCell)
+    options = {"time_major": True, "return_carry": True, "unroll": 3, "rngs": nnx.Rngs(carry=5)}
+    theirs, ours = nnx.RNN(cell, **options), parscan_bp.nnx.RNN(cell, **options)
+    for name in set(vars(theirs)) - {"cell", "rngs", "_pytree__state", "_pytree__nodes"}:
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.cell is theirs.cell is cell
+    assert set(vars(ours)) - set(vars(theirs)) == {"solver"}
+    assert isinstance(ours, nnx.RNN)
+
+
+@pytest.mark.parametrize("name", ["RNN", "Bidirectional"])
+@pytest.mark.parametrize("method", ["__init__", "__call__"])
+def test_signatures_are_those_of_flax_and_what_is_beyond(name, method):
+    theirs, ours = (getattr(getattr(m, name), method) for m in (nnx, parscan_bp.nnx))
+    theirs, ours = (inspect.signature(f).parameters for f in (theirs, ours))
+    beyond = {"__init__": {"RNN": ["solver"]}, "__call__": {name: ["mask", "reset"]}}
+    assert list(ours) == [*theirs, *beyond[method].get(name, [])]
+    for key, parameter in theirs.items():
+        assert (ours[key].default, ours[key].kind) == (parameter.default, parameter.kind), key
+
+
+BAD_CALLS = {
+    "carry of another shape": {"initial_carry": jnp.zeros((2, 2))},
+    "carry of another structure": {"initial_carry": (jnp.zeros(2), jnp.zeros(2))},
+    "lengths of another batch": {"seq_lengths": jnp.ones((2, 2), int), "reverse": True},
+    "unknown option": {"lengths": 3},
+}
+
+
+@pytest.mark.parametrize("call", BAD_CALLS.values(), ids=BAD_CALLS)
+def test_mistakes_are_reported_as_flax_reports_them(call):
+    raised = []
+    for library in (nnx, parscan_bp.nnx):
+        with pytest.raises(Exception) as info:
+            library.RNN(_cell(nnx.GRUCell))(inputs(), **call)
+        raised.append((info.type, str(info.value).split("\n")[0]))
+    assert raised[0][0] is raised[1][0]
+    assert raised[0][1].split("(")[0].removeprefix("RNN.") in raised[1][1]
+
+
+def test_rngs_of_a_wrong_type_are_refused_as_by_flax():
+    for library in (nnx, parscan_bp.nnx):
+        with pytest.raises(ValueError, match="Expected rngs to be"):
+            library.RNN(_cell(nnx.GRUCell), rngs=3)
+
+
+class Stateful(nnx.RNNCellBase):
+    """A cell of a user: counts its steps, drops units, and keeps statistics."""
+
+    num_feature_axes = 1
+
+    def __init__(self, rngs):
+        self.w = nnx.Linear(INPUTS + HIDDEN, HIDDEN, use_bias=False, param_dtype=FLOAT, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.norm = nnx.BatchNorm(HIDDEN, param_dtype=FLOAT, rngs=rngs)
+        self.steps = nnx.Variable(jnp.zeros((), int))
+
+    def initialize_carry(self, input_shape, rngs=None, carry_init=None):
+        return jnp.zeros((*input_shape[:-1], HIDDEN), FLOAT)
+
+    def __call__(self, carry, x):
+        self.steps[...] += 1
+        h = jnp.tanh(self.norm(self.w(jnp.concatenate([x, carry], axis=-1))))
+        return self.dropout(h), h * self.steps[...]
+
+
+@pytest.mark.parametrize("broadcast", [None, pytest.param("dropout", marks=SLOW)])
+def test_a_cell_with_state_and_random_streams_does_what_it_does_in_flax(broadcast):
+    def make(library, **keywords):
+        return library.RNN(Stateful(nnx.Rngs(0, dropout=7)), broadcast_rngs=broadcast, **keywords)
+
+    ours = make(parscan_bp.nnx, solver=pb.Sweep(chunk=4))
+    _same(make(nnx), ours, {"return_carry": True}, str(broadcast))
+    assert ours.cell.steps[...] == 2 * TIME  # called once plainly and once under grad
+
+
+class Opaque(nnx.RNNCellBase):
+    """A cell of a user that the linear model does not hold."""
+
+    num_feature_axes = 1
+
+    def initialize_carry(self, input_shape, rngs=None, carry_init=None):
+        return jnp.zeros(input_shape, FLOAT)
+
+    def __call__(self, carry, x):
+        @jax.custom_vjp
+        def double(v):
+            return 2 * v
+
+        double.defvjp(lambda v: (2 * v, None), lambda _, ct: (3 * ct,))
+        h = jnp.tanh(double(carry) + x)
+        return h, h
+
+
+def test_a_cell_that_cannot_be_linearised_runs_as_in_flax_or_is_refused():
+    x = inputs()
+    ours, theirs = parscan_bp.nnx.RNN(Opaque()), nnx.RNN(Opaque())
+    grad = nnx.grad(lambda m, x: scalar(m(x, initial_carry=x[:, 0])), argnums=1)
+    compare_outputs(grad(ours, x), grad(theirs, x))
+    with pytest.raises(NotImplementedError, match="custom_vjp_call"):
+        parscan_bp.nnx.RNN(Opaque(), solver=pb.Sweep())(x, initial_carry=x[:, 0])
+
+
+class Traced(nnx.GRUCell):
+    """A GRU that counts how often Python runs it."""
+
+    calls = 0
+
+    def __call__(self, carry, x):
+        Traced.calls += 1
+        return super().__call__(carry, x)
+
+
+def test_nothing_is_traced_twice():
+    x = inputs()
+    rnn = parscan_bp.nnx.RNN(_cell(Traced), solver=pb.Sweep(chunk=4))
+    Traced.calls = 0
+    rnn(x)
+    assert Traced.calls == 1
+    rnn(2 * x)
+    rnn.cell.dense_h.kernel[...] *= 2
+    rnn(x)
+    grad = nnx.jit(nnx.grad(lambda m, x: scalar(m(x))))
+    grad(rnn, x)
+    assert Traced.calls == 1
+    rnn(x, reverse=True)
+    assert Traced.calls == 2
+
+
+class Model(nnx.Module):
+    """A larger model around a bidirectional layer."""
+
+    def __init__(self, library, rngs, **keywords):
+        self.embed = nnx.Linear(INPUTS, INPUTS, param_dtype=FLOAT, rngs=rngs)
+        cells = [nnx.GRUCell(INPUTS, HIDDEN, param_dtype=FLOAT, rngs=rngs) for _ in range(2)]
+        self.rnn = library.Bidirectional(*(library.RNN(cell, **keywords) for cell in cells))
+        self.out = nnx.Linear(2 * HIDDEN, 1, param_dtype=FLOAT, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(self.rnn(jnp.tanh(self.embed(x))))
+
+
+def test_nested_in_jit_vmap_and_grad_of_a_larger_model():
+    def run(library, **keywords):
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def make(key):
+            return Model(library, nnx.Rngs(key), **keywords)
+
+        @nnx.jit
+        @nnx.vmap(in_axes=(0, None))
+        def grads(model, x):
+            return nnx.grad(lambda m, x: scalar(m(x)))(model, x)
+
+        models = make(jax.random.split(jax.random.key(0), 2))
+        return grads(models, inputs())
+
+    assert_close(run(parscan_bp.nnx, solver=pb.Sweep(chunk=4)), run(nnx))
+
+
+@SLOW
+def test_second_derivatives():
+    def curvature(library, **keywords):
+        graph, params, rest = nnx.split(library.RNN(_cell(nnx.GRUCell), **keywords), nnx.Param, ...)
+        x = inputs()
+
+        def loss(params):
+            return scalar(nnx.merge(graph, params, rest)(x, initial_carry=jnp.zeros((3, HIDDEN))))
+
+        return jax.jvp(jax.grad(loss), (params,), (params,))[1]
+
+    assert_close(curvature(parscan_bp.nnx, solver=pb.Sweep(chunk=4)), curvature(nnx))
