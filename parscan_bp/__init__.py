@@ -1,6 +1,7 @@
 """Back-propagation as the solution of a bi-diagonal system, and so a scan."""
 
 from parscan_bp import cells as cells
+from parscan_bp import layers as layers
 from parscan_bp import operators as operators
 from parscan_bp.autodiff import scan as scan
 from parscan_bp.explain import explain as explain
@@ -21,6 +22,7 @@ __all__ = [
     "Uniform",
     "cells",
     "explain",
+    "layers",
     "operators",
     "scan",
     "solve",

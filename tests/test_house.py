@@ -13,7 +13,7 @@ LAYERS = [
     {"trees"},
     {"operators", "structure"},
     {"system"},
-    {"solvers", "cells"},
+    {"solvers", "cells", "layers"},
     {"autodiff"},
     {"explain"},
     {"testing", "__init__"},
