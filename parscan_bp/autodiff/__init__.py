@@ -1,5 +1,7 @@
 """Differentiation rules: from a traced program to a bi-diagonal system and back."""
 
+from parscan_bp.autodiff.chain import chain as chain
+from parscan_bp.autodiff.chain import layer_cotangents as layer_cotangents
 from parscan_bp.autodiff.scan import scan as scan
 
-__all__ = ["scan"]
+__all__ = ["chain", "layer_cotangents", "scan"]

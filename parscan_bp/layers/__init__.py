@@ -11,6 +11,7 @@ from parscan_bp.layers.elementwise import Sigmoid as Sigmoid
 from parscan_bp.layers.elementwise import Tanh as Tanh
 from parscan_bp.layers.function import Coloured as Coloured
 from parscan_bp.layers.function import Function as Function
+from parscan_bp.layers.initial import init as init
 from parscan_bp.layers.linear import Flatten as Flatten
 from parscan_bp.layers.linear import Linear as Linear
 from parscan_bp.layers.normalisation import BatchNorm as BatchNorm
@@ -24,7 +25,6 @@ from parscan_bp.layers.registry import register as register
 from parscan_bp.layers.residual import Residual as Residual
 from parscan_bp.layers.stack import activations as activations
 from parscan_bp.layers.stack import adjoint_operators as adjoint_operators
-from parscan_bp.layers.stack import init as init
 
 __all__ = [
     "LAYERS",

@@ -42,7 +42,7 @@ class Pool(Layer):
         w = self._window
         return lax.reduce_window(
             x,
-            jnp.asarray(start, x.dtype),
+            start,
             combine,
             (1, *w.sizes, 1),
             (1, *w.strides, 1),

@@ -8,7 +8,7 @@ from typing import final
 import jax
 
 from parscan_bp.layers.base import Layer, flat
-from parscan_bp.layers.stack import activations, adjoint_operators, init
+from parscan_bp.layers.stack import activations, adjoint_operators, init_stack
 from parscan_bp.operators import Identity, Operator, Product, Sum
 from parscan_bp.types import Array, PyTree
 
@@ -50,8 +50,8 @@ class Residual(Layer):
     def init(self, key, features, dtype=float):
         first, second = jax.random.split(key)
         return {
-            "branch": init(self.branch, first, features, dtype),
-            "shortcut": init(self.shortcut, second, features, dtype),
+            "branch": init_stack(self.branch, first, features, dtype),
+            "shortcut": init_stack(self.shortcut, second, features, dtype),
         }
 
     def apply(self, params, x):

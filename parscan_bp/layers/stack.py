@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 
 from parscan_bp.layers.base import Layer
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
 
-def init(
+def init_stack(
     layers: Sequence[Layer], key: Array, features: tuple[int, ...], dtype=float
 ) -> list[PyTree]:
-    """Parameters of every layer of a stack.
-
-    Args:
-      layers: the layers; each takes what the one before it makes.
-      key: random key.
-      features: shape of one input, without the batch axis.
-      dtype: of the parameters.
-
-    Returns:
-      A list with the parameters of each layer, ``None`` for a layer without.
-
-    Example:
-      >>> import jax
-      >>> from parscan_bp.layers import Linear, ReLU, init
-      >>> params = init([Linear(8), ReLU(), Linear(2)], jax.random.key(0), (3,))
-      >>> [None if p is None else p["kernel"].shape for p in params]
-      [(3, 8), None, (8, 2)]
-    """
+    """Parameters of every layer, for inputs (batch, *features)."""
     params = []
-    x = jax.ShapeDtypeStruct((1, *features), jax.numpy.dtype(dtype))
+    x = jax.ShapeDtypeStruct((1, *features), jnp.dtype(dtype))
     for k, (layer, own) in enumerate(zip(layers, jax.random.split(key, len(layers)), strict=True)):
         params.append(layer.init(own, x.shape[1:], dtype))
-        x = jax.eval_shape(lambda p, x: apply_at(k, layer, p, x), params[-1], x)
+        x = jax.eval_shape(functools.partial(apply_at, k, layer), params[-1], x)
     return params
 
 
