@@ -1,7 +1,10 @@
 """Back-propagation as the solution of a bi-diagonal system, and so a scan."""
 
 from parscan_bp import cells as cells
+from parscan_bp import layers as layers
 from parscan_bp import operators as operators
+from parscan_bp.autodiff import chain as chain
+from parscan_bp.autodiff import layer_cotangents as layer_cotangents
 from parscan_bp.autodiff import scan as scan
 from parscan_bp.explain import explain as explain
 from parscan_bp.solvers import Associative as Associative
@@ -22,7 +25,10 @@ __all__ = [
     "Sweep",
     "Uniform",
     "cells",
+    "chain",
     "explain",
+    "layer_cotangents",
+    "layers",
     "operators",
     "scan",
     "solve",

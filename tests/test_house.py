@@ -14,7 +14,7 @@ LAYERS = [
     {"sparsity"},
     {"operators", "structure"},
     {"system"},
-    {"solvers", "cells"},
+    {"solvers", "cells", "layers"},
     {"autodiff"},
     {"explain"},
     {"testing", "__init__", "nnx", "linen"},

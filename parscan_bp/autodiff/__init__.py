@@ -1,6 +1,8 @@
 """Differentiation rules: from a traced program to a bi-diagonal system and back."""
 
+from parscan_bp.autodiff.chain import chain as chain
+from parscan_bp.autodiff.chain import layer_cotangents as layer_cotangents
 from parscan_bp.autodiff.scan import scan as scan
 from parscan_bp.autodiff.within import solve_within as solve_within
 
-__all__ = ["scan", "solve_within"]
+__all__ = ["chain", "layer_cotangents", "scan", "solve_within"]

@@ -12,28 +12,33 @@ from parscan_bp.operators.banded import Banded
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.factored import Factored
 from parscan_bp.operators.identity import Identity
 from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
+from parscan_bp.operators.low_rank import LowRankUpdate
 from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.product import Product
 from parscan_bp.operators.scaled import Scaled, ScaledVector
 from parscan_bp.operators.selection import Selection
 from parscan_bp.operators.sparse import Sparse
 from parscan_bp.operators.stacking import concatenate, stack
+from parscan_bp.operators.sum import Sum
 
 __all__ = [
     "PATTERNED",
     "Banded",
     "BlockDiagonal",
     "ChannelDense",
+    "Convolution",
     "Cost",
     "Dense",
     "Diagonal",
     "Factored",
     "Identity",
+    "LowRankUpdate",
     "MatrixFree",
     "Operator",
     "Product",
@@ -42,6 +47,7 @@ __all__ = [
     "Selection",
     "Sparse",
     "Structure",
+    "Sum",
     "compose",
     "compose_cost",
     "compose_shape",

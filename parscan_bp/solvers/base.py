@@ -17,13 +17,16 @@ from jax import lax
 
 from parscan_bp.operators import (
     BlockDiagonal,
+    Convolution,
     Dense,
     Diagonal,
     Factored,
     Identity,
+    LowRankUpdate,
     Operator,
     Product,
     Scaled,
+    Sum,
     to_scaled,
 )
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
@@ -32,7 +35,7 @@ from parscan_bp.types import Array, PyTree
 
 EXPLICIT = (Dense, Diagonal, BlockDiagonal, Identity, Scaled)
 """Structures closed under composition: what a tree multiplies."""
-KEPT_APART = (Factored, Product)
+KEPT_APART = (Factored, Product, Sum, Convolution, LowRankUpdate)
 """Structures that become their join, `Dense`, before a tree."""
 
 DEFAULT_MEMORY_LIMIT = 4 * 2**30

@@ -83,13 +83,17 @@ class Blelloch(TreeSolver):
         )
 
     def run_ragged(self, system):
-        ops = [self._form(a) for a in reversed(system.operators)]
+        # An operator that is never multiplied, as that of the first layer, keeps its own form.
+        ops = list(reversed(system.operators))
         g = list(reversed(system.g))
         maps: list = [(a, _push(a, v)) for a, v in zip(ops, g[:-1], strict=True)]
         levels: list[list] = []
         while len(maps) > 1 and (self.up_levels is None or len(levels) < self.up_levels):
             levels.append(maps)
-            pairs = [_pair_ragged(maps[j], maps[j + 1]) for j in range(0, len(maps) - 2, 2)]
+            pairs = [
+                _pair_ragged(*((self._form(a), b) for a, b in maps[j : j + 2]))
+                for j in range(0, len(maps) - 2, 2)
+            ]
             maps = [*pairs, None]
         states: list[Array | None] = [None]
         for operator, b in maps[:-1]:

@@ -1,0 +1,134 @@
+"""`chain`: a feed-forward stack with derivatives by a solver."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.autodiff.chain_rule import ChainRule, solve_upper
+from parscan_bp.layers import Layer, activations, adjoint_operators, as_layer
+from parscan_bp.layers.base import flat
+from parscan_bp.solvers import Solver, Sweep
+from parscan_bp.types import Array, PyTree
+
+
+def chain(
+    layers: Sequence[Any], params: Sequence[PyTree], x: Array, *, solver: Solver | None = None
+) -> Array:
+    """The value of a stack of layers of any sizes, its derivatives by a bi-diagonal system.
+
+    x_0 = x, x_k = layers[k - 1](x_{k-1}; params[k - 1]). The derivatives of x_n, of every order
+    and mode, come from
+
+        lambda_{k-1} = g_{k-1} + A_k lambda_k,    A_k = (d x_k / d x_{k-1})^T    (BPPSA eq. 3)
+
+    with the layers' analytic A_k, solved by ``solver``, and from one pullback per layer for the
+    parameters. Activations are stored. Of a stack whose input is not differentiated the first
+    A_1 is never made, nor any A_k up to the first layer with parameters that are.
+
+    Layers share parameters where the same arrays stand in ``params`` twice; their cotangents
+    add up.
+
+    Args:
+      layers: layers of `parscan_bp.layers`, functions that it knows (`jax.nn.relu`), or objects
+        of a registered class.
+      params: parameters of each layer; ``None`` for a layer without.
+      x: input (batch, *features). The leading axis is the batch, whose entries are independent;
+        channels come last.
+      solver: `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep; ``None`` is
+        `Sweep`.
+
+    Returns:
+      x_n, (batch, *features).
+
+    Raises:
+      TypeError: if a layer has no builder, ``solver`` is none, or x is not of real floats.
+      ValueError: if sizes do not fit, naming the layer and the shapes.
+      NotImplementedError: if the solver takes no systems of different sizes, or, when a
+        derivative is taken, not a layer's operator.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> from parscan_bp.layers import Linear, init
+      >>> layers = [Linear(8), jax.nn.relu, Linear(1)]
+      >>> params = init(layers, jax.random.key(0), (3,))
+      >>> loss = lambda params: pb.chain(layers, params, jnp.ones((4, 3))).sum()
+      >>> grads = jax.jit(jax.grad(loss))(params)
+      >>> grads[2]["bias"].tolist()
+      [4.0]
+    """
+    stack, params, x, solver = _checked(layers, params, x, solver)
+    return _rule(stack, solver)(params, x) if stack else x
+
+
+def layer_cotangents(
+    layers: Sequence[Any],
+    params: Sequence[PyTree],
+    x: Array,
+    ct: Array,
+    *,
+    solver: Solver | None = None,
+) -> list[Array]:
+    """The cotangents of all activations: lambda_k = d (ct . x_n) / d x_k for k = 0..n.
+
+    Args:
+      layers, params, x, solver: see `chain`.
+      ct: cotangent of the stack's value, in its shape.
+
+    Returns:
+      n + 1 arrays, ``[k]`` in the shape of x_k. The first is that of the input, the last ``ct``.
+
+    Raises:
+      ValueError: if ``ct`` has another shape than the value.
+      TypeError, ValueError, NotImplementedError: as `chain`.
+
+    Source: BPPSA eq. 3.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> x = jnp.array([[-1.0, 2.0]])
+      >>> [v.tolist() for v in pb.layer_cotangents([jax.nn.relu], [None], x, jnp.ones((1, 2)))]
+      [[[0.0, 1.0]], [[1.0, 1.0]]]
+    """
+    stack, params, x, solver = _checked(layers, params, x, solver)
+    xs = activations(stack, params, x)
+    ct = jnp.asarray(ct)
+    if ct.shape != xs[-1].shape:
+        raise ValueError(f"ct: got shape {ct.shape}; that of the value, {xs[-1].shape}, is wanted")
+    g = [jnp.zeros_like(flat(a)) for a in xs[:-1]] + [flat(ct)]
+    lambdas = solve_upper(solver, adjoint_operators(stack, params, xs), g)
+    return [v.reshape(a.shape).astype(a.dtype) for v, a in zip(lambdas, xs, strict=True)]
+
+
+@functools.lru_cache(maxsize=128)
+def _rule(layers: tuple[Layer, ...], solver: Solver) -> ChainRule:
+    """One rule per stack, so that JAX compiles it once."""
+    return ChainRule(layers, solver)
+
+
+def _checked(layers, params, x, solver):
+    stack = tuple(as_layer(thing, f"layers[{k}]") for k, thing in enumerate(layers))
+    params = list(params)
+    if len(params) != len(stack):
+        raise ValueError(
+            f"params: got {len(params)} entries for {len(stack)} layers; one for each is wanted, "
+            "None for a layer without parameters"
+        )
+    params, x = jax.tree.map(jnp.asarray, (params, x))
+    if not jnp.issubdtype(x.dtype, jnp.floating) or x.ndim < 2:
+        raise TypeError(
+            f"x: got {x.dtype}{list(x.shape)}; real floats (batch, *features) are wanted"
+        )
+    solver = Sweep() if solver is None else solver
+    if not isinstance(solver, Solver):
+        raise TypeError(f"solver: got {solver!r}; None, Sweep() or Blelloch() is wanted")
+    if not solver.ragged:
+        raise NotImplementedError(
+            f"solver: {type(solver).__name__} takes uniform systems only; layers of different "
+            "sizes want Sweep() or Blelloch()"
+        )
+    return stack, params, x, solver

@@ -1,0 +1,107 @@
+"""What a layer states about itself: its values, its transposed Jacobian, its pullback."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parscan_bp.operators import Operator
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer(abc.ABC):
+    """A layer y = f(x; theta) with an analytic transposed Jacobian; a frozen configuration.
+
+    Arrays are ``(batch, *features)``: the leading axis is the batch, whose entries are
+    independent, and channels come last. Operators act on features flattened in that order,
+    with the batch as their only stack axis; an operator whose leaves do not have it is shared
+    by the whole batch (weights of a convolution).
+
+    A layer gives the one operator that takes the fewest numbers. It keeps all that its matrix
+    is made of, so that whoever wants another form of it converts it (`to_structure`).
+
+    A new layer is one file with a subclass: `apply`, `adjoint_operator`, and with parameters
+    also `init` and `pullback`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from parscan_bp.layers import ReLU
+      >>> layer, x = ReLU(), jnp.array([[-1.0, 2.0, 3.0]])
+      >>> layer.adjoint_operator(None, x, layer.apply(None, x)).matvec(jnp.ones(3)).tolist()
+      [[0.0, 1.0, 1.0]]
+    """
+
+    def init(self, key: Array, features: tuple[int, ...], dtype=float) -> PyTree:
+        """Parameters for inputs of shape ``(batch, *features)``; ``None`` if there are none."""
+        del key, features, dtype
+        return None
+
+    @abc.abstractmethod
+    def apply(self, params: PyTree, x: Array) -> Array:
+        """y ``(batch, *features)``.
+
+        Raises:
+          ValueError: if the sizes of ``params`` and ``x`` do not fit.
+        """
+
+    @abc.abstractmethod
+    def adjoint_operator(self, params: PyTree, x: Array, y: Array) -> Operator:
+        """The transposed Jacobian (d y / d x)^T, of (size of x) x (size of y) per batch entry.
+
+        Args:
+          params: parameters.
+          x: the input.
+          y: the output, ``apply(params, x)``.
+        """
+
+    def pullback(self, params: PyTree, x: Array, y: Array, ct: Array) -> PyTree:
+        """Cotangents of the parameters, summed over the batch, as `jax.vjp` returns them.
+
+        Args:
+          params: parameters.
+          x: the input.
+          y: the output.
+          ct: cotangent of the output, in its shape.
+        """
+        del params, x, y, ct
+        return None
+
+
+def flat(x: Array) -> Array:
+    """(batch, *features) as (batch, size)."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
+def no_cotangent(value: Array) -> np.ndarray:
+    """What `jax.vjp` returns for a parameter that is not a real number."""
+    return np.zeros(jnp.shape(value), jax.dtypes.float0)
+
+
+def scaled_normal(key: Array, shape: tuple[int, ...], fan_in: int, dtype) -> Array:
+    """Normal numbers of variance 2 / fan_in (He et al., 2015)."""
+    return jax.random.normal(key, shape, dtype) * jnp.sqrt(jnp.asarray(2 / fan_in, dtype))
+
+
+def over_features(ct: Array) -> Array:
+    """The sum over all axes but the last: the cotangent of a value per channel."""
+    return ct.sum(tuple(range(ct.ndim - 1)))
+
+
+def per_channel(value: Array, x: Array) -> Array:
+    """A value per channel as one per feature of ``x``, flat, shared by the batch."""
+    return jnp.broadcast_to(value, x.shape[1:]).reshape(math.prod(x.shape[1:]))
+
+
+def check_channels(what: str, channels: int, x: Array) -> None:
+    """Raises unless ``x`` has a channel axis of this size."""
+    if x.ndim < 2 or x.shape[-1] != channels:
+        raise ValueError(
+            f"x: got shape {tuple(x.shape)}; {what} wants {channels} channels in its last axis, "
+            "and the batch in its first"
+        )

@@ -1,0 +1,162 @@
+"""Convolutions and transposed convolutions of any number of spatial axes."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import final
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.layers.base import Layer, check_channels, over_features, scaled_normal
+from parscan_bp.layers.windows import Padding, PerAxis, Window, per_axis
+from parscan_bp.operators import Convolution
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolutional(Layer):
+    """What `Conv` and `ConvTranspose` share: all but the geometry."""
+
+    channels: int
+    window: tuple[int, ...]
+    strides: PerAxis = 1
+    padding: Padding = "SAME"
+    dilation: PerAxis = 1
+    groups: int = 1
+    bias: bool = True
+
+    def __post_init__(self):
+        per_axis("channels", self.channels, 1)
+        per_axis("groups", self.groups, 1)
+        for name, value in self._window.fields.items():
+            object.__setattr__(self, name, value)
+        if self.channels % self.groups:
+            raise ValueError(
+                f"channels: got {self.channels}; a multiple of groups={self.groups} is wanted"
+            )
+
+    @property
+    def _window(self) -> Window:
+        return Window.of(self.window, self.strides, self.padding, self.dilation)
+
+    @abc.abstractmethod
+    def _geometry(self, kernel: Array, sizes: tuple[int, ...]) -> Convolution:
+        """The Jacobian of the linear part, for inputs of these spatial sizes."""
+
+    def init(self, key, features, dtype=float):
+        if features[-1] % self.groups:
+            raise ValueError(
+                f"features: got {features[-1]} channels; a multiple of groups={self.groups} "
+                "is wanted"
+            )
+        shape = (*self.window, features[-1] // self.groups, self.channels)
+        params = {"kernel": scaled_normal(key, shape, math.prod(shape[:-1]), dtype)}
+        return {**params, "bias": jnp.zeros(self.channels, dtype)} if self.bias else params
+
+    def apply(self, params, x):
+        dtype = jnp.result_type(x, params["kernel"])
+        jacobian = self._jacobian(params["kernel"].astype(dtype), x)
+        y = jacobian.convolve(x.astype(dtype), precision=None)
+        return y + params["bias"] if self.bias else y
+
+    def _jacobian(self, kernel: Array, x: Array) -> Convolution:
+        want = (*self.window, kernel.shape[-2], self.channels)
+        if tuple(kernel.shape) != want:
+            raise ValueError(
+                f"kernel: got shape {tuple(kernel.shape)}; window={self.window} and "
+                f"channels={self.channels} want (*window, in / groups, channels)"
+            )
+        name = type(self).__name__
+        sizes = self._window.spatial_sizes(name, x)
+        what = f"{name} with a kernel of shape {tuple(kernel.shape)} and groups={self.groups}"
+        check_channels(what, kernel.shape[-2] * self.groups, x)
+        return self._geometry(kernel, sizes)
+
+    def adjoint_operator(self, params, x, y):
+        return self._jacobian(params["kernel"], x).transpose()
+
+    def pullback(self, params, x, y, ct):
+        dtype = jnp.result_type(x, params["kernel"])
+        x, old = x.astype(dtype), params["kernel"]
+        # Linear in the kernel, too.
+        convolve = lambda kernel: self._jacobian(kernel, x).convolve(x)  # noqa: E731
+        shape = jax.ShapeDtypeStruct(old.shape, dtype)
+        (kernel,) = jax.linear_transpose(convolve, shape)(ct.astype(dtype))
+        cts = {"kernel": kernel.astype(old.dtype)}
+        if self.bias:
+            cts["bias"] = over_features(ct).astype(params["bias"].dtype)
+        return cts
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Conv(Convolutional):
+    """y_p = b + sum_k x_(p stride + k dilation - low) K_k, p and k running over 1, 2, ... axes.
+
+    Parameters are ``{"kernel": (*window, in / groups, channels), "bias": (channels,)}``, as in
+    Flax. The transposed Jacobian is a `Convolution` with this kernel, transposed. It does not
+    depend on the input, and the batch shares it.
+
+    Args:
+      channels: number of output channels.
+      window: sizes of the kernel; their number is the number of spatial axes.
+      strides: one for each axis, or one for all.
+      padding: "SAME", "SAME_LOWER", "VALID", a width, or widths or (low, high) pairs by axis.
+      dilation: distance of the kernel's entries, for each axis or for all.
+      groups: number of groups of channels; that of the input channels if depthwise.
+      bias: whether there is a b.
+
+    Raises:
+      ValueError: if an argument is none of the above; by `apply`, if sizes do not fit.
+
+    Source: BPPSA appendix D.1, for any geometry.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from parscan_bp.layers import Conv
+      >>> layer = Conv(8, (3, 3), strides=2)
+      >>> params = layer.init(jax.random.key(0), (32, 32, 3))
+      >>> layer.apply(params, jnp.ones((16, 32, 32, 3))).shape
+      (16, 16, 16, 8)
+    """
+
+    def _geometry(self, kernel, sizes):
+        w = self._window
+        return Convolution(kernel, sizes, w.strides, w.pads(sizes), w.dilation, groups=self.groups)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ConvTranspose(Convolutional):
+    """`Conv` with stride 1 of an input whose entries are spread ``strides`` apart.
+
+    The convention of `jax.lax.conv_transpose` and Flax: the kernel is not flipped. "SAME" makes
+    outputs of ``strides`` times the input's sizes, "VALID" all that the window reaches; widths
+    are zeros around the spread input.
+
+    Args:
+      channels, window, padding, dilation, groups, bias: see `Conv`.
+      strides: by how much the input is spread, for each axis or for all.
+
+    Raises:
+      ValueError: as `Conv`.
+
+    Source: BPPSA appendix D.1, for any geometry.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from parscan_bp.layers import ConvTranspose
+      >>> layer = ConvTranspose(4, (3,), strides=2)
+      >>> params = layer.init(jax.random.key(0), (8, 3))
+      >>> layer.apply(params, jnp.ones((5, 8, 3))).shape
+      (5, 16, 4)
+    """
+
+    def _geometry(self, kernel, sizes):
+        w = self._window
+        return Convolution(
+            kernel, sizes, None, w.transposed_pads(), w.dilation, w.strides, groups=self.groups
+        )

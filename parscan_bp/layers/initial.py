@@ -1,0 +1,33 @@
+"""Initial parameters of a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parscan_bp.layers.registry import as_layer
+from parscan_bp.layers.stack import init_stack
+from parscan_bp.types import Array, PyTree
+
+
+def init(layers: Sequence[Any], key: Array, features: tuple[int, ...], dtype=float) -> list[PyTree]:
+    """Parameters of every layer of a stack.
+
+    Args:
+      layers: what `as_layer` takes; each layer takes what the one before it makes.
+      key: random key.
+      features: shape of one input, without the batch axis.
+      dtype: of the parameters.
+
+    Returns:
+      A list with the parameters of each layer, ``None`` for a layer without.
+
+    Example:
+      >>> import jax
+      >>> from parscan_bp.layers import Linear, init
+      >>> params = init([Linear(8), jax.nn.relu, Linear(2)], jax.random.key(0), (3,))
+      >>> [None if p is None else p["kernel"].shape for p in params]
+      [(3, 8), None, (8, 2)]
+    """
+    stack = [as_layer(thing, f"layers[{k}]") for k, thing in enumerate(layers)]
+    return init_stack(stack, key, features, dtype)

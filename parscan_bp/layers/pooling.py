@@ -1,0 +1,170 @@
+"""Max- and average-pooling of any number of spatial axes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import final
+
+import jax.numpy as jnp
+from jax import lax
+
+from parscan_bp.layers.base import Layer, flat
+from parscan_bp.layers.windows import Padding, Pairs, PerAxis, Window
+from parscan_bp.operators import Convolution, Diagonal, Product, Selection
+from parscan_bp.sparsity.windows import Axis, window_pattern
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool(Layer):
+    """What the pooling layers share: the geometry of their windows."""
+
+    window: tuple[int, ...]
+    strides: PerAxis | None = None
+    padding: Padding = "VALID"
+    dilation: PerAxis = 1
+
+    def __post_init__(self):
+        for name, value in self._window.fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def _window(self) -> Window:
+        strides = self.window if self.strides is None else self.strides
+        return Window.of(self.window, strides, self.padding, self.dilation)
+
+    def _pads(self, x: Array) -> Pairs:
+        return self._window.pads(self._window.spatial_sizes(type(self).__name__, x))
+
+    def _reduce(self, x: Array, start: float, combine) -> Array:
+        w = self._window
+        return lax.reduce_window(
+            x,
+            start,
+            combine,
+            (1, *w.sizes, 1),
+            (1, *w.strides, 1),
+            ((0, 0), *self._pads(x), (0, 0)),
+            window_dilation=(1, *w.dilation, 1),
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MaxPool(Pool):
+    """y_p = max over window entries k of x_(p stride + k dilation - low), by channel.
+
+    The transposed Jacobian is a `Selection`: each output has one source, the one that XLA's
+    backward pass takes. Of equal entries that is the first in row-major order;
+    padding is never taken. Windows may overlap.
+
+    Args:
+      window: sizes of the window; their number is the number of spatial axes.
+      strides: one for each axis, or one for all; ``None`` is the window.
+      padding: "SAME", "SAME_LOWER", "VALID", a width, or widths or (low, high) pairs by axis.
+      dilation: distance of the window's entries, for each axis or for all.
+
+    Raises:
+      ValueError: if an argument is none of the above; by `apply`, if sizes do not fit.
+
+    Source: BPPSA appendix D.3, for any geometry (there without overlap).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from parscan_bp.layers import MaxPool
+      >>> layer, x = MaxPool((2,)), jnp.array([1.0, 3.0, 2.0, 2.0]).reshape(1, 4, 1)
+      >>> y = layer.apply(None, x)
+      >>> layer.adjoint_operator(None, x, y).source.tolist()
+      [[[1], [2]]]
+    """
+
+    def apply(self, params, x):
+        return self._reduce(x, -jnp.inf, lax.max)
+
+    def adjoint_operator(self, params, x, y):
+        best, source = jnp.zeros_like(y), jnp.full(y.shape, -1)
+        for value, inside, index in self._entries(x):
+            # XLA keeps the entry selected so far if it is >= the next; no NaN is.
+            take = inside & ((source < 0) | ~(best >= value))
+            best, source = jnp.where(take, value, best), jnp.where(take, index, source)
+        # A window in the padding has no source: nothing comes from it.
+        source, weight = jnp.maximum(source, 0), (source >= 0).astype(x.dtype)
+        by_position = (x.shape[0], math.prod(y.shape[1:-1]), y.shape[-1])
+        pattern, _ = window_pattern(self._axes(x))
+        return Selection(source.reshape(by_position), weight.reshape(by_position), pattern)
+
+    def _axes(self, x: Array) -> tuple[Axis, ...]:
+        w = self._window
+        rows = zip(x.shape[1:-1], w.sizes, w.strides, self._pads(x), w.dilation, strict=True)
+        return tuple(Axis(*row) for row in rows)
+
+    def _entries(self, x: Array):
+        """For every window entry: its value, whether it is inside, its flat input position.
+
+        Each broadcasts with the output. Positions are sums of one-dimensional arrays, so that
+        the compiled program has no large constants.
+        """
+        axes = self._axes(x)
+        padded = jnp.pad(x, ((0, 0), *(axis.padding for axis in axes), (0, 0)))
+        for entry in itertools.product(*(range(axis.window) for axis in axes)):
+            take, inside, index = [slice(None)], jnp.asarray(True), jnp.asarray(0)
+            for k, (at, axis) in enumerate(zip(entry, axes, strict=True)):
+                source, first = axis.sources[:, at], at * axis.dilation
+                last = first + (len(source) - 1) * axis.stride
+                take.append(slice(first, last + 1, axis.stride))
+                position = jnp.asarray(source).reshape(-1, *(1 for _ in axes[k:]))
+                inside = inside & (position >= 0)
+                index = index + position * math.prod(axis.size for axis in axes[k + 1 :])
+            yield padded[tuple(take)], inside, index
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AveragePool(Pool):
+    """y_p = mean over window entries k of x_(p stride + k dilation - low), by channel.
+
+    The transposed Jacobian is the transpose of a depthwise `Convolution` with a constant kernel,
+    shared by the batch.
+
+    Args:
+      window, strides, padding, dilation: see `MaxPool`.
+      count_padding: whether zeros of the padding count in the mean, as in Flax.
+
+    Raises:
+      ValueError: as `MaxPool`.
+
+    Source: BPPSA section 3.3.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from parscan_bp.layers import AveragePool
+      >>> layer, x = AveragePool((2,)), jnp.array([1.0, 3.0, 2.0, 2.0]).reshape(1, 4, 1)
+      >>> layer.apply(None, x).ravel().tolist()
+      [2.0, 2.0]
+    """
+
+    count_padding: bool = True
+
+    def apply(self, params, x):
+        return self._reduce(x, 0.0, lax.add) * self._weight(x)
+
+    def _weight(self, x: Array) -> Array:
+        """One over the number of entries that count, broadcasting with the output."""
+        if self.count_padding:
+            return jnp.asarray(1 / math.prod(self.window), x.dtype)
+        return 1 / self._reduce(jnp.ones((1, *x.shape[1:]), x.dtype), 0.0, lax.add)
+
+    def adjoint_operator(self, params, x, y):
+        weight, channels = self._weight(x), x.shape[-1]
+        kernel = jnp.ones((*self.window, 1, channels), x.dtype)
+        if self.count_padding:
+            kernel = kernel * weight
+        w = self._window
+        adjoint = Convolution(
+            kernel, x.shape[1:-1], w.strides, self._pads(x), w.dilation, groups=channels
+        ).transpose()
+        if self.count_padding:
+            return adjoint
+        return Product((adjoint, Diagonal(flat(weight)[0])))

@@ -1,0 +1,109 @@
+"""What can stand in a list of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.layers.base import Layer
+from parscan_bp.layers.convolution import Conv, ConvTranspose
+from parscan_bp.layers.dropout import Dropout
+from parscan_bp.layers.elementwise import Elementwise, ReLU, Sigmoid, Tanh
+from parscan_bp.layers.function import Coloured, Function
+from parscan_bp.layers.linear import Flatten, Linear
+from parscan_bp.layers.normalisation import BatchNorm, LayerNorm, Softmax
+from parscan_bp.layers.pooling import AveragePool, MaxPool
+from parscan_bp.layers.residual import Residual
+
+LAYERS: tuple[type[Layer], ...] = (
+    AveragePool,
+    BatchNorm,
+    Coloured,
+    Conv,
+    ConvTranspose,
+    Dropout,
+    Elementwise,
+    Flatten,
+    Function,
+    LayerNorm,
+    Linear,
+    MaxPool,
+    Residual,
+    Softmax,
+)
+"""The layers of the package. A new one is a file and a row here."""
+
+_FUNCTIONS: dict[Any, Layer] = {
+    jax.nn.relu: ReLU(),
+    jnp.tanh: Tanh(),
+    jax.nn.tanh: Tanh(),
+    jax.nn.sigmoid: Sigmoid(),
+    jax.nn.softmax: Softmax(),
+    jax.nn.elu: Elementwise(jax.nn.elu),
+    jax.nn.gelu: Elementwise(jax.nn.gelu),
+    jax.nn.silu: Elementwise(jax.nn.silu),
+    jax.nn.softplus: Elementwise(jax.nn.softplus),
+}
+_KINDS: dict[type, Callable[[Any], Layer]] = {}
+
+
+def register(kind: type, build: Callable[[Any], Layer]) -> None:
+    """Lets objects of another class stand for a layer.
+
+    Args:
+      kind: the class; its subclasses are not included.
+      build: function from such an object to a `Layer`.
+
+    Raises:
+      TypeError: if ``kind`` is not a class, or is one of layers.
+
+    Example:
+      >>> import dataclasses
+      >>> from parscan_bp.layers import Linear, as_layer, register
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class TheirDense:
+      ...     units: int
+      >>> register(TheirDense, lambda theirs: Linear(theirs.units))
+      >>> as_layer(TheirDense(3))
+      Linear(channels=3, bias=True)
+    """
+    if not isinstance(kind, type) or issubclass(kind, Layer):
+        raise TypeError(f"kind: got {kind!r}; a class that is not a Layer itself is wanted")
+    _KINDS[kind] = build
+
+
+def as_layer(thing: Any, where: str = "layer") -> Layer:
+    """The layer that an entry of a list of layers stands for.
+
+    Args:
+      thing: a `Layer`, a known function such as `jax.nn.relu`, or an object of a registered class.
+      where: what to call it in an error.
+
+    Raises:
+      TypeError: listing what is known.
+
+    Example:
+      >>> import jax
+      >>> from parscan_bp.layers import as_layer
+      >>> as_layer(jax.nn.softmax)
+      Softmax()
+    """
+    if isinstance(thing, Layer):
+        return thing
+    if type(thing) in _KINDS:
+        return _KINDS[type(thing)](thing)
+    found = _FUNCTIONS.get(thing) if callable(thing) and not isinstance(thing, type) else None
+    if found is not None:
+        return found
+    raise TypeError(
+        f"{where}: there is no builder for {thing!r}. Known layers: {_names(LAYERS)}; known "
+        f"functions: {_names(_FUNCTIONS)}; registered classes: {_names(_KINDS) or 'none'}. "
+        "Elementwise(f) takes an elementwise function, Function(f) any; register adds a class"
+    )
+
+
+def _names(things) -> str:
+    return ", ".join(sorted({thing.__name__ for thing in things}))

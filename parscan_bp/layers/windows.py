@@ -1,0 +1,155 @@
+"""The geometry of sliding windows: sizes, strides, padding, dilation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from jax import lax
+
+from parscan_bp.types import Array
+
+PerAxis = int | Sequence[int]
+"""One int for each spatial axis, or one for all."""
+Padding = str | int | Sequence[int | tuple[int, int]]
+"""A name, one width for all sides, or for each axis a width or a (low, high) pair."""
+Pairs = tuple[tuple[int, int], ...]
+
+PADDINGS = ("SAME", "SAME_LOWER", "VALID")
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A window that slides over any number of spatial axes; one entry per axis in each field.
+
+    Attributes:
+      sizes: entries of the window.
+      strides: steps from one output to the next.
+      padding: one of `PADDINGS`, or (low, high).
+      dilation: distance of the window's entries.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: str | Pairs
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, sizes: Sequence[int], strides: PerAxis, padding: Padding, dilation: PerAxis
+    ) -> Window:
+        """The window of a layer's options.
+
+        Raises:
+          ValueError: naming the option that is wrong.
+        """
+        rank = len(sizes)
+        return cls(
+            per_axis("window", sizes, rank),
+            per_axis("strides", strides, rank),
+            _checked_padding(padding, rank),
+            per_axis("dilation", dilation, rank),
+        )
+
+    @property
+    def fields(self) -> dict:
+        """The options in their plain form, hashable."""
+        return {
+            "window": self.sizes,
+            "strides": self.strides,
+            "padding": self.padding,
+            "dilation": self.dilation,
+        }
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Entries from the first to the last of the window."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.sizes, self.dilation, strict=True))
+
+    def pads(self, spatial: tuple[int, ...]) -> Pairs:
+        """(low, high) for each axis of an input of these spatial sizes.
+
+        Raises:
+          ValueError: if the window does not fit into the padded input.
+        """
+        if isinstance(self.padding, str):
+            pairs: Pairs = tuple(
+                lax.padtype_to_pads(spatial, self.reach, self.strides, self.padding)
+            )
+        else:
+            pairs = self.padding
+        for size, reach, (low, high) in zip(spatial, self.reach, pairs, strict=True):
+            if size + low + high < reach:
+                raise ValueError(
+                    f"x: got spatial sizes {spatial}; a window that reaches over {self.reach} "
+                    f"does not fit into them with padding {pairs}"
+                )
+        return pairs
+
+    def transposed_pads(self) -> Pairs:
+        """(low, high) around the spread input of a transposed convolution.
+
+        As `jax.lax.conv_transpose`: "SAME" makes outputs of strides times the input's sizes,
+        "VALID" all that the window reaches.
+
+        Raises:
+          ValueError: if the padding is not defined for it.
+        """
+        if self.padding == "SAME_LOWER":
+            raise ValueError("padding: 'SAME_LOWER' is not defined for a transposed convolution")
+        if not isinstance(self.padding, str):
+            return self.padding
+        pairs = []
+        for reach, stride in zip(self.reach, self.strides, strict=True):
+            total = reach + stride - 2
+            if self.padding == "VALID":
+                total, low = total + max(reach - stride, 0), reach - 1
+            else:
+                low = reach - 1 if stride > reach - 1 else -(-total // 2)
+            pairs.append((low, total - low))
+        return tuple(pairs)
+
+    def spatial_sizes(self, what: str, x: Array) -> tuple[int, ...]:
+        """The spatial sizes of (batch, *spatial, channels).
+
+        Raises:
+          ValueError: if ``x`` has another number of axes.
+        """
+        rank = len(self.sizes)
+        if x.ndim != rank + 2:
+            raise ValueError(
+                f"x: got shape {tuple(x.shape)}; {what} with {rank} spatial axes wants "
+                f"{rank + 2} axes: batch, {rank} spatial, channels"
+            )
+        return tuple(x.shape[1:-1])
+
+
+def per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:
+    """One positive int for each of ``rank`` axes; an int stands for all of them.
+
+    Raises:
+      ValueError: if it is something else.
+    """
+    values = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(values) != rank:
+        raise ValueError(f"{name}: got {value!r}; one for each of {rank} axes is wanted")
+    if any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
+        raise ValueError(f"{name}: got {value!r}; positive ints are wanted")
+    return values
+
+
+def _checked_padding(padding: Padding, rank: int) -> str | Pairs:
+    if isinstance(padding, str):
+        if padding not in PADDINGS:
+            raise ValueError(
+                f"padding: got {padding!r}, which is not supported; one of "
+                f"{', '.join(PADDINGS)}, an int, or (low, high) for each axis is wanted"
+            )
+        return padding
+    sides = (padding,) * rank if isinstance(padding, int) else tuple(padding)
+    pairs = [(side, side) if isinstance(side, int) else tuple(side) for side in sides]
+    if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"padding: got {padding!r}; (low, high) for each of {rank} axes is wanted")
+    if any(not isinstance(width, int) or width < 0 for pair in pairs for width in pair):
+        raise ValueError(f"padding: got {padding!r}; widths of at least 0 are wanted")
+    return tuple((pair[0], pair[1]) for pair in pairs)
