@@ -162,11 +162,10 @@ def _largest(magnitude: np.ndarray, sparsity: float) -> np.ndarray:
 
 
 def _check_masks(name: str, tree: PyTree, masks: PyTree) -> None:
-    leaves, treedef = jax.tree.flatten(tree)
-    own, own_treedef = jax.tree.flatten(masks)
-    if treedef != own_treedef:
-        raise ValueError(f"{name}: got a pytree {treedef}; that of the masks is {own_treedef}")
-    for leaf, mask in zip(leaves, own, strict=True):
+    got, wanted = str(jax.tree.structure(tree)), str(jax.tree.structure(masks))
+    if got != wanted:
+        raise ValueError(f"{name}: got a pytree {got}; that of the masks is {wanted}")
+    for leaf, mask in zip(jax.tree.leaves(tree), jax.tree.leaves(masks), strict=True):
         if np.shape(leaf) != np.shape(mask):
             raise ValueError(
                 f"{name}: got a leaf of shape {np.shape(leaf)}; its mask has {np.shape(mask)}"
