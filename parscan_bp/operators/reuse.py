@@ -116,7 +116,7 @@ def sliding_products(op: Closed, window: int) -> Closed:
     following = jax.tree.map(
         lambda a, i: jnp.concatenate([a[window:], i])[:count], before, identity_stack(op, window)
     )
-    return compose(following, jax.tree.map(lambda a: a[:count], after))
+    return compose(following, jax.tree.map(lambda a: a[:count], after))  # type: ignore[return-value]
 
 
 def check_closed_stack(op: Operator) -> int:
