@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from bench import compile, jacobians, rnn, scaled, scan, spgemm
+from bench import compile, jacobians, reuse, rnn, scaled, scan, spgemm
 
 # A new measurement is one file with `main(argv)` and one row here; its docstring's first
 # line is what the list shows.
@@ -15,6 +15,7 @@ BENCHES: dict[str, ModuleType] = {
     "scaled": scaled,
     "jacobians": jacobians,
     "spgemm": spgemm,
+    "reuse": reuse,
 }
 
 

@@ -4,7 +4,8 @@ Sparsity and the time to make the numbers of the transposed Jacobian in compress
 first convolution, ReLU and max-pooling of VGG-11 on 32x32 images. Ours is timed against four
 generic ways; two of them are one column at a time, once as a compiled program and once eagerly,
 as the paper did, and are never mixed. A column method is timed on a sample of columns and its
-time multiplied up to all of them; the table and the file say so.
+time multiplied up to all of them; the table and the file say so. For timings that compare, pin
+it to one core: `taskset -c 0 python -m bench jacobians`.
 """
 
 import argparse
@@ -135,7 +136,7 @@ def _subjects(size: int, channels: int, seed: int):
     x = on_one(conv)(params, image)
     for layer, paper in ((relu, Paper("0.99998", 1.2e6)), (pool, Paper("0.99994", 1.5e5))):
         y = on_one(layer)(None, x)
-        explicit = jax.jit(lambda x, y, layer=layer: _explicit(layer, x, y))
+        numbers = jax.jit(lambda x, y, layer=layer: _explicit(layer, x, y).data)
         yield Subject(
             "ReLU" if layer is relu else "max-pooling",
             paper,
@@ -143,7 +144,7 @@ def _subjects(size: int, channels: int, seed: int):
             None,
             x,
             _explicit(layer, x, y).pattern,
-            lambda x=x, y=y, explicit=explicit: explicit(x, y).data,
+            lambda x=x, y=y, numbers=numbers: numbers(x, y),
             exact=True,
         )
         x = y
@@ -206,9 +207,8 @@ def _methods(subject: Subject, options: argparse.Namespace) -> dict[str, Method]
     def eager() -> list[jax.Array]:
         made = []
         for i in few:
-            basis = np.zeros(columns, np.float32)
-            basis[i] = 1
-            made.append(pull(jnp.asarray(basis.reshape(shape)))[0])
+            basis = jnp.zeros(columns, x.dtype).at[i].set(1).reshape(shape)
+            made.append(pull(basis)[0])
         return made
 
     return {

@@ -16,6 +16,7 @@ from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.sparse import Sparse, fill_in_coordinates
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.pattern import on_device
+from parscan_bp.sparsity.plan import pick
 from parscan_bp.sparsity.windows import Axis, window_pattern
 from parscan_bp.types import Array
 
@@ -30,15 +31,17 @@ class Entries:
     its program, millions of indices take seconds to compile.
 
     Attributes:
-      place: (nnz,), for each entry of the pattern its place in the ravelled weights.
+      place: (nnz / run,), where in the weights, cut into runs, the entries are, run by run.
       pattern: of the matrix; static.
       shape: of the weights of one map; static.
+      run: how many entries that follow each other are weights that follow each other; static.
       rows, cols: (nnz,), row and column of each entry; filled in where they are not given.
     """
 
     place: Array
     pattern: Pattern = dataclasses.field(metadata={"static": True})
     shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    run: int = dataclasses.field(default=1, metadata={"static": True})
     rows: Array = None  # type: ignore[assignment]
     cols: Array = None  # type: ignore[assignment]
 
@@ -60,8 +63,8 @@ class Entries:
                 f"weights: got shape {tuple(weights.shape)}; (..., "
                 f"{', '.join(map(str, self.shape))}) is wanted"
             )
-        flat = weights.reshape(*stack, math.prod(self.shape))
-        data = flat.at[..., self.place].get(mode="promise_in_bounds")
+        runs = weights.reshape(*stack, math.prod(self.shape) // self.run, self.run)
+        data = pick(runs, self.place, axis=-2).reshape(*stack, self.pattern.nnz)
         return Sparse(data, self.pattern, self.rows, self.cols)
 
 
@@ -110,14 +113,17 @@ def entries_of(op: Operator, keep: np.ndarray | None = None) -> Entries:
         raise ValueError(f"keep: got shape {np.shape(keep)}; that of the weights, {shape}")
     if isinstance(op, Dense):
         place = np.flatnonzero(np.ones(shape, bool) if keep is None else keep)
-        return _sorted_entries(*np.divmod(place, shape[1]), place, shape, shape)
+        run = shape[1] if keep is None else 1
+        return _sorted_entries(*np.divmod(place, shape[1]), place, shape, shape, run)
     geometry = (op.axes, shape, op.groups, op.transposed)
     return _all_of_convolution(*geometry) if keep is None else _of_convolution(*geometry, keep)
 
 
 @functools.lru_cache(maxsize=32)
 def _all_of_convolution(axes, shape, groups, transposed) -> Entries:
-    return _of_convolution(axes, shape, groups, transposed, np.ones(shape, bool))
+    # Of an input channel at one position, all outputs of its group follow each other.
+    run = shape[-1] // groups if transposed else 1
+    return _of_convolution(axes, shape, groups, transposed, np.ones(shape, bool), run)
 
 
 def _of_convolution(
@@ -126,6 +132,7 @@ def _of_convolution(
     groups: int,
     transposed: bool,
     keep: np.ndarray,
+    run: int = 1,
 ) -> Entries:
     positions, window = window_pattern(axes)
     per_group, outputs = shape[-2:]
@@ -142,11 +149,12 @@ def _of_convolution(
     sizes = (positions.shape[0] * inputs, positions.shape[1] * outputs)
     if not transposed:
         rows, cols, sizes = cols, rows, sizes[::-1]
-    return _sorted_entries(rows, cols, place[kept], sizes, shape)
+    return _sorted_entries(rows, cols, place[kept], sizes, shape, run)
 
 
-def _sorted_entries(rows, cols, place, sizes, shape) -> Entries:
+def _sorted_entries(rows, cols, place, sizes, shape, run) -> Entries:
     order = np.argsort(rows * sizes[1] + cols, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=sizes[0]))])
     pattern = Pattern(sizes, indptr, cols[order])
-    return Entries(on_device(place[order].astype(np.int32)), pattern, tuple(shape))
+    starts = on_device((place[order[::run]] // run).astype(np.int32))
+    return Entries(starts, pattern, tuple(shape), run)

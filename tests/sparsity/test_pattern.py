@@ -46,6 +46,12 @@ def test_expand(diagonal):
         np.testing.assert_array_equal(got, want)
 
 
+def test_expanded_entries_that_keep_their_places_need_no_order():
+    larger, order = Pattern.diagonal(3).expand(2, 2)
+    assert order is None
+    np.testing.assert_array_equal(larger.as_mask(), np.kron(np.eye(3), np.ones((2, 2))) > 0)
+
+
 def test_equal_patterns_are_one_static_argument():
     one, two = (Pattern.from_mask(random_mask(2, 5, 5)) for _ in range(2))
     other = Pattern.from_mask(random_mask(3, 5, 5))
