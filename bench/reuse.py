@@ -154,7 +154,7 @@ def tied_stack(rng: np.random.Generator, width: int, layers: int, batch: int) ->
         "tied Jacobians",
         *_gradients((swept, shared), (jnp.asarray(weight, jnp.float32), x), wanted),
         8.0 if width == 64 else None,
-        1e-2,
+        1e-3,
     )
 
 

@@ -99,9 +99,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cases(quick: bool) -> list[Case]:
-    size, image, wide = (4, 8, 4) if quick else (8, 32, 64)
-    channels = [(2, 3, 3, 1)] if quick else [(8, 16, 16, 1), (32, 64, 64, 1), (64, 128, 128, 4)]
-    channels += [] if quick else [(128, 256, 256, 16)]
+    size, image, wide = (6, 8, 4) if quick else (8, 32, 64)
+    channels = [(2, 3, 3, 1)] if quick else [(8, 16, 16, 1), (32, 64, 64, 1), (64, 128, 128, 8)]
+    channels += [] if quick else [(128, 256, 256, 32)]
     pruned = [(4, 8, 8)] if quick else [(64, 128, 128), (128, 256, 256)]
     return [
         Case("conv1.relu1, entries", functools.partial(_vgg_entries, image, 3, wide), 5.0),
