@@ -31,17 +31,15 @@ class Entries:
     its program, millions of indices take seconds to compile.
 
     Attributes:
-      place: (nnz / run,), where in the weights, cut into runs, the entries are, run by run.
+      place: (nnz,), for each entry of the pattern its place in the ravelled weights.
       pattern: of the matrix; static.
       shape: of the weights of one map; static.
-      run: how many entries that follow each other are weights that follow each other; static.
       rows, cols: (nnz,), row and column of each entry; filled in where they are not given.
     """
 
     place: Array
     pattern: Pattern = dataclasses.field(metadata={"static": True})
     shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
-    run: int = dataclasses.field(default=1, metadata={"static": True})
     rows: Array = None  # type: ignore[assignment]
     cols: Array = None  # type: ignore[assignment]
 
@@ -63,9 +61,8 @@ class Entries:
                 f"weights: got shape {tuple(weights.shape)}; (..., "
                 f"{', '.join(map(str, self.shape))}) is wanted"
             )
-        runs = weights.reshape(*stack, math.prod(self.shape) // self.run, self.run)
-        data = pick(runs, self.place, axis=-2).reshape(*stack, self.pattern.nnz)
-        return Sparse(data, self.pattern, self.rows, self.cols)
+        flat = weights.reshape(*stack, math.prod(self.shape))
+        return Sparse(pick(flat, self.place), self.pattern, self.rows, self.cols)
 
 
 def entries_of(op: Operator, keep: np.ndarray | None = None) -> Entries:
@@ -113,17 +110,14 @@ def entries_of(op: Operator, keep: np.ndarray | None = None) -> Entries:
         raise ValueError(f"keep: got shape {np.shape(keep)}; that of the weights, {shape}")
     if isinstance(op, Dense):
         place = np.flatnonzero(np.ones(shape, bool) if keep is None else keep)
-        run = shape[1] if keep is None else 1
-        return _sorted_entries(*np.divmod(place, shape[1]), place, shape, shape, run)
+        return _sorted_entries(*np.divmod(place, shape[1]), place, shape, shape)
     geometry = (op.axes, shape, op.groups, op.transposed)
     return _all_of_convolution(*geometry) if keep is None else _of_convolution(*geometry, keep)
 
 
 @functools.lru_cache(maxsize=32)
 def _all_of_convolution(axes, shape, groups, transposed) -> Entries:
-    # Of an input channel at one position, all outputs of its group follow each other.
-    run = shape[-1] // groups if transposed else 1
-    return _of_convolution(axes, shape, groups, transposed, np.ones(shape, bool), run)
+    return _of_convolution(axes, shape, groups, transposed, np.ones(shape, bool))
 
 
 def _of_convolution(
@@ -132,7 +126,6 @@ def _of_convolution(
     groups: int,
     transposed: bool,
     keep: np.ndarray,
-    run: int = 1,
 ) -> Entries:
     positions, window = window_pattern(axes)
     per_group, outputs = shape[-2:]
@@ -149,12 +142,11 @@ def _of_convolution(
     sizes = (positions.shape[0] * inputs, positions.shape[1] * outputs)
     if not transposed:
         rows, cols, sizes = cols, rows, sizes[::-1]
-    return _sorted_entries(rows, cols, place[kept], sizes, shape, run)
+    return _sorted_entries(rows, cols, place[kept], sizes, shape)
 
 
-def _sorted_entries(rows, cols, place, sizes, shape, run) -> Entries:
+def _sorted_entries(rows, cols, place, sizes, shape) -> Entries:
     order = np.argsort(rows * sizes[1] + cols, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=sizes[0]))])
     pattern = Pattern(sizes, indptr, cols[order])
-    starts = on_device((place[order[::run]] // run).astype(np.int32))
-    return Entries(starts, pattern, tuple(shape), run)
+    return Entries(on_device(place[order].astype(np.int32)), pattern, tuple(shape))

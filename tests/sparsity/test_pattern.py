@@ -30,7 +30,7 @@ def test_against_scipy(shape):
 
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_expand(diagonal):
-    mask = random_mask(1, 3, 4)
+    mask = random_mask(1, 3, 4, density=0.7)
     pattern = Pattern.from_mask(mask)
     size = (2, 2) if diagonal else (2, 3)
     block = np.eye(2) if diagonal else np.ones(size)
