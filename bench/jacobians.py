@@ -271,7 +271,7 @@ def _draw(rows: dict[str, Any], path) -> None:
     axes.set_xticks(range(len(rows)), [f"{n}\n{r['sparsity']:.5f} zeros" for n, r in rows.items()])
     axes.set_ylabel("seconds for the whole transposed Jacobian")
     axes.set_title("Making transposed Jacobians; column methods extrapolated from a sample")
-    axes.legend(fontsize=8, ncols=2)
+    figure.legend(fontsize=8, ncols=3, loc="outside lower center")
     figures.save(figure, path)
 
 
