@@ -32,12 +32,11 @@ from parscan_bp.operators import (
     compose,
     compose_cost,
     compose_shape,
-    entries_of,
     to_structure,
 )
 from parscan_bp.operators.conversions import channel_diagonal
 from parscan_bp.pruning import magnitude_masks
-from parscan_bp.sparsity import multiply, plan_blocks, plan_product
+from parscan_bp.sparsity import Pattern, multiply, plan_blocks, plan_product
 
 PLANNED, STATIC, DROPPED, CUSPARSE = "planned", "scipy", "scipy, zeros dropped", "cuSPARSE"
 PRUNED = 0.97
@@ -166,8 +165,9 @@ def _pruned(size: int, channels: tuple[int, int, int], key: jax.Array) -> tuple[
     factors = []
     for pair, own in convs:
         conv = _convolution(size, pair, own)
-        mask = magnitude_masks(conv.kernel, PRUNED)
-        factors.append(entries_of(conv, mask).sparse(conv.kernel))
+        kept = magnitude_masks(conv.kernel, PRUNED)
+        mask = Pattern.from_mask(kept.reshape(-1, kept.shape[-1]))
+        factors.append(to_structure(dataclasses.replace(conv, mask=mask), Sparse))
     return tuple(factors)
 
 

@@ -15,7 +15,6 @@ from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
-from parscan_bp.operators.entries import Entries, entries_of
 from parscan_bp.operators.factored import Factored
 from parscan_bp.operators.identity import Identity
 from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
@@ -39,7 +38,6 @@ __all__ = [
     "Cost",
     "Dense",
     "Diagonal",
-    "Entries",
     "Factored",
     "Identity",
     "LowRankUpdate",
@@ -57,7 +55,6 @@ __all__ = [
     "compose_cost",
     "compose_shape",
     "concatenate",
-    "entries_of",
     "identity_like",
     "join",
     "power",
