@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import functools
 import importlib.util
+import json
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -70,9 +71,13 @@ def main(argv: Sequence[str]) -> None:
     run = record.environment(argv)
     cases = _cases(options.quick)
     chosen = [case for case in cases if not options.cases or case.name in options.cases]
+    path = record.result_path(options)
+    # Some cases measured again take their places among the others of the file.
+    old = json.loads(path.read_text()) if options.cases and path.exists() else None
     rows = {case.name: _measure(case, options) for case in tqdm(chosen, desc="cases")}
+    rows = {**(old["cases"] if old else {}), **rows}
     result = {
-        "runs": [{**run, "load_end": record.load_average()}],
+        "runs": [*(old["runs"] if old else []), {**run, "load_end": record.load_average()}],
         "settings": {
             "note": "where rows is above 1, scipy multiplies every rows-th row of the first "
             "factor, and its seconds are multiplied by that",
@@ -80,8 +85,8 @@ def main(argv: Sequence[str]) -> None:
         },
         "cases": rows,
     }
-    record.write(record.result_path(options), result)
-    _draw(rows, record.result_path(options, ".png"))
+    record.write(path, result)
+    _draw(rows, path.with_suffix(".png"))
     print(_text(result))
 
 
@@ -89,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     shared = record.output_options("spgemm")
     parser = argparse.ArgumentParser("python -m bench spgemm", parents=[shared])
     names = [case.name for case in _cases(False)]
-    parser.add_argument("--cases", nargs="+", choices=names, help="all of them if not given")
+    parser.add_argument(
+        "--cases", nargs="+", choices=names, help="these again, others as in the file"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--budget", type=float, default=15.0, help="seconds for each case")
     parser.add_argument("--seed", type=int, default=0)

@@ -74,6 +74,14 @@ def test_planned_products_are_scipys(tmp_path, capsys):
     assert "cuSPARSE: skipped: cupy is not installed" in capsys.readouterr().out
 
 
+def test_cases_measured_again_join_those_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(spgemm, "_cases", lambda quick, all=spgemm._cases: all(True))
+    relu, pool, *_ = (case.name for case in spgemm._cases(True))
+    assert list(_run("spgemm", tmp_path, "--cases", relu)["cases"]) == [relu]
+    both = _run("spgemm", tmp_path, "--cases", pool)
+    assert list(both["cases"]) == [relu, pool] and len(both["runs"]) == 2
+
+
 def test_every_planned_product_equals_scipys_entry_by_entry():
     for case in spgemm._cases(True):
         factors = case.make(jax.random.key(1))
