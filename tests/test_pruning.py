@@ -4,6 +4,7 @@ import dataclasses
 
 import hypothesis.strategies as st
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -84,10 +85,12 @@ def test_which_leaves_are_pruned_is_the_callers_choice():
 
 def test_a_pruned_net_has_pruned_jacobians_of_a_static_pattern():
     layers = (Conv(4, (3, 3)), ReLU(), Flatten(), Linear(5))
-    params = init(layers, jax.random.key(0), (4, 4, 2))
+    params = init(layers, jax.random.key(0), (4, 4, 2), jnp.float32)
     masks = magnitude_masks(params, 0.9)
     pruned = apply_masks(params, masks)
-    xs = activations(layers, pruned, jax.random.normal(jax.random.key(1), (1, 4, 4, 2)))
+    xs = activations(
+        layers, pruned, jax.random.normal(jax.random.key(1), (1, 4, 4, 2), jnp.float32)
+    )
     operators = adjoint_operators(layers, pruned, xs)
     conv, kernel = masks[0]["kernel"], pruned[3]["kernel"]
     pattern = Pattern.from_mask(conv.reshape(-1, conv.shape[-1]))
