@@ -1,0 +1,141 @@
+"""Who is timed: every contender gives its programs as lanes, or an error that says why not."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+import parscan_bp
+from bench import candidates, programs, timing
+from bench.gpu import floor, grid
+from bench.rnn_training import Trainer
+from parscan_bp import kernels
+from parscan_bp.operators import Factored
+
+STEP, SOLVE = "step", "solve"
+PLAIN, PALLAS, FUSED, KERNELS = "lax.scan", "pallas", "fused", "kernels"
+TREES = ("associative", "chunked", "blelloch")
+PURE = ("sweep", *TREES)
+
+# How XLA multiplies float32 here: no side may round its products to TF32.
+PRECISION = "highest"
+
+_PASSES = (timing.FORWARD, timing.VALUE_AND_GRAD)
+# A step of a pure-JAX solver is its value_and_grad and the same Adam: not worth its compilation.
+SCANS: dict[str, tuple[Callable[[int], candidates.Scan], tuple[str, ...]]] = {
+    PLAIN: (candidates.baseline, (*_PASSES, STEP)),
+    PALLAS: (
+        lambda unroll: functools.partial(
+            parscan_bp.scan, solver=parscan_bp.Pallas(), unroll=unroll
+        ),
+        (*_PASSES, STEP),
+    ),
+    FUSED: (
+        lambda unroll: functools.partial(
+            parscan_bp.scan, solver=parscan_bp.Pallas(), forward="fused", unroll=unroll
+        ),
+        (*_PASSES, STEP),
+    ),
+    **{name: (functools.partial(candidates.candidate, name), _PASSES) for name in PURE},
+}
+
+
+class Lane(Protocol):
+    """A program with its arguments, ready to run."""
+
+    def __call__(self) -> Any:
+        """Runs it once; of value_and_grad, returns what `jax.value_and_grad` would."""
+
+    def seconds(self, repeats: int) -> float:
+        """Seconds per call of the device."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What is known about it besides its time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A lane of JAX."""
+
+    program: programs.Program
+
+    def __call__(self) -> Any:
+        return self.program.call()
+
+    def seconds(self, repeats: int) -> float:
+        return timing.queued(self.program.call, repeats)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self.program, name) for name in ("temp_bytes", "peak_bytes")}
+
+
+Builders = Mapping[str, Callable[[], Lane]]
+
+
+def of_scan(name: str, work: grid.Workload, unroll: int) -> Builders:
+    """The builders of a contender that is a scan, by program."""
+    make, wanted = SCANS[name]
+    return {
+        program: functools.partial(scan_lane, program, work, make, unroll) for program in wanted
+    }
+
+
+def scan_lane(
+    program: str, work: grid.Workload, make: Callable[[int], candidates.Scan], unroll: int
+) -> Compiled:
+    """One program of a scan, compiled.
+
+    Raises:
+        Exception: whatever the scan or the compiler refuses with.
+    """
+    with jax.default_matmul_precision(PRECISION):
+        if program == STEP:
+            trainer = Trainer(work.training_loss(make(unroll)), grid.LEARNING_RATE)
+            state = trainer.start(work.params)
+            return Compiled(programs.build(trainer.step, state, work.batch))
+        function = programs.derivatives(work.loss(make(unroll)))[program]
+        return Compiled(programs.build(function, work.point, None, work.batch.labels))
+
+
+def system_of(shape: grid.Shape) -> floor.System:
+    """What the kernels solve: W diag(d_t) of the RNN as such, the GRU's Jacobians as matrices."""
+    return floor.System(shape.length, shape.batch, shape.hidden, shape.cell == grid.RNN)
+
+
+def radices_of(shape: grid.Shape) -> list[int]:
+    """The chunks that `Pallas()` chooses."""
+    return kernels.radices_of(shape.length, shape.batch, shape.hidden)
+
+
+def kernel_lane(shape: grid.Shape, work: grid.Workload) -> Compiled:
+    """The kernels alone, on the system of this point: the part that the floor bounds.
+
+    Raises:
+        Exception: whatever the kernels or the compiler refuse with.
+    """
+    reason = kernels.missing()
+    if reason is not None:
+        raise NotImplementedError(reason)
+    operator = _operator(work)
+    sizes = (shape.length, shape.batch, shape.hidden)
+    cotangents = jax.random.normal(jax.random.key(1), sizes, jnp.float32)
+    start = jnp.zeros_like(cotangents[0])
+    how = {"radices": radices_of(shape), "reverse": True}
+    if system_of(shape).weighted:
+        run = functools.partial(kernels.weighted_scan, **how)
+        gates = operator.gates[..., 0, 0, :]
+        return Compiled(programs.build(run, operator.weight, gates, cotangents, start))
+    run = functools.partial(kernels.dense_scan, **how)
+    return Compiled(programs.build(run, operator.as_dense(), cotangents, start))
+
+
+def _operator(work: grid.Workload) -> Factored:
+    """The transposed Jacobians along the trajectory of the workload."""
+    params, bits = work.params["cell"], work.batch.bits
+    first = work.cell.initial_carry((bits.shape[1],), work.params["head"].shape[0], bits.dtype)
+    _, hs = jax.lax.scan(functools.partial(work.cell, params), first, bits)
+    before = jnp.concatenate([first[None], hs[:-1]])
+    return work.cell.jacobian(params, before, bits, hs)
