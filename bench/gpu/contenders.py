@@ -16,29 +16,33 @@ from parscan_bp import kernels
 from parscan_bp.operators import Factored
 
 STEP, SOLVE = "step", "solve"
-PLAIN, PALLAS, FUSED, KERNELS = "lax.scan", "pallas", "fused", "kernels"
+PLAIN, PALLAS, KERNELS = "lax.scan", "pallas", "kernels"
+# A fused forward pass, and backward the parallel kernels or the fused sequential one.
+FUSED, SEQUENTIAL = "fused", "fused_sequential"
 TREES = ("associative", "chunked", "blelloch")
 PURE = ("sweep", *TREES)
 
 # How XLA multiplies float32 here: no side may round its products to TF32.
 PRECISION = "highest"
 
+# What stands in a compiled program for a Pallas kernel of Mosaic GPU.
+_KERNEL_CALL = 'custom_call_target="mosaic_gpu'
+
 _PASSES = (timing.FORWARD, timing.VALUE_AND_GRAD)
-# A step of a pure-JAX solver is its value_and_grad and the same Adam: not worth its compilation.
+_ALL = (*_PASSES, STEP)
+
+
+def _ours(**options: Any) -> Callable[[int], candidates.Scan]:
+    return lambda unroll: functools.partial(parscan_bp.scan, unroll=unroll, **options)
+
+
+# How each is made from an unroll factor, and its programs. A step of a pure-JAX solver is its
+# value_and_grad and the same Adam: not worth its compilation.
 SCANS: dict[str, tuple[Callable[[int], candidates.Scan], tuple[str, ...]]] = {
-    PLAIN: (candidates.baseline, (*_PASSES, STEP)),
-    PALLAS: (
-        lambda unroll: functools.partial(
-            parscan_bp.scan, solver=parscan_bp.Pallas(), unroll=unroll
-        ),
-        (*_PASSES, STEP),
-    ),
-    FUSED: (
-        lambda unroll: functools.partial(
-            parscan_bp.scan, solver=parscan_bp.Pallas(), forward="fused", unroll=unroll
-        ),
-        (*_PASSES, STEP),
-    ),
+    PLAIN: (candidates.baseline, _ALL),
+    PALLAS: (_ours(solver=parscan_bp.Pallas()), _ALL),
+    FUSED: (_ours(solver=parscan_bp.Pallas(), forward="fused"), _ALL),
+    SEQUENTIAL: (_ours(forward="fused"), _ALL),
     **{name: (functools.partial(candidates.candidate, name), _PASSES) for name in PURE},
 }
 
@@ -69,7 +73,8 @@ class Compiled:
         return timing.queued(self.program.call, repeats)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self.program, name) for name in ("temp_bytes", "peak_bytes")}
+        sizes = {name: getattr(self.program, name) for name in ("temp_bytes", "peak_bytes")}
+        return {**sizes, "pallas_kernels": self.program.run.as_text().count(_KERNEL_CALL)}
 
 
 Builders = Mapping[str, Callable[[], Lane]]
@@ -101,7 +106,7 @@ def scan_lane(
 
 
 def system_of(shape: grid.Shape) -> floor.System:
-    """What the kernels solve: W diag(d_t) of the RNN as such, the GRU's Jacobians as matrices."""
+    """What `KERNELS` solves: W diag(d_t) of the RNN as such, the GRU's Jacobians as matrices."""
     return floor.System(shape.length, shape.batch, shape.hidden, shape.cell == grid.RNN)
 
 

@@ -23,6 +23,7 @@ _COLOURS = {
     "blelloch": "#66ccee",
     contenders.PALLAS: "#0077bb",
     contenders.FUSED: "#000000",
+    contenders.SEQUENTIAL: "#994455",
     contenders.KERNELS: "#0077bb",
 }
 _WITHIN = 2.5
@@ -98,7 +99,7 @@ def _median(point: Result, name: str, quantity: str) -> float | None:
 
 
 def _speedup(name: str, base: str, quantity: str) -> Callable[[Result], float | None]:
-    ratio = summary.Ratio(name, (base,), quantity)
+    ratio = summary.Ratio((name,), (base,), quantity)
 
     def at(point: Result) -> float | None:
         found = summary.compare(ratio, point)

@@ -11,6 +11,7 @@ from bench import __main__ as command
 from bench import candidates, figures, programs, timing
 from bench.gpu import contenders, cudnn, floor, grid, plots, point, report, summary
 
+OFF_CPU = ("pallas", "fused", "fused_sequential", "kernels", "cudnn", "cudnn_graph")
 SOLVE = "solve, kernels over floor"
 TINY = grid.Shape(grid.RNN, 1, 3, 2, 5)
 
@@ -30,18 +31,19 @@ def test_without_a_gpu_it_says_so_and_fails():
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
 def test_rehearsal_measures_reports_and_draws(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch", None)
-    names = ["lax.scan", "chunked", "pallas", "fused", "kernels", "cudnn", "cudnn_graph"]
+    names = ["lax.scan", "sweep", *OFF_CPU]
     result = _rehearse(tmp_path, "--contenders", *names)
     assert [summary.shape_of(p) for p in result["points"]] == list(grid.REHEARSAL)
     assert result["not_run"] == [] and "torch" in result["torch"]["absent"]
     for entry in result["points"]:
         sides = entry["contenders"]
         assert set(sides) == set(names)
-        plain, ours = sides["lax.scan"], sides["chunked"]
+        plain, ours = sides["lax.scan"], sides["sweep"]
         assert set(plain["times"]) == {"forward", "backward", "value_and_grad", "step"}
         assert set(ours["times"]) == {"forward", "backward", "value_and_grad"}
         assert ours["error"] <= entry["tolerance"]
-        for name in names[2:]:
+        assert {p["pallas_kernels"] for p in ours["programs"].values()} == {0}
+        for name in OFF_CPU:
             assert sides[name]["status"] == "refused" and not sides[name]["times"]
         assert all("Pallas" in r for r in sides["pallas"]["reasons"].values())
         assert set(sides["cudnn"]["reasons"]) == {"forward", "value_and_grad", "step"}
@@ -144,7 +146,7 @@ def test_summary_takes_extremes_and_means_over_points():
     )
     assert found["best"] == str(second) and found["met"] is True and found["missing"] == []
     assert [p["low"] for p in found["points"]] == pytest.approx([4, 121])
-    assert _ratio(entries, f"step, fused over cudnn, {grid.MAIN}")["met"] is None
+    assert _ratio(entries, f"step, best fused over cudnn, {grid.MAIN}")["met"] is None
 
 
 def test_summary_races_against_the_fastest_pure_solver():
@@ -157,7 +159,17 @@ def test_summary_races_against_the_fastest_pure_solver():
     assert _ratio(entries, "backward, pallas over best pure JAX")["minimum"] == 1.5
 
 
-def test_summary_does_not_claim_a_minimum_over_points_that_are_missing():
+def test_summary_takes_the_faster_of_the_fused():
+    sides = {
+        "fused": _times(step=2.0),
+        "fused_sequential": _times(step=1.0),
+        "cudnn": _times(step=3.0),
+    }
+    found = _ratio(summary.summary([_entry(grid.MAIN, **sides)], []), "step, best fused over cudnn")
+    assert found["minimum"] == 3.0 and found["met"] is True
+
+
+def test_summary_claims_nothing_that_a_missing_point_could_change():
     kernels = _entry(grid.MAIN, least=1.0, kernels=_times(solve=2.0))
     assert _ratio(summary.summary([kernels], []), SOLVE)["met"] is True
     left = summary.summary([kernels], [grid.FULL[1]])
@@ -165,6 +177,10 @@ def test_summary_does_not_claim_a_minimum_over_points_that_are_missing():
     assert _ratio(left, SOLVE)["missing"] == [str(grid.FULL[1])]
     slow = _entry(grid.MAIN, least=1.0, kernels=_times(solve=3.0))
     assert _ratio(summary.summary([slow], [grid.FULL[1]]), SOLVE)["met"] is False
+    times = {"pallas": _times(backward=1.0), "cudnn": _times(backward=2.0)}
+    for missing, met in (([], False), ([grid.FULL[1]], None)):
+        found = summary.summary([_entry(grid.MAIN, **times)], missing)
+        assert _ratio(found, "backward, pallas over cudnn")["met"] is met
 
 
 def test_a_backward_pass_lost_in_noise_has_no_ratio():
