@@ -19,8 +19,7 @@ STEP, SOLVE = "step", "solve"
 PLAIN, PALLAS, KERNELS = "lax.scan", "pallas", "kernels"
 # A fused forward pass, and backward the parallel kernels or the fused sequential one.
 FUSED, SEQUENTIAL = "fused", "fused_sequential"
-TREES = ("associative", "chunked", "blelloch")
-PURE = ("sweep", *TREES)
+PURE = ("sweep", "associative", "chunked", "blelloch")
 
 # How XLA multiplies float32 here: no side may round its products to TF32.
 PRECISION = "highest"

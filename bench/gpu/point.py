@@ -3,7 +3,7 @@
 import concurrent.futures
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,8 @@ import jax
 from bench import programs, record, timing
 from bench.gpu import contenders, cudnn, floor, grid
 
-NAMES = (cudnn.EAGER, cudnn.GRAPH, *contenders.SCANS, contenders.KERNELS)
+_TORCH = (cudnn.EAGER, cudnn.GRAPH)
+NAMES = (*_TORCH, *contenders.SCANS, contenders.KERNELS)
 MEASURED, REFUSED, WRONG = "measured", "refused", "wrong"
 
 _TORCH_PROGRAMS = (timing.FORWARD, timing.VALUE_AND_GRAD, contenders.STEP)
@@ -98,7 +99,7 @@ def measure(
         contenders.scan_lane, timing.VALUE_AND_GRAD, work, contenders.SCANS[contenders.PLAIN][0]
     )
     options = settings.unrolls if unroll is None else (unroll,)
-    lanes = dict(zip(options, _in_parallel([partial(plain, u) for u in options]), strict=True))
+    lanes = dict(zip(options, _in_parallel(plain, options), strict=True))
     if unroll is None:
         unroll = min(options, key=lambda u: timing.seconds_per_call(lanes[u], _sample))
     reference = lanes[unroll]
@@ -135,36 +136,32 @@ def _sides(
     shape: grid.Shape, work: grid.Workload, names: Sequence[str], unroll: int
 ) -> dict[str, Side]:
     """Builds everything: JAX in parallel, then PyTorch, whose graphs want a quiet device."""
-    builders: dict[str, contenders.Builders] = {}
-    for name in names:
-        if name in contenders.SCANS:
-            builders[name] = contenders.of_scan(name, work, unroll)
-        elif name == contenders.KERNELS:
-            build = partial(contenders.kernel_lane, shape, work)
-            builders[name] = {contenders.SOLVE: build}
-        else:
-            builders[name] = {
-                program: partial(cudnn.lane, program, shape, work, name == cudnn.GRAPH)
-                for program in _TORCH_PROGRAMS
-            }
-    torch_names = [name for name in names if name in (cudnn.EAGER, cudnn.GRAPH)]
-    tasks = [
-        (n, p, b) for n, own in builders.items() if n not in torch_names for p, b in own.items()
-    ]
-    made = _in_parallel([partial(_attempt, build) for _, _, build in tasks])
-    built = {(name, program): lane for (name, program, _), lane in zip(tasks, made, strict=True)}
-    for name in torch_names:
-        for program, build in builders[name].items():
-            built[name, program] = _attempt(build)
-    return {name: _side({p: built[name, p] for p in own}) for name, own in builders.items()}
+    builders = {name: _builders(name, shape, work, unroll) for name in names}
+    tasks = [(name, program) for name, own in builders.items() for program in own]
+
+    def attempt(task: tuple[str, str]) -> contenders.Lane | Exception:
+        name, program = task
+        try:
+            return builders[name][program]()
+        # A library may refuse with any error; it is recorded beside the point, never dropped.
+        except Exception as error:
+            return error
+
+    of_jax = [task for task in tasks if task[0] not in _TORCH]
+    made = dict(zip(of_jax, _in_parallel(attempt, of_jax), strict=True))
+    made |= {task: attempt(task) for task in tasks if task[0] in _TORCH}
+    return {name: _side({p: made[name, p] for p in own}) for name, own in builders.items()}
 
 
-def _attempt(build: Any) -> contenders.Lane | Exception:
-    try:
-        return build()
-    # A library may refuse with any error; it is recorded beside the point, never dropped.
-    except Exception as error:
-        return error
+def _builders(
+    name: str, shape: grid.Shape, work: grid.Workload, unroll: int
+) -> contenders.Builders:
+    if name in contenders.SCANS:
+        return contenders.of_scan(name, work, unroll)
+    if name == contenders.KERNELS:
+        return {contenders.SOLVE: partial(contenders.kernel_lane, shape, work)}
+    graph = name == cudnn.GRAPH
+    return {p: partial(cudnn.lane, p, shape, work, graph) for p in _TORCH_PROGRAMS}
 
 
 def _side(made: Mapping[str, contenders.Lane | Exception]) -> Side:
@@ -220,10 +217,10 @@ def _floor(shape: grid.Shape, peaks: floor.Peaks) -> dict[str, Any]:
     }
 
 
-def _in_parallel(calls: Sequence[Any]) -> list[Any]:
+def _in_parallel(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """Results in order; XLA compiles outside of Python's lock."""
     with concurrent.futures.ThreadPoolExecutor(record.core_count()) as pool:
-        return list(pool.map(lambda call: call(), calls))
+        return list(pool.map(function, items))
 
 
 def _sample(lane: contenders.Lane, repeats: int) -> float:
