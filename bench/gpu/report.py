@@ -29,7 +29,8 @@ def text(result: Result) -> str:
             [
                 *lines_of(result, REFUSED),
                 *lines_of(result, WRONG),
-                *(f"no time left: {name}" for name in result["not_run"]),
+                *failures(result),
+                *(f"no time left: {n}" for n in result["not_run"] if n not in result["failed"]),
             ]
         ),
     ]
@@ -48,8 +49,13 @@ def lines_of(result: Result, status: str) -> list[str]:
     return [f"{status} at {count} points: {line}" for line, count in counts.items()]
 
 
+def failures(result: Result) -> list[str]:
+    """The points that failed as a whole."""
+    return [f"failed at {name}: {reason}" for name, reason in result["failed"].items()]
+
+
 def _times(result: Result, quantity: str) -> str:
-    """Medians and interquartile ranges: a row for each point, a column for each contender."""
+    """Medians ± half the interquartile range: a row for each point, a column for each contender."""
     names = [
         name
         for name in result["settings"]["names"]

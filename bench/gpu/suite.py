@@ -21,7 +21,8 @@ def main(argv: Sequence[str]) -> None:
 
     Raises:
         SystemExit: there is no GPU.
-        RuntimeError: a contender has wrong gradients; everything else is measured first.
+        RuntimeError: a contender has wrong gradients, or a point failed as a whole; everything
+            else is measured first.
     """
     options = _parser().parse_args(argv)
     clock = timing.Stopwatch()
@@ -37,9 +38,9 @@ def main(argv: Sequence[str]) -> None:
     print(report.text(result))
     for drawn in plots.draw(result, path):
         print(f"drew {drawn.name}")
-    wrong = report.lines_of(result, point.WRONG)
-    if wrong:
-        raise RuntimeError("\n".join(["wrong gradients:", *wrong]))
+    bad = [*report.lines_of(result, point.WRONG), *report.failures(result)]
+    if bad:
+        raise RuntimeError("\n".join(["not all is right:", *bad]))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     size.add_argument("--quick", action="store_true", help="four points")
     size.add_argument("--rehearse", action="store_true", help="two tiny points, on any device")
     parser.add_argument(
-        "--minutes", type=float, default=8.0, help="no point starts that ends later"
+        "--minutes", type=float, default=8.0, help="for all; no point starts that would end later"
     )
     parser.add_argument("--contenders", nargs="+", choices=point.NAMES, default=point.NAMES)
     parser.add_argument("--seed", type=int, default=0)
@@ -88,6 +89,7 @@ def _start(argv: Sequence[str], options: argparse.Namespace) -> Result:
         },
         "peaks": vars(floor.measured_peaks(numbers, order)),
         "points": [],
+        "failed": {},
     }
 
 
@@ -104,13 +106,19 @@ def _measure(
     for shape in tqdm(_shapes(options), desc="points", unit="point"):
         if spent + _expected(shape, taken) > 60 * options.minutes:
             continue
-        # The fastest unroll factor is a matter of the cell: it is found once.
-        entry = point.measure(shape, settings, peaks, unrolls.get(shape.cell))
-        unrolls[shape.cell] = entry["unroll"]
-        taken[shape] = clock.lap()
-        spent += taken[shape]
-        not_run.remove(shape)
-        result["points"].append({**entry, "seconds": taken[shape]})
+        try:
+            # The fastest unroll factor is a matter of the cell: it is found once.
+            entry = point.measure(shape, settings, peaks, unrolls.get(shape.cell))
+        # One bad point must not end the run; `main` raises when all are done.
+        except Exception as error:
+            result["failed"][str(shape)] = point.reason_of(error)
+            spent += clock.lap()
+        else:
+            unrolls[shape.cell] = entry["unroll"]
+            taken[shape] = clock.lap()
+            spent += taken[shape]
+            not_run.remove(shape)
+            result["points"].append({**entry, "seconds": taken[shape]})
         _write(result, not_run, path)
 
 

@@ -69,13 +69,26 @@ def test_wrong_gradients_get_no_time_and_fail_the_run(tmp_path, monkeypatch, cap
     _, passes = contenders.SCANS["sweep"]
     monkeypatch.setitem(contenders.SCANS, "sweep", (wrong, passes))
     monkeypatch.setattr(grid, "REHEARSAL", (TINY,))
-    with pytest.raises(RuntimeError, match="wrong gradients"):
+    with pytest.raises(RuntimeError, match="wrong at 1 points: sweep, value_and_grad"):
         _rehearse(tmp_path, "--contenders", "sweep")
     (entry,) = json.loads((tmp_path / "gpu.json").read_text())["points"]
     side = entry["contenders"]["sweep"]
     assert side["status"] == "wrong" and side["times"] == {}
     assert "differs from jax.lax.scan" in side["reasons"]["value_and_grad"]
     assert "wrong at 1 points: sweep, value_and_grad" in capsys.readouterr().out
+
+
+def test_a_point_that_fails_does_not_end_the_run(tmp_path, monkeypatch):
+    def broken(shape, *_):
+        raise MemoryError(f"too much for {shape}")
+
+    monkeypatch.setattr(point, "measure", broken)
+    with pytest.raises(RuntimeError, match="failed at gru"):
+        _rehearse(tmp_path)
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    names = [str(shape) for shape in grid.REHEARSAL]
+    assert result["failed"] == {name: f"MemoryError: too much for {name}" for name in names}
+    assert result["not_run"] == names
 
 
 @pytest.mark.parametrize(
@@ -203,6 +216,7 @@ def test_the_whole_grid_is_drawn_and_tabulated(tmp_path):
         "peaks": {"bytes_per_second": 1.0, "flops_per_second": 1.0},
         "points": points,
         "not_run": [],
+        "failed": {},
         "summary": summary.summary(points, []),
     }
     drawn = plots.draw(result, tmp_path / "gpu.json")
