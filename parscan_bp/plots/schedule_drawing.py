@@ -68,12 +68,14 @@ def draw_schedule(
     path = schedule.critical_path()
     _edges(axes, schedule, places, path)
     _nodes(figure, axes, schedule, places)
-    axes.set(xlim=(-0.6, n + 0.6), ylim=(depth + 0.6, -0.6), ylabel="level")
+    axes.set(xlim=(-0.6, n + 0.6), ylim=(depth + 0.6, -0.9), ylabel="level")
     for level in range(1, depth + 1, 2):
         axes.axhspan(level - 0.5, level + 0.5, color="#f5f5f5", zorder=0)
     axes.set_yticks(range(depth + 1), ["inputs", *map(str, range(1, depth + 1))])
     axes.set_xticks(range(n + 1), [f"$\\lambda_{{{n - k}}}$" for k in range(n + 1)])
     axes.set_xlabel("from the loss (left) to the input of the chain")
+    for t in range(n):
+        axes.text(t + 0.5, -0.4, f"$A_{{{n - t}}}$", ha="center", va="bottom", size=8)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
