@@ -71,4 +71,5 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     )
     client.execute(env=dict(os.environ))
     for new, old in zip(_code(notebook), _code(stored), strict=True):
-        assert _kinds(new) == _kinds(old), new.source
+        # XLA complains on stderr of a compilation during which the machine was paused.
+        assert _kinds(new) - {"stderr"} == _kinds(old), new.source
