@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from bench import compile, jacobians, reuse, rnn, scaled, scan, spgemm
+from bench import compile, gpu, jacobians, reuse, rnn, scaled, scan, spgemm
 
 # A new measurement is one file with `main(argv)` and one row here; its docstring's first
 # line is what the list shows.
@@ -16,6 +16,7 @@ BENCHES: dict[str, ModuleType] = {
     "jacobians": jacobians,
     "spgemm": spgemm,
     "reuse": reuse,
+    "gpu": gpu,
 }
 
 
