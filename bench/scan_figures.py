@@ -33,7 +33,8 @@ def draw(result: Result, path: pathlib.Path) -> list[pathlib.Path]:
 
 def _speedups(comparisons: dict[Lane, Any], solver: str, path: pathlib.Path) -> pathlib.Path:
     def speedup(lane: Lane) -> float:
-        return comparisons[lane]["speedup"] if lane in comparisons else math.nan
+        told = lane in comparisons and scan_report.is_resolved(comparisons[lane])
+        return comparisons[lane]["speedup"] if told else math.nan
 
     def is_too_slow(lane: Lane) -> bool:
         return lane in comparisons and scan_report.is_too_slow(lane, comparisons[lane])
