@@ -12,7 +12,7 @@ import parscan_bp as pb
 from parscan_bp.autodiff import chain_rule
 from parscan_bp.layers import Conv, Dropout, Flatten, Function, Layer, Linear, MaxPool, init
 from parscan_bp.operators import Dense
-from parscan_bp.solvers import blelloch
+from parscan_bp.planner import FLOPS, schedule
 
 X64 = jnp.result_type(float) == jnp.float64
 # Relative to the largest entry of a leaf. In float32 sums of a few hundred products are made in
@@ -21,6 +21,7 @@ RTOL = 1e-10 if X64 else 2e-5
 SOLVERS = {
     "none": None,
     "sweep": pb.Sweep(),
+    "planned": pb.Planned(workers=4, machine=FLOPS),
     "blelloch": pb.Blelloch(),
     "blelloch-0": pb.Blelloch(up_levels=0),
     "blelloch-1": pb.Blelloch(up_levels=1),
@@ -151,8 +152,8 @@ def test_blelloch_makes_no_product_that_algorithm_1_overwrites(monkeypatch):
         made.append(product.shape)
         return product
 
-    compose = blelloch.compose
-    monkeypatch.setattr(blelloch, "compose", note)
+    compose = schedule.compose
+    monkeypatch.setattr(schedule, "compose", note)
     pb.layer_cotangents(layers, params, jnp.ones((1, 6)), jnp.ones((1, 2)), solver=pb.Blelloch())
     assert made == [(4, 2)]
     assert pb.Blelloch().complexity(4).matrix_products == 1
