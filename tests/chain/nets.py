@@ -21,6 +21,22 @@ from parscan_bp.layers import (
 )
 
 BATCH = 3
+
+
+def vgg11(width, classes):
+    """VGG-11 with ``width`` channels in its first convolution, 64 in the paper's."""
+    layers = []
+    for factor in (1, "M", 2, "M", 4, 4, "M", 8, 8, "M", 8, 8, "M"):
+        new = [MaxPool((2, 2))] if factor == "M" else [Conv(factor * width, (3, 3)), jax.nn.relu]
+        layers += new
+    return [*layers, Flatten(), Linear(classes)]
+
+
+def kept(shape, part, seed=0):
+    """A random mask of a kernel."""
+    return np.random.default_rng(seed).random(shape) < part
+
+
 # name: layers, shape of one input
 NETS = {
     "lenet5": (
@@ -48,6 +64,15 @@ NETS = {
             *(AveragePool((2, 2)), Flatten(), Linear(3)),
         ],
         (4, 4, 2),
+    ),
+    "pruned": (
+        [
+            Conv(4, (3, 3), mask=kept((3, 3, 2, 4), 0.4)),
+            jax.nn.relu,
+            Conv(6, (3, 3), 2, groups=2, mask=kept((3, 3, 2, 6), 0.3)),
+            *(Tanh(), Flatten(), Linear(4, mask=kept((54, 4), 0.2))),
+        ],
+        (6, 6, 2),
     ),
     "mlp": (
         [Linear(6), Tanh(), LayerNorm(), Linear(5), jax.nn.gelu, Linear(4), jax.nn.softmax],
