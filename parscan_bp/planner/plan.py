@@ -74,7 +74,7 @@ class Plan:
         )
         for name, one in {"planned": self.outlook, **self.baselines}.items():
             if one is None:
-                lines.append(f"{name:<14}   a product cannot be made, or is too large to be planned")
+                lines.append(f"{name:<14}   a product cannot be made or is too large")
                 continue
             lines.append(
                 f"{name:<14}{one.products:>9}{one.pushes:>8}{one.flops:>10.2e}{one.largest:>10.2e}"

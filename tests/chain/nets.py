@@ -1,5 +1,8 @@
 """Small networks of every kind that a chain is tested on."""
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,15 +84,25 @@ NETS = {
 }
 
 
+@functools.cache
 def draw(name):
     """Layers, parameters and a batch of inputs."""
     layers, features = NETS[name]
-    params = init(layers, jax.random.key(0), features)
+    params, x = draw_for(layers, (BATCH, *features))
+    return layers, params, x
+
+
+def draw_for(layers, shape):
+    """Parameters and inputs, by NumPy: nothing is compiled for them."""
     rng = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda a: a + 0.05 * jnp.asarray(rng.normal(size=a.shape), a.dtype), params
-    )
-    return layers, params, jnp.asarray(rng.normal(size=(BATCH, *features)), float)
+    shapes = jax.eval_shape(lambda key: init(layers, key, shape[1:], float), jax.random.key(0))
+
+    def numbers(a):
+        spread = (2 / math.prod(a.shape[:-1])) ** 0.5 if len(a.shape) > 1 else 0.1
+        middle = 0 if len(a.shape) > 1 else 0.5
+        return jnp.asarray(middle + spread * rng.normal(size=a.shape), a.dtype)
+
+    return jax.tree.map(numbers, shapes), jnp.asarray(rng.normal(size=shape), float)
 
 
 def plain(layers, params, x):
