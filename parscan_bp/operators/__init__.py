@@ -15,6 +15,7 @@ from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
+from parscan_bp.operators.entries import Entries, entries_of
 from parscan_bp.operators.factored import Factored
 from parscan_bp.operators.identity import Identity
 from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
@@ -36,6 +37,7 @@ __all__ = [
     "Cost",
     "Dense",
     "Diagonal",
+    "Entries",
     "Factored",
     "Identity",
     "LowRankUpdate",
@@ -52,6 +54,7 @@ __all__ = [
     "compose_cost",
     "compose_shape",
     "concatenate",
+    "entries_of",
     "identity_like",
     "join",
     "stack",

@@ -11,12 +11,15 @@ from parscan_bp.operators.banded import Banded
 from parscan_bp.operators.base import Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.diagonal import Diagonal
+from parscan_bp.operators.entries import entries_of
 from parscan_bp.operators.selection import Selection
 from parscan_bp.operators.sparse import Sparse
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.pattern import on_device
 from parscan_bp.sparsity.plan import pick
+from parscan_bp.sparsity.windows import window_pattern
 from parscan_bp.types import Array
 
 
@@ -35,6 +38,8 @@ def convert(op: Operator, kind: type[Operator]) -> Operator | None:
         pattern, entries = channel_diagonal(op)
         eye = jnp.eye(op.channels, dtype=bool)
         return ChannelDense(jnp.where(eye, entries[..., None], 0), pattern)
+    if isinstance(op, Convolution) and kind is ChannelDense:
+        return _convolution_blocks(op)
     return None
 
 
@@ -58,6 +63,8 @@ def to_sparse(op: Operator) -> Sparse | None:
     if isinstance(op, Banded):
         pattern, order = _band(op.shape[0], op.lower, op.upper)
         return Sparse(pick(_ravel(op.bands, 2), order), pattern)
+    if isinstance(op, Convolution):
+        return entries_of(op).sparse(op.kernel)
     return None
 
 
@@ -68,6 +75,19 @@ def channel_diagonal(op: Selection) -> tuple[Pattern, Array]:
         return op.pattern, entries
     pattern, order = op.pattern.transposed
     return pattern, pick(entries, order, axis=-2)
+
+
+def _convolution_blocks(op: Convolution) -> ChannelDense:
+    """The kernel's blocks where a window connects two positions; other groups are zeros."""
+    pattern, window = window_pattern(op.axes)
+    lead = op.kernel.ndim - len(op.window)
+    kernel = op.kernel.reshape(*op.kernel.shape[: lead - 2], -1, *op.kernel.shape[-2:])
+    if op.groups > 1:
+        group = lambda channels: np.arange(channels) // (channels // op.groups)  # noqa: E731
+        own = group(op.in_shape[-1])[:, None] == group(op.out_shape[-1])
+        kernel = jnp.where(own, jnp.concatenate([kernel] * op.groups, axis=-2), 0)
+    blocks = ChannelDense(pick(kernel, window, axis=-3), pattern)
+    return blocks if op.transposed else blocks.transpose()
 
 
 @functools.lru_cache(maxsize=32)

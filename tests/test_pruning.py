@@ -1,0 +1,119 @@
+"""Magnitude pruning: exact counts, the least magnitudes, masks kept through retraining."""
+
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+
+from parscan_bp.layers import Conv, Flatten, Linear, ReLU, activations, adjoint_operators, init
+from parscan_bp.operators import entries_of
+from parscan_bp.pruning import apply_masks, keep_masks, magnitude_masks
+
+sparsities = st.floats(0, 1)
+# Few different magnitudes: many ties.
+weights = st.lists(st.integers(-3, 3), min_size=4, max_size=40)
+
+
+def tree(numbers):
+    """A pytree of two kernels and a bias."""
+    numbers = np.asarray(numbers, np.float32)
+    half = len(numbers) // 2
+    return {"a": {"kernel": numbers[:half, None], "bias": numbers[:2]}, "b": [numbers[half:, None]]}
+
+
+@settings(deadline=None, max_examples=100)
+@given(weights, sparsities)
+def test_all_leaves_together_lose_exactly_that_many(numbers, sparsity):
+    params = tree(numbers)
+    masks = magnitude_masks(params, sparsity)
+    assert jax.tree.structure(masks) == jax.tree.structure(params)
+    kernels = [(params["a"]["kernel"], masks["a"]["kernel"]), (params["b"][0], masks["b"][0])]
+    dropped = np.concatenate([np.abs(p[~m]) for p, m in kernels])
+    kept = np.concatenate([np.abs(p[m]) for p, m in kernels])
+    assert dropped.size == round(sparsity * len(numbers))
+    assert dropped.max(initial=0) <= kept.min(initial=np.inf)
+    assert masks["a"]["bias"].all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(weights, sparsities)
+def test_every_leaf_loses_exactly_that_many(numbers, sparsity):
+    params = tree(numbers)
+    masks = magnitude_masks(params, sparsity, scope="leaf")
+    for p, m in ((params["a"]["kernel"], masks["a"]["kernel"]), (params["b"][0], masks["b"][0])):
+        assert m.shape == p.shape and (~m).sum() == round(sparsity * p.size)
+        assert np.abs(p[~m]).max(initial=0) <= np.abs(p[m]).min(initial=np.inf)
+
+
+@settings(deadline=None, max_examples=15)
+@given(weights, sparsities, st.integers(0, 2**31 - 1))
+def test_adam_with_weight_decay_keeps_the_masks(numbers, sparsity, seed):
+    # The weights are not pruned first: the first step does it.
+    params = tree(numbers)
+    masks = magnitude_masks(params, sparsity)
+    rng = np.random.default_rng(seed)
+    plain = optax.adamw(0.1, weight_decay=0.2)
+    masked = optax.chain(plain, keep_masks(masks))
+    ours, theirs = (params, masked.init(params)), (apply_masks(params, masks), plain.init(params))
+    for _ in range(3):
+        grads = jax.tree.map(lambda p: rng.standard_normal(p.shape).astype(p.dtype), params)
+        ours, theirs = (
+            _step(optimiser, grads, *pair) for optimiser, pair in ((masked, ours), (plain, theirs))
+        )
+        for p, m, free in zip(*map(jax.tree.leaves, (ours[0], masks, theirs[0])), strict=True):
+            assert (np.asarray(p)[~m] == 0).all()
+            np.testing.assert_array_equal(np.asarray(p)[m], np.asarray(free)[m])
+
+
+def _step(optimiser, grads, params, state):
+    updates, state = optimiser.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
+
+
+def test_which_leaves_are_pruned_is_the_callers_choice():
+    params = tree(range(1, 9))
+    only_b = lambda path, leaf: path[0].key == "b"  # noqa: E731
+    masks = magnitude_masks(params, 0.5, prunable=only_b)
+    assert masks["a"]["kernel"].all() and masks["b"][0].ravel().tolist() == [False] * 2 + [True] * 2
+
+
+def test_a_pruned_net_has_pruned_jacobians_of_a_static_pattern():
+    layers = (Conv(4, (3, 3)), ReLU(), Flatten(), Linear(5))
+    params = init(layers, jax.random.key(0), (4, 4, 2))
+    masks = magnitude_masks(params, 0.9)
+    pruned = apply_masks(params, masks)
+    xs = activations(layers, pruned, jax.random.normal(jax.random.key(1), (1, 4, 4, 2)))
+    operators = adjoint_operators(layers, pruned, xs)
+    for k in (0, 3):
+        entries = entries_of(operators[k], masks[k]["kernel"])
+        got = entries.sparse(pruned[k]["kernel"])
+        np.testing.assert_array_equal(got.as_dense(), operators[k].as_dense())
+        assert got.pattern.nnz == np.count_nonzero(operators[k].as_dense())
+        assert got.pattern.nnz < 0.4 * entries_of(operators[k]).pattern.nnz
+
+
+@pytest.mark.parametrize("sparsity", [-0.01, 1.01, float("nan")])
+def test_a_sparsity_outside_of_0_to_1_is_refused(sparsity):
+    with pytest.raises(ValueError, match="sparsity: got"):
+        magnitude_masks(tree(range(4)), sparsity)
+
+
+def test_mistakes():
+    params = tree(range(4))
+    with pytest.raises(ValueError, match="scope: got 'layer'; one of global, leaf"):
+        magnitude_masks(params, 0.5, scope="layer")
+    with pytest.raises(ValueError, match="params: no leaf is prunable"):
+        magnitude_masks(params, 0.5, prunable=lambda path, leaf: False)
+    with pytest.raises(ValueError, match=r"params\['a'\]\['kernel'\]: has a NaN"):
+        magnitude_masks(tree([float("nan"), 1, 2, 3]), 0.5)
+    with pytest.raises(TypeError, match="got a traced array"):
+        jax.jit(lambda p: magnitude_masks(p, 0.5))(params)
+    masks = magnitude_masks(params, 0.5)
+    with pytest.raises(ValueError, match="params: got a pytree"):
+        apply_masks(params["a"], masks)
+    with pytest.raises(ValueError, match=r"params: got a leaf of shape \(3, 1\)"):
+        keep_masks(masks).init(tree(range(6)))
+    with pytest.raises(ValueError, match="params: got None"):
+        keep_masks(masks).update(params, optax.EmptyState())
