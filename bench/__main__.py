@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from bench import compile, lenet, rnn, scaled, scan
+from bench import compile, lenet, rnn, scaled, scan, vgg11
 
 # A new measurement is one file with `main(argv)` and one row here; its docstring's first
 # line is what the list shows.
@@ -14,6 +14,7 @@ BENCHES: dict[str, ModuleType] = {
     "compile": compile,
     "scaled": scaled,
     "lenet": lenet,
+    "vgg11": vgg11,
 }
 
 

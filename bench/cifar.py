@@ -69,7 +69,9 @@ def load(
     """
     if folder is None:
         images = generated(rng, train + test)
-        return Images(*(part[:train] for part in images)), Images(*(part[train:] for part in images))
+        return Images(*(part[:train] for part in images)), Images(
+            *(part[train:] for part in images)
+        )
     return read(folder, TRAIN_FILES, train), read(folder, TEST_FILES, test)
 
 

@@ -2,7 +2,7 @@
 
 A product takes two flops for each pair of numbers that meet, a matrix-vector product two for each
 number. Patterns are followed exactly: between positions where blocks of channels are full (dense
-weights), entry by entry elsewhere. Only a product with more pairs than a limit is not followed:
+weights), entry by entry elsewhere. Only a product with more pairs of positions than a limit is not followed:
 from there on it counts as full on its rows and columns that are not empty.
 """
 
@@ -20,7 +20,7 @@ from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.windows import window_pattern
 
 LARGEST = 3e8
-"""Pairs of numbers above which the pattern of a product is not followed."""
+"""Pairs of positions above which the pattern of a product is not followed."""
 
 FULL_WEIGHTS, STATIC, SELECTED, DYNAMIC = "full weights", "static", "selection", "dynamic"
 ZEROS = {
@@ -74,7 +74,11 @@ def blocks(positions: sp.csr_array, block: tuple[int, int], diagonal: bool = Fal
 
 def product(left: Factor, right: Factor) -> Factor:
     """The pattern of ``left @ right``."""
-    if left.positions is None or right.positions is None or left.pairs(right) > LARGEST:
+    if left.positions is None or right.positions is None:
+        return _full(left, right)
+    # Blocks may be large: what is listed are the pairs of positions.
+    met = np.bincount(left.positions.indices, minlength=left.positions.shape[1])
+    if met @ np.diff(right.positions.indptr) > LARGEST:
         return _full(left, right)
     positions = sp.csr_array(left.positions @ right.positions)
     block = (left.block[0], right.block[1])
@@ -150,7 +154,9 @@ def entries(whole: Factor) -> Factor:
     """The same pattern entry by entry."""
     if whole.block == (1, 1) or whole.positions is None:
         return whole
-    part = sp.eye_array(whole.block[0], dtype=bool) if whole.diagonal else np.ones(whole.block, bool)
+    part = (
+        sp.eye_array(whole.block[0], dtype=bool) if whole.diagonal else np.ones(whole.block, bool)
+    )
     return blocks(sp.csr_array(sp.kron(whole.positions, part, format="csr")), (1, 1))
 
 
@@ -193,7 +199,8 @@ class Products:
 
         Returns:
             For each step its ``flops``; ``dense``, the multiplications if no number were zero;
-            ``nnz`` of the operands, left before right; ``sparsity`` of a product;
+            ``nnz`` of the operands, left before right; ``product_nnz`` and ``sparsity`` of a
+            product;
             ``exact``, whether all patterns were followed; ``critical``.
         """
         costs: dict[Step, float] = {}
@@ -216,6 +223,7 @@ class Products:
                     "dense": float(dense),
                     "nnz": [part.nnz for part in parts],
                     "product_nnz": None if made is None else made.nnz,
+                    "sparsity": None if made is None else 1 - made.nnz / math.prod(made.shape),
                     "exact": all(part.positions is not None for part in parts),
                 }
             )
