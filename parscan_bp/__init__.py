@@ -7,10 +7,12 @@ from parscan_bp.autodiff import chain as chain
 from parscan_bp.autodiff import layer_cotangents as layer_cotangents
 from parscan_bp.autodiff import scan as scan
 from parscan_bp.explain import explain as explain
+from parscan_bp.explain import explain_chain as explain_chain
 from parscan_bp.solvers import Associative as Associative
 from parscan_bp.solvers import Blelloch as Blelloch
 from parscan_bp.solvers import Chunked as Chunked
 from parscan_bp.solvers import Pallas as Pallas
+from parscan_bp.solvers import Planned as Planned
 from parscan_bp.solvers import Sweep as Sweep
 from parscan_bp.solvers import solve as solve
 from parscan_bp.system import Ragged as Ragged
@@ -21,12 +23,14 @@ __all__ = [
     "Blelloch",
     "Chunked",
     "Pallas",
+    "Planned",
     "Ragged",
     "Sweep",
     "Uniform",
     "cells",
     "chain",
     "explain",
+    "explain_chain",
     "layer_cotangents",
     "layers",
     "operators",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from parscan_bp.autodiff.chain import plan_chain
 from parscan_bp.autodiff.plan import Plan
 from parscan_bp.autodiff.scan import checked_solver, plan_of
-from parscan_bp.solvers import Associative, Blelloch, Chunked, Facts, Solver, Sweep
-from parscan_bp.types import PyTree
+from parscan_bp.planner import Plan as ChainPlan
+from parscan_bp.solvers import Associative, Blelloch, Chunked, Facts, Planned, Solver, Sweep
+from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +108,41 @@ def explain(
     if plan is None:
         return Explanation("lax.scan", "no loop is left to trace", None, (), 0, (), "nothing", ())
     return _explanation(plan)
+
+
+def explain_chain(
+    layers: Sequence[Any],
+    params: Sequence[PyTree],
+    x: Array,
+    *,
+    solver: Planned | None = None,
+) -> ChainPlan:
+    """What `chain` does for the gradient of the parameters, and what else it might do.
+
+    Args:
+      layers, params, x: as in `chain`. Arrays may be `jax.ShapeDtypeStruct`.
+      solver: whose plan; ``None`` is ``Planned()``.
+
+    Returns:
+      The plan: ``str()`` is a table of its products with their structures, non-zero numbers,
+      flops, bytes and predicted cost, and of the same for back-propagation by VJPs, the linear
+      scan, and Algorithm 1 of BPPSA whole and truncated. ``.steps``, ``.outlook`` and
+      ``.baselines`` hold the numbers.
+
+    Raises:
+      TypeError: if ``solver`` is another solver.
+      As `chain`, and as `Planned`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> from parscan_bp.layers import Linear, init
+      >>> layers = [Linear(8), jax.nn.relu, Linear(1)]
+      >>> params = init(layers, jax.random.key(0), (3,))
+      >>> plan = pb.explain_chain(layers, params, jnp.ones((4, 3)))
+      >>> plan.outlook.flops, plan.baselines["BP"].flops
+      (96, 96)
+    """
+    return plan_chain(layers, params, x, solver)
 
 
 def _explanation(plan: Plan) -> Explanation:

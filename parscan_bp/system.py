@@ -162,6 +162,8 @@ class Ragged:
       operators: n operators without scanned axis; batch axes may lead.
       g: n + 1 cotangents, ``g[t]`` of shape ``(*batch, size of x_t)``; ``None`` means zero, as
         where the loss sees x_n alone.
+      wanted: positions t of the lambda_t that somebody reads; a solver may return ``None`` for the
+        others. ``None`` is all.
 
     Raises:
       ValueError: naming the first place where the sizes do not fit; if ``g[n]`` is ``None``.
@@ -169,6 +171,7 @@ class Ragged:
 
     operators: Sequence[Operator]
     g: Sequence[Array | None]
+    wanted: Sequence[int] | None = None
 
     def __post_init__(self):
         if len(self.g) != len(self.operators) + 1:

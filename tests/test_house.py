@@ -13,7 +13,7 @@ LAYERS = [
     {"trees", "masking", "kernels"},
     {"sparsity"},
     {"operators", "structure"},
-    {"system"},
+    {"system", "planner"},
     {"solvers", "cells", "layers"},
     {"autodiff"},
     {"explain"},

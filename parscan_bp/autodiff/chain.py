@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from parscan_bp.autodiff.chain_rule import ChainRule, solve_upper
 from parscan_bp.layers import Layer, activations, adjoint_operators, as_layer
 from parscan_bp.layers.base import flat
-from parscan_bp.solvers import Solver, Sweep
+from parscan_bp.planner import Plan
+from parscan_bp.solvers import Planned, Solver
+from parscan_bp.system import Ragged
 from parscan_bp.types import Array, PyTree
 
 
@@ -39,8 +41,8 @@ def chain(
       params: parameters of each layer; ``None`` for a layer without.
       x: input (batch, *features). The leading axis is the batch, whose entries are independent;
         channels come last.
-      solver: `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep; ``None`` is
-        `Sweep`.
+      solver: `Planned`, `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep;
+        ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest.
 
     Returns:
       x_n, (batch, *features).
@@ -104,6 +106,24 @@ def layer_cotangents(
     return [v.reshape(a.shape).astype(a.dtype) for v, a in zip(lambdas, xs, strict=True)]
 
 
+def plan_chain(
+    layers: Sequence[Any], params: Sequence[PyTree], x: Array, solver: Planned | None = None
+) -> Plan:
+    """The plan of the parameters' gradient, see `parscan_bp.explain_chain`."""
+    stack, params, x, solver = _checked(layers, params, x, solver)
+    if not isinstance(solver, Planned):
+        raise TypeError(f"solver: got {solver!r}; None or Planned() is wanted")
+    xs = jax.eval_shape(functools.partial(activations, stack), params, x)
+    ops = jax.eval_shape(functools.partial(adjoint_operators, stack), params, xs)
+    moving = [k for k, own in enumerate(params, start=1) if jax.tree.leaves(own)]
+    # The vectors of a stack without parameters are wanted at its input.
+    first = moving[0] if moving else 0
+    g = [None] * (len(stack) - first) + [jax.eval_shape(flat, xs[-1])]
+    plan = solver.plan(Ragged(ops[first:], g, [k - first for k in moving or [0]]))
+    names = [f"{k} {type(layer).__name__}" for k, layer in enumerate(stack)]
+    return plan.named(names[first:])
+
+
 @functools.lru_cache(maxsize=128)
 def _rule(layers: tuple[Layer, ...], solver: Solver) -> ChainRule:
     """One rule per stack, so that JAX compiles it once."""
@@ -118,17 +138,21 @@ def _checked(layers, params, x, solver):
             f"params: got {len(params)} entries for {len(stack)} layers; one for each is wanted, "
             "None for a layer without parameters"
         )
-    params, x = jax.tree.map(jnp.asarray, (params, x))
+    params, x = jax.tree.map(_as_array, (params, x))
     if not jnp.issubdtype(x.dtype, jnp.floating) or x.ndim < 2:
         raise TypeError(
             f"x: got {x.dtype}{list(x.shape)}; real floats (batch, *features) are wanted"
         )
-    solver = Sweep() if solver is None else solver
+    solver = Planned() if solver is None else solver
     if not isinstance(solver, Solver):
-        raise TypeError(f"solver: got {solver!r}; None, Sweep() or Blelloch() is wanted")
+        raise TypeError(f"solver: got {solver!r}; None, Planned(), Sweep() or Blelloch() is wanted")
     if not solver.ragged:
         raise NotImplementedError(
             f"solver: {type(solver).__name__} takes uniform systems only; layers of different "
-            "sizes want Sweep() or Blelloch()"
+            "sizes want Planned(), Sweep() or Blelloch()"
         )
     return stack, params, x, solver
+
+
+def _as_array(leaf):
+    return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jnp.asarray(leaf)

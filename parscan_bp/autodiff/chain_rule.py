@@ -19,7 +19,6 @@ import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
@@ -29,6 +28,7 @@ from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
 from parscan_bp.solvers import Solver
 from parscan_bp.system import Ragged
+from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
 
 
@@ -168,12 +168,13 @@ class ChainRule:
             given = dict(zip(active.unknown, d, strict=True))
             g = [flat(dx[0])] if dx else []
             for k in range(active.first, len(self.layers)):
-                own = given.get(k + 1, jnp.zeros_like(xs[k + 1]))
+                own = given.get(k + 1)
                 if active.leaves[k]:
-                    own = own + self._push(active, k, params, xs[k], dp[k], None)
-                g.append(flat(own))
+                    own = add(own, self._push(active, k, params, xs[k], dp[k], None))
+                g.append(None if own is None else flat(own))
             jacobians = [a.transpose() for a in self._operators(active, params, xs)]
-            solved = solve_lower(self.solver, jacobians, g)
+            read = [active.solved.index(k) for k in active.unknown]
+            solved = solve_lower(self.solver, jacobians, g, read)
             t = dict(zip(active.solved, solved, strict=True))
             return dp, dx, [_shaped(t[k], xs[k]) for k in active.unknown]
 
@@ -184,9 +185,18 @@ class ChainRule:
             given = dict(zip(active.unknown, ct_d, strict=True))
             if active.x:
                 given[0] = ct_x[0]
-            g = [flat(given.get(k, jnp.zeros_like(xs[k]))) for k in active.solved]
-            solved = solve_upper(self.solver, self._operators(active, params, xs), g)
-            lambdas = {k: _shaped(v, xs[k]) for k, v in zip(active.solved, solved, strict=True)}
+            g = [flat(given[k]) if k in given else None for k in active.solved]
+            read = [
+                t
+                for t, k in enumerate(active.solved)
+                if k in given or (k > 0 and active.leaves[k - 1])
+            ]
+            solved = solve_upper(self.solver, self._operators(active, params, xs), g, read)
+            lambdas = {
+                k: _shaped(v, xs[k])
+                for k, v in zip(active.solved, solved, strict=True)
+                if v is not None
+            }
             for_params = []
             for k, (layer, own) in enumerate(zip(self.layers, ct_p, strict=True)):
                 if own:
@@ -236,14 +246,26 @@ class ChainRule:
         return jax.jvp(apply, (at, x), (dp, dx))[1]
 
 
-def solve_upper(solver: Solver, operators: Sequence[Operator], g: Sequence[Array]) -> list[Array]:
+def solve_upper(
+    solver: Solver,
+    operators: Sequence[Operator],
+    g: Sequence[Array | None],
+    wanted: Sequence[int] | None = None,
+) -> list[Array | None]:
     """lambda_k = g_k + A_{k+1} lambda_{k+1}: reverse-mode."""
-    return solver.run_ragged(Ragged(operators, g))
+    return solver.run_ragged(Ragged(operators, g, wanted))
 
 
-def solve_lower(solver: Solver, operators: Sequence[Operator], g: Sequence[Array]) -> list[Array]:
+def solve_lower(
+    solver: Solver,
+    operators: Sequence[Operator],
+    g: Sequence[Array | None],
+    wanted: Sequence[int] | None = None,
+) -> list[Array | None]:
     """d_k = g_k + J_k d_{k-1}: forward-mode, the same system counted from the other end."""
-    return solve_upper(solver, operators[::-1], g[::-1])[::-1]
+    if wanted is not None:
+        wanted = [len(operators) - k for k in wanted]
+    return solve_upper(solver, operators[::-1], g[::-1], wanted)[::-1]
 
 
 def _shaped(v: Array, like: Array) -> Array:

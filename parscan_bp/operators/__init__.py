@@ -12,6 +12,7 @@ from parscan_bp.operators.banded import Banded
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.conversions import unpacked
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
@@ -61,4 +62,5 @@ __all__ = [
     "structure_of",
     "to_scaled",
     "to_structure",
+    "unpacked",
 ]

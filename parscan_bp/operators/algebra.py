@@ -18,7 +18,7 @@ import numpy as np
 from parscan_bp.operators.arithmetic import einsum, matmul
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
-from parscan_bp.operators.conversions import convert
+from parscan_bp.operators.conversions import convert, unpacked
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.identity import Identity
@@ -28,6 +28,7 @@ from parscan_bp.operators.row import Row
 from parscan_bp.operators.scaled import Scaled
 from parscan_bp.operators.sparse import Sparse
 from parscan_bp.operators.sparse_products import PAIRS as SPARSE_PAIRS
+from parscan_bp.operators.sparse_products import same_channels
 from parscan_bp.types import Array
 
 
@@ -321,7 +322,13 @@ def _operands(a: Operator, b: Operator, target: Structure) -> tuple[Operator, Op
 
 def _candidates(a: Operator, b: Operator, target: Structure) -> Iterator[tuple[Operator, Operator]]:
     yield a, b
-    above = [Structure(Sparse)] if target.kind in PATTERNED else []
+    if target.kind is not Dense:
+        a, b = unpacked(a), unpacked(b)
+        target = join(a, b)
+        yield a, b
+    # Blocks that fill up would be as full entry by entry.
+    sparse = target.kind in PATTERNED and not same_channels(a, b)
+    above = [Structure(Sparse)] if sparse else []
     for structure in (target, *above, Structure(Dense)):
         yield to_structure(a, structure), to_structure(b, structure)
 

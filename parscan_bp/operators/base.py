@@ -285,7 +285,7 @@ class Operator(abc.ABC):
         vectors = maps * sum(self.shape) * self.dtype.itemsize
         return Cost(maps * flops, self.nbytes + vectors)
 
-    def _cost_over(self, stack: tuple[int, ...]) -> Cost:
+    def cost_over(self, stack: tuple[int, ...]) -> Cost:
         """Of one `matvec` as a part of an operator with a larger stack."""
         own, cost = math.prod(self.stack_shape), self.cost()
         repeats = math.prod(stack) // max(own, 1)

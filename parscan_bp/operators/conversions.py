@@ -13,13 +13,12 @@ from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.diagonal import Diagonal
-from parscan_bp.operators.entries import entries_of
 from parscan_bp.operators.selection import Selection
 from parscan_bp.operators.sparse import Sparse
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.pattern import on_device
 from parscan_bp.sparsity.plan import pick
-from parscan_bp.sparsity.windows import window_pattern
+from parscan_bp.sparsity.windows import masked_windows, window_pattern
 from parscan_bp.types import Array
 
 
@@ -34,12 +33,12 @@ def convert(op: Operator, kind: type[Operator]) -> Operator | None:
         return Selection(source, op.diagonal[..., None], Pattern.diagonal(op.shape[0]))
     if isinstance(op, Diagonal) and kind is ChannelDense:
         return ChannelDense(op.diagonal[..., None, None], Pattern.diagonal(op.shape[0]))
+    if isinstance(op, Convolution) and kind is ChannelDense:
+        return to_blocks(op)
     if isinstance(op, Selection) and kind is ChannelDense:
         pattern, entries = channel_diagonal(op)
         eye = jnp.eye(op.channels, dtype=bool)
         return ChannelDense(jnp.where(eye, entries[..., None], 0), pattern)
-    if isinstance(op, Convolution) and kind is ChannelDense:
-        return _convolution_blocks(op)
     return None
 
 
@@ -60,12 +59,42 @@ def to_sparse(op: Operator) -> Sparse | None:
         positions, entries = channel_diagonal(op)
         pattern, order = positions.expand(op.channels, op.channels, diagonal=True)
         return Sparse(pick(_ravel(entries, 2), order), pattern)
+    if isinstance(op, Convolution):
+        return to_sparse(to_blocks(op)) if op.mask is None else _kept_entries(op, op.mask)
     if isinstance(op, Banded):
         pattern, order = _band(op.shape[0], op.lower, op.upper)
         return Sparse(pick(_ravel(op.bands, 2), order), pattern)
-    if isinstance(op, Convolution):
-        return entries_of(op).sparse(op.kernel)
     return None
+
+
+def unpacked(op: Operator) -> Operator:
+    """A convolution as the matrix whose products are made; every other operator as it is.
+
+    Pruned kernels give numbers one by one, the others blocks of channels.
+    """
+    if isinstance(op, Convolution):
+        return to_blocks(op) if op.mask is None else _kept_entries(op, op.mask)
+    return op
+
+
+def to_blocks(op: Convolution) -> ChannelDense:
+    """A convolution with one copy of its window's entry for each pair of positions it connects.
+
+    Groups of channels become blocks with zeros between them.
+    """
+    pattern, entry = window_pattern(op.axes)
+    inner, out = op.kernel.shape[-2:]
+    kernel = op.kernel.reshape(*op.stack_shape, -1, 1, inner, op.groups, out // op.groups)
+    own = jnp.eye(op.groups, dtype=bool)[:, None, :, None]
+    full = jnp.where(own, kernel, 0).reshape(*op.stack_shape, -1, op.groups * inner, out)
+    blocks = ChannelDense(pick(full, on_device(entry.astype(np.int32)), axis=-3), pattern)
+    return blocks if op.transposed else blocks.transpose()
+
+
+def _kept_entries(op: Convolution, mask: Pattern) -> Sparse:
+    pattern, entry = masked_windows(op.axes, mask, op.groups)
+    kept = Sparse(pick(_ravel(op.kernel, len(op.spatial) + 2), entry), pattern)
+    return kept if op.transposed else kept.transpose()
 
 
 def channel_diagonal(op: Selection) -> tuple[Pattern, Array]:
@@ -75,19 +104,6 @@ def channel_diagonal(op: Selection) -> tuple[Pattern, Array]:
         return op.pattern, entries
     pattern, order = op.pattern.transposed
     return pattern, pick(entries, order, axis=-2)
-
-
-def _convolution_blocks(op: Convolution) -> ChannelDense:
-    """The kernel's blocks where a window connects two positions; other groups are zeros."""
-    pattern, window = window_pattern(op.axes)
-    lead = op.kernel.ndim - len(op.window)
-    kernel = op.kernel.reshape(*op.kernel.shape[: lead - 2], -1, *op.kernel.shape[-2:])
-    if op.groups > 1:
-        group = lambda channels: np.arange(channels) // (channels // op.groups)  # noqa: E731
-        own = group(op.in_shape[-1])[:, None] == group(op.out_shape[-1])
-        kernel = jnp.where(own, jnp.concatenate([kernel] * op.groups, axis=-2), 0)
-    blocks = ChannelDense(pick(kernel, window, axis=-3), pattern)
-    return blocks if op.transposed else blocks.transpose()
 
 
 @functools.lru_cache(maxsize=32)

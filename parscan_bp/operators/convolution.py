@@ -14,6 +14,7 @@ from jax import lax
 
 from parscan_bp.operators.arithmetic import PRECISION, accumulation_dtype
 from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.windows import Axis
 from parscan_bp.types import Array
 
@@ -42,10 +43,12 @@ class Convolution(Operator):
         convolution; ``None`` is 1.
       groups: number of groups into which channels are divided.
       transposed: whether the operator is the transpose of the above.
+      mask: where a pruned kernel is kept, (window entries * in / groups, out), its columns being
+        the last axis of the kernel; elsewhere the kernel has to be zero. ``None`` is everywhere.
 
     Raises:
-      ValueError: if the geometry has another number of axes than ``spatial``; if the channels or
-        the window do not fit, when the `shape` is first needed.
+      ValueError: if the geometry has another number of axes than ``spatial``; if the channels,
+        the window or the mask do not fit, when the `shape` is first needed.
 
     Source: BPPSA section 3.3 and appendix D.1 (there as CSR, for a 3x3 window and padding 1).
 
@@ -67,6 +70,7 @@ class Convolution(Operator):
     input_dilation: tuple[int, ...] | None = dataclasses.field(default=None, metadata=_STATIC)
     groups: int = dataclasses.field(default=1, metadata=_STATIC)
     transposed: bool = dataclasses.field(default=False, metadata=_STATIC)
+    mask: Pattern | None = dataclasses.field(default=None, metadata=_STATIC)
 
     @property
     def core_ndims(self) -> Mapping[str, int]:  # type: ignore[override]
@@ -107,6 +111,11 @@ class Convolution(Operator):
             raise ValueError(
                 f"kernel: got {self.kernel.shape[-1]} output channels for {self.groups} groups; "
                 "a multiple is wanted"
+            )
+        flat = (math.prod(self.window) * self.kernel.shape[-2], self.kernel.shape[-1])
+        if self.mask is not None and self.mask.shape != flat:
+            raise ValueError(
+                f"mask: got shape {self.mask.shape}; that of the kernel, {flat}, is wanted"
             )
         sizes = (math.prod(self.out_shape), math.prod(self.in_shape))
         return sizes[::-1] if self.transposed else sizes

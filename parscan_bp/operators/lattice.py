@@ -9,6 +9,7 @@ from parscan_bp.operators.banded import Banded
 from parscan_bp.operators.base import Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.identity import Identity
@@ -70,7 +71,8 @@ def join(a: Operator | Structure, b: Operator | Structure) -> Structure:
 
     Identity < Diagonal < BlockDiagonal, Banded, Selection < ChannelDense < Sparse < Dense, where
     BlockDiagonal, Banded and ChannelDense meet in Sparse only, and the least that holds both is
-    theirs. Block sizes b and b' join to their least common multiple, into whose blocks both fit,
+    theirs. A `Convolution` is implicit: with every sparse structure it joins to `ChannelDense` or
+    above. Block sizes b and b' join to their least common multiple, into whose blocks both fit,
     whatever the order in which three are joined. `Factored` and `Product` are not closed under
     products: two operators that are not the identity, one of them of these, join to `Dense`. An
     exponent is contagious, and is kept beside diagonals, blocks and dense matrices only.
@@ -122,8 +124,8 @@ def join(a: Operator | Structure, b: Operator | Structure) -> Structure:
 _HELD: dict[type[Operator], set[type[Operator]]] = {
     Banded: {Diagonal, Banded},
     Selection: {Diagonal, Selection},
-    ChannelDense: {Diagonal, Selection, ChannelDense},
-    Sparse: {Diagonal, BlockDiagonal, *PATTERNED},
+    ChannelDense: {Diagonal, Selection, Convolution, ChannelDense},
+    Sparse: {Diagonal, BlockDiagonal, Convolution, *PATTERNED},
 }
 """What each sparse structure holds, the least first."""
 

@@ -85,4 +85,4 @@ class Product(Operator):
 
     def cost(self) -> Cost:
         stack = self.stack_shape
-        return sum((factor._cost_over(stack) for factor in self.factors), Cost(0, 0))
+        return sum((factor.cost_over(stack) for factor in self.factors), Cost(0, 0))

@@ -181,7 +181,7 @@ class Scaled(Operator):
         """The mantissa's, and three exact factors and a maximum for each entry of two vectors."""
         stack = self.stack_shape
         entries = math.prod(stack) * sum(self.shape)
-        return self.mantissa._cost_over(stack) + Cost(4 * entries, 4 * self.exponent.size)
+        return self.mantissa.cost_over(stack) + Cost(4 * entries, 4 * self.exponent.size)
 
 
 def _check_mantissa(name: str, op: Operator) -> None:

@@ -18,6 +18,7 @@ from parscan_bp.operators.banded import Banded, pad_last
 from parscan_bp.operators.base import Operator
 from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.conversions import channel_diagonal
+from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.row import Row
@@ -41,8 +42,10 @@ FULL_BLOCKS = 0.5
 """The same for blocks and bands, whose arithmetic is that of dense products."""
 
 
-def nnz(op: Sparse | ChannelDense | Selection | Banded) -> int:
+def nnz(op: Sparse | ChannelDense | Selection | Banded | Convolution) -> int:
     """Numbers of one map."""
+    if isinstance(op, Convolution):
+        return op.nnz
     core = {Sparse: 1, ChannelDense: 3, Selection: 2, Banded: 2}[type(op)]
     leaf = op.weight if isinstance(op, Selection) else op.leaves()[0][0]
     return math.prod(leaf.shape[-core:])
@@ -135,9 +138,15 @@ def _channels(op: ChannelDense | Selection) -> tuple[int, int]:
     return op.channels if isinstance(op, ChannelDense) else (op.channels, op.channels)
 
 
+def same_channels(a: Operator, b: Operator) -> bool:
+    """Whether both split the vector between them into the same positions and channels."""
+    if not isinstance(a, ChannelDense | Selection) or not isinstance(b, ChannelDense | Selection):
+        return False
+    return _channels(b)[1] == _channels(a)[0]
+
+
 def _stays_blocks(a, b) -> bool:
-    fits = _channels(b)[1] == _channels(a)[0] and _positions(b).shape[1] == _positions(a).shape[0]
-    return fits and multiply(_positions(b), _positions(a)).fill <= FULL_BLOCKS
+    return same_channels(a, b) and multiply(_positions(b), _positions(a)).fill <= FULL_BLOCKS
 
 
 def _block_flops(a, b) -> int:
@@ -293,10 +302,10 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
     ),
     **{
         (Dense, kind): Row(_after_dense, lambda a, b: 2 * nnz(b) * a.shape[1])
-        for kind in (ChannelDense, Selection, Banded)
+        for kind in (ChannelDense, Convolution, Selection, Banded)
     },
     **{
         (kind, Dense): Row(_before_dense, lambda a, b: 2 * nnz(a) * b.shape[0])
-        for kind in (ChannelDense, Selection, Banded)
+        for kind in (ChannelDense, Convolution, Selection, Banded)
     },
 }

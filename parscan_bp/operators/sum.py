@@ -74,4 +74,4 @@ class Sum(Operator):
         """The terms' own, and one addition per entry for each term after the first."""
         stack = self.stack_shape
         sums = Cost((len(self.terms) - 1) * self._cost(self.shape[0]).flops, 0)
-        return sum((term._cost_over(stack) for term in self.terms), sums)
+        return sum((term.cost_over(stack) for term in self.terms), sums)

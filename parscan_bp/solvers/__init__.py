@@ -10,6 +10,7 @@ from parscan_bp.solvers.base import TreeSolver as TreeSolver
 from parscan_bp.solvers.blelloch import Blelloch as Blelloch
 from parscan_bp.solvers.chunked import Chunked as Chunked
 from parscan_bp.solvers.pallas import Pallas as Pallas
+from parscan_bp.solvers.planned import Planned as Planned
 from parscan_bp.solvers.solve import solve as solve
 from parscan_bp.solvers.sweep import Sweep as Sweep
 
@@ -21,6 +22,7 @@ __all__ = [
     "Complexity",
     "Facts",
     "Pallas",
+    "Planned",
     "Solver",
     "Sweep",
     "TreeSolver",

@@ -84,11 +84,11 @@ class Solver(abc.ABC):
     def complexity(self, n: int) -> Complexity:
         """Operations that `run` executes on n steps."""
 
-    def run_ragged(self, system: Ragged) -> list[Array]:
-        """lambda_0..lambda_n of a ragged system."""
+    def run_ragged(self, system: Ragged) -> list[Array | None]:
+        """lambda_0..lambda_n of a ragged system; ``None`` may stand where none is wanted."""
         raise NotImplementedError(
             f"{type(self).__name__} takes uniform systems only; for operators of different "
-            "shapes use Sweep() or Blelloch()"
+            "shapes use Sweep(), Blelloch() or Planned()"
         )
 
     def check(self, structure: type[Operator], *, ragged: bool = False) -> None:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.operators import PATTERNED, Operator, compose
-from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Complexity, TreeSolver
-from parscan_bp.trees import add
+from parscan_bp.operators import PATTERNED, Operator, compose, to_scaled
+from parscan_bp.planner import blelloch, run
+from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Complexity, TreeSolver, explicit
 from parscan_bp.types import Array
 
 
@@ -84,47 +84,15 @@ class Blelloch(TreeSolver):
 
     def run_ragged(self, system):
         # An operator that is never multiplied, as that of the first layer, keeps its own form.
-        ops = list(reversed(system.operators))
-        g = list(reversed(system.g))
-        maps: list = [(a, _push(a, v)) for a, v in zip(ops, g[:-1], strict=True)]
-        levels: list[list] = []
-        while len(maps) > 1 and (self.up_levels is None or len(levels) < self.up_levels):
-            levels.append(maps)
-            pairs = [
-                _pair_ragged(*((self._form(a), b) for a, b in maps[j : j + 2]))
-                for j in range(0, len(maps) - 2, 2)
-            ]
-            maps = [*pairs, None]
-        states: list[Array | None] = [None]
-        for operator, b in maps[:-1]:
-            states.append(add(_push(operator, states[-1]), b))
-        for maps in reversed(levels):
-            entering = []
-            for j, state in enumerate(states):
-                entering.append(state)
-                if 2 * j + 1 < len(maps):
-                    operator, b = maps[2 * j]
-                    entering.append(add(_push(operator, state), b))
-            states = entering
-        operator, b = ops[-1], levels[0][-1][1] if levels else maps[-1][1]
-        states.append(add(_push(operator, states[-1]), b))
-        return [add(v, s) for v, s in zip(g, states, strict=True)][::-1]
+        schedule = blelloch(system.length, self.up_levels)
+        form = (lambda op: to_scaled(explicit(op))) if self.scaled else None
+        return run(schedule, system.operators, system.g, form=form)
 
 
 def _pair(first, second):
     """(M1, b1) ⋄ (M2, b2) = (M2 M1, M2 b1 + b2): BPPSA's operator with reversed operands."""
     (m1, b1), (m2, b2) = first, second
     return compose(m1, m2), m2.matvec(b1) + b2
-
-
-def _pair_ragged(first, second):
-    """The same where a vector may be ``None``, zero."""
-    (m1, b1), (m2, b2) = first, second
-    return compose(m1, m2), add(_push(m2, b1), b2)
-
-
-def _push(operator: Operator, v: Array | None) -> Array | None:
-    return None if v is None else operator.matvec(v)
 
 
 def _up(maps, m):

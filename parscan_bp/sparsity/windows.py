@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parscan_bp.sparsity.pattern import Pattern
+from parscan_bp.sparsity.pattern import Pattern, on_device
+from parscan_bp.types import Array
 
 
 class Axis(NamedTuple):
@@ -86,6 +87,44 @@ def window_pattern(axes: tuple[Axis, ...]) -> tuple[Pattern, np.ndarray]:
     shape = (math.prod(a.size for a in axes), math.prod(len(a.sources) for a in axes))
     order = np.lexsort((outputs, sources))
     return Pattern.from_coordinates(sources, outputs, shape), entries[order]
+
+
+@functools.lru_cache(maxsize=128)
+def masked_windows(axes: tuple[Axis, ...], mask: Pattern, groups: int) -> tuple[Pattern, Array]:
+    """The pattern of the transposed Jacobian of a convolution with a pruned kernel.
+
+    Args:
+      axes: the spatial axes, in row-major order.
+      mask: where the kernel is kept, (window entries * in / groups, out) with the input channels
+        fastest in the rows.
+      groups: number of groups of channels.
+
+    Returns:
+      The pattern (inputs, outputs) over positions times channels, channels fastest, and for each
+      of its entries the flat index of its number in the kernel.
+
+    Raises:
+      ValueError: if a window does not fit.
+    """
+    spatial, window_entry = window_pattern(axes)
+    entries = math.prod(axis.window for axis in axes)
+    rows, out = mask.shape
+    inner = rows // entries
+    # The kept numbers of each window entry stand together: rows of the mask are sorted by it.
+    ends = mask.indptr[np.arange(entries + 1) * inner]
+    counts = np.diff(ends)[window_entry]
+    position = np.repeat(np.arange(spatial.nnz), counts)
+    starts = np.cumsum(counts) - counts
+    kept = np.arange(position.size) - starts[position] + ends[:-1][window_entry[position]]
+    channel_in, channel_out = mask.rows[kept] % inner, mask.indices[kept].astype(np.int64)
+    channel_in = channel_in + channel_out // (out // groups) * inner
+    shape = (spatial.shape[0] * inner * groups, spatial.shape[1] * out)
+    source = spatial.rows[position].astype(np.int64) * (inner * groups) + channel_in
+    target = spatial.indices[position].astype(np.int64) * out + channel_out
+    order = np.argsort(source * shape[1] + target)
+    number = mask.rows[kept].astype(np.int64) * out + channel_out
+    pattern = Pattern.from_coordinates(source, target, shape)
+    return pattern, on_device(number[order].astype(np.int32))
 
 
 def _join(outer: np.ndarray, size: int, inner: np.ndarray) -> np.ndarray:

@@ -1,0 +1,29 @@
+"""Which products of a ragged system pay: schedules, their costs, and the search for the best."""
+
+from parscan_bp.planner.machine import CPU as CPU
+from parscan_bp.planner.machine import FLOPS as FLOPS
+from parscan_bp.planner.machine import Machine as Machine
+from parscan_bp.planner.outlook import Outlook as Outlook
+from parscan_bp.planner.outlook import Step as Step
+from parscan_bp.planner.plan import Plan as Plan
+from parscan_bp.planner.plan import plan as plan
+from parscan_bp.planner.schedule import Schedule as Schedule
+from parscan_bp.planner.schedule import blelloch as blelloch
+from parscan_bp.planner.schedule import linear as linear
+from parscan_bp.planner.schedule import run as run
+from parscan_bp.planner.table import Problem as Problem
+
+__all__ = [
+    "CPU",
+    "FLOPS",
+    "Machine",
+    "Outlook",
+    "Plan",
+    "Problem",
+    "Schedule",
+    "Step",
+    "blelloch",
+    "linear",
+    "plan",
+    "run",
+]

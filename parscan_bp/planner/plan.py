@@ -1,0 +1,201 @@
+"""The plan of a ragged system: the schedule that is chosen, its costs and those of others."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+import jax.numpy as jnp
+
+from parscan_bp.operators import Convolution, Identity, Operator, Product, Sum
+from parscan_bp.planner.machine import FLOPS, Machine
+from parscan_bp.planner.outlook import Outlook, Step, outlook, steps
+from parscan_bp.planner.schedule import Schedule, blelloch, linear, span
+from parscan_bp.planner.search import candidates
+from parscan_bp.planner.table import Problem, Table
+
+DEFAULT_LIMIT = 4 * 2**30
+"""Bytes that a plan may take if no limit is given and the linear scan does not take more."""
+
+
+class Plan:
+    """A schedule for a system, with what it takes; ``str()`` is a table.
+
+    Attributes:
+      schedule: what is multiplied and pushed.
+      unpacked: positions of convolutions that are pushed through as matrices.
+      steps: the operations in order, with their structures and costs.
+      outlook: what they take together.
+      names: of the operators, for the table.
+    """
+
+    def __init__(self, table: Table, schedule: Schedule, workers: int, names: Sequence[str] = ()):
+        found = steps(schedule, table)
+        assert found is not None
+        self.table, self.workers = table, workers
+        self.schedule, self.unpacked = schedule, table.unpacked
+        self.steps = tuple(found)
+        self.outlook = outlook(schedule, found, table, workers)
+        self.names = tuple(names) or tuple(f"A{t}" for t in range(schedule.length))
+
+    def named(self, names: Sequence[str]) -> Plan:
+        """The same plan with other names of its operators."""
+        return Plan(self.table, self.schedule, self.workers, names)
+
+    @functools.cached_property
+    def baselines(self) -> dict[str, Outlook | None]:
+        """What other schedules take: ``None`` where a product is too large to be planned.
+
+        "BP" is the linear scan through the operators as they are given, which is
+        back-propagation by VJPs.
+        """
+        problem, machine = self.table.problem, self.table.machine
+        found = {"BP": _outlook(linear(self.schedule.length), _plain(problem, machine), 1)}
+        for name, schedule in _named(self.schedule.length):
+            found[name] = _outlook(schedule, self.table, self.workers)
+        return found
+
+    def __str__(self):
+        problem, unit = self.table.problem, "seconds"
+        if self.table.machine == FLOPS:
+            unit = "flops"
+        lines = [
+            f"{self.schedule.length} operators, batch {problem.stack or 1}, "
+            f"{self.workers} worker{'s' * (self.workers > 1)}; costs in {unit}",
+            f"{'step':<9}{'operators':<26}{'structure':<14}{'shape':>14}"
+            f"{'nnz':>11}{'flops':>10}{'bytes':>10}{'cost':>10}",
+        ]
+        lines += [self._row(step) for step in self.steps]
+        lines.append(
+            f"{'schedule':<14}{'products':>9}{'pushes':>8}{'flops':>10}{'largest':>10}"
+            f"{'bytes':>10}{'cost':>10}{'critical path':>15}"
+        )
+        for name, one in {"planned": self.outlook, **self.baselines}.items():
+            if one is None:
+                lines.append(f"{name:<14}   a product is too large to be planned")
+                continue
+            lines.append(
+                f"{name:<14}{one.products:>9}{one.pushes:>8}{one.flops:>10.2e}{one.largest:>10.2e}"
+                f"{one.bytes:>10.2e}{one.seconds:>10.2e}{one.critical_path:>15.2e}"
+            )
+        return "\n".join(lines)
+
+    def _row(self, step: Step) -> str:
+        i, j = span(step.tree)
+        name = self.names[i] if j - i == 1 else f"{self.names[i]}..{self.names[j - 1]}"
+        op, task = step.task.operator, step.task
+        shape = f"{op.shape[0]}x{op.shape[1]}"
+        numbers = nnz(op)
+        return (
+            f"{step.kind:<9}{name:<25.25} {type(op).__name__:<14}{shape:>14}{numbers:>11}"
+            f"{task.cost.flops:>10.2e}{task.nbytes:>10.2e}{task.seconds:>10.2e}"
+        )
+
+
+def plan(problem: Problem, machine: Machine, workers: int, memory_limit: int | None) -> Plan:
+    """The fastest schedule that was found under a memory limit.
+
+    Candidates are the results of the dynamic programs, the linear scan and every truncation of
+    Algorithm 1; each is scheduled on the workers, and the first to end is taken.
+
+    Args:
+      problem: the system.
+      machine: what costs are counted in.
+      workers: number of workers.
+      memory_limit: bytes that operators, products, index plans and vectors may take together;
+        ``None`` is 4 GiB, or what the linear scan needs if that is more.
+
+    Raises:
+      ValueError: if no schedule keeps the limit.
+
+    Source: BPPSA sections 3.6 and 5.3, for any parenthesisation.
+    """
+    return _plan(problem, machine, workers, memory_limit)
+
+
+@functools.lru_cache(maxsize=128)
+def _plan(problem: Problem, machine: Machine, workers: int, memory_limit: int | None) -> Plan:
+    n = len(problem.given) - 1
+    table, plain = Table(problem, machine), _plain(problem, machine)
+    least = Plan(plain, linear(n).only(problem.wanted), workers)
+    limit = memory_limit
+    if limit is None:
+        limit = max(DEFAULT_LIMIT, least.outlook.bytes)
+    best = least if least.outlook.bytes <= limit else None
+    for schedules in _rounds(table, workers, limit):
+        fits = False
+        for schedule in schedules:
+            found = steps(schedule, table, table.linear)
+            if found is None:
+                continue
+            it = outlook(schedule, found, table, workers)
+            fits = fits or it.bytes <= limit
+            if it.bytes <= limit and (best is None or _pays(it, best)):
+                best = Plan(table, schedule, workers)
+        if fits:
+            break
+    if best is None:
+        full = least.baselines["Blelloch()"]
+        raise ValueError(
+            f"memory_limit: no schedule of {n} operators fits into {limit:,} bytes; the linear "
+            f"scan, which needs the least, needs {least.outlook.bytes:,}"
+            + ("" if full is None else f", a full scan {full.bytes:,}")
+        )
+    return best
+
+
+def _pays(it: Outlook, best: Plan) -> bool:
+    """Whether a schedule is to replace one that came before it and multiplies less."""
+    margin = best.table.machine.margin if best.outlook.products < it.products else 0
+    return it.seconds < (1 - margin) * best.outlook.seconds
+
+
+def _rounds(table: Table, workers: int, limit: int) -> Iterator[list[Schedule]]:
+    """Candidates under a limit on every single product, which falls until their sum keeps it."""
+    wanted = table.problem.wanted
+    if not wanted:
+        return
+    named = [schedule.only(wanted) for _, schedule in _named(table.length)]
+    largest = [limit]
+    while largest:
+        found = list(candidates(table, workers, max(largest)))
+        yield named + found
+        products = {p for schedule in found for p in schedule.products}
+        largest = [made.nbytes - 1 for p in products if (made := table.product(p)) is not None]
+
+
+def _named(n: int) -> Iterator[tuple[str, Schedule]]:
+    """The linear scan, every truncation of Algorithm 1, and the whole of it."""
+    yield "linear", linear(n)
+    for levels in range(1, max((n - 1).bit_length(), 1)):
+        yield f"Blelloch({levels})", blelloch(n, levels)
+    yield "Blelloch()", blelloch(n)
+
+
+def nnz(op: Operator) -> int:
+    """Numbers of one map that are not zero by construction."""
+    if isinstance(op, Convolution):
+        return op.nnz
+    if isinstance(op, Identity):
+        return op.size
+    if isinstance(op, Product):
+        return sum(map(nnz, op.factors))
+    if isinstance(op, Sum):
+        return sum(map(nnz, op.terms))
+    numbers = [
+        leaf.shape[leaf.ndim - ndim :]
+        for leaf, ndim in op.leaves()
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    return sum(map(math.prod, numbers))
+
+
+def _plain(problem: Problem, machine: Machine) -> Table:
+    return Table(problem, machine, convert=False)
+
+
+def _outlook(schedule: Schedule, table: Table, workers: int) -> Outlook | None:
+    schedule = schedule.only(table.problem.wanted)
+    found = steps(schedule, table)
+    return None if found is None else outlook(schedule, found, table, workers)

@@ -1,0 +1,215 @@
+"""The derivatives of a chain against JAX's own of the same layers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from nets import BATCH, NETS, draw, loss_of, plain
+
+import parscan_bp as pb
+from parscan_bp.autodiff import chain_rule
+from parscan_bp.layers import Conv, Dropout, Flatten, Function, Layer, Linear, MaxPool, init
+from parscan_bp.operators import Dense
+from parscan_bp.planner import FLOPS, schedule
+
+X64 = jnp.result_type(float) == jnp.float64
+# Relative to the largest entry of a leaf. In float32 sums of a few hundred products are made in
+# another order.
+RTOL = 1e-10 if X64 else 2e-5
+SOLVERS = {
+    "none": None,
+    "sweep": pb.Sweep(),
+    "planned": pb.Planned(workers=4, machine=FLOPS),
+    "blelloch": pb.Blelloch(),
+    "blelloch-0": pb.Blelloch(up_levels=0),
+    "blelloch-1": pb.Blelloch(up_levels=1),
+    "blelloch-2": pb.Blelloch(up_levels=2),
+    "scaled": pb.Blelloch(scaled=True),
+}
+
+
+def assert_close(got, want, rtol=RTOL):
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        scale = max(float(jnp.abs(b).max(initial=0)), 1e-30)
+        np.testing.assert_allclose(np.asarray(a) / scale, np.asarray(b) / scale, rtol=0, atol=rtol)
+
+
+@functools.cache
+def reference(name):
+    layers, params, x = draw(name)
+    loss = loss_of(functools.partial(plain, layers))
+    return jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", NETS)
+def test_gradients_with_every_solver(name, solver):
+    layers, params, x = draw(name)
+    loss = loss_of(functools.partial(pb.chain, layers, solver=SOLVERS[solver]))
+    got = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
+    assert_close(got, reference(name))
+
+
+MODES = {
+    "jvp": lambda f, at, t: jax.jvp(f, at, t),
+    "jvp of grad": lambda f, at, t: jax.jvp(jax.grad(f, (0, 1)), at, t)[1],
+    "grad of grad": lambda f, at, t: jax.grad(
+        lambda at: sum(jnp.sum(g**2) for g in jax.tree.leaves(jax.grad(f, (0, 1))(*at)))
+    )(at),
+    "grad of parameters' grad": lambda f, at, t: jax.grad(
+        lambda p: sum(jnp.sum(g**2) for g in jax.tree.leaves(jax.grad(f)(p, at[1])))
+    )(at[0]),
+    "grad of jvp": lambda f, at, t: jax.grad(lambda at: jax.jvp(f, at, t)[1])(at),
+    "vmap of grad": lambda f, at, t: jax.vmap(jax.grad(f), (None, 0))(at[0], at[1][:, None]),
+    "vmap over parameters": lambda f, at, t: jax.vmap(jax.grad(f), (0, None))(
+        jax.tree.map(lambda a: jnp.stack([a, 2 * a]), at[0]), at[1]
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("solver", ["sweep", "blelloch-1"])
+def test_every_mode_and_order(mode, solver):
+    layers = [Conv(2, (2,)), jnp.tanh, MaxPool((2,)), Flatten(), Linear(3), jax.nn.softmax]
+    params = init(layers, jax.random.key(1), (6, 2))
+    at = (params, jax.random.normal(jax.random.key(2), (BATCH, 6, 2)))
+    t = jax.tree.map(lambda a: jnp.sin(jnp.arange(a.size, dtype=a.dtype)).reshape(a.shape), at)
+    run = functools.partial(pb.chain, layers, solver=SOLVERS[solver])
+    got, want = (
+        jax.jit(functools.partial(MODES[mode], loss_of(f)))(at, t)
+        for f in (run, functools.partial(plain, layers))
+    )
+    assert_close(got, want, RTOL if X64 else 2e-4)
+
+
+def test_eager_derivatives_need_no_jit_and_values_are_the_layers_own():
+    layers, params, x = draw("mlp")
+    np.testing.assert_array_equal(
+        jax.jit(functools.partial(pb.chain, layers))(params, x),
+        jax.jit(functools.partial(plain, layers))(params, x),
+    )
+    loss = loss_of(functools.partial(pb.chain, layers))
+    assert_close(jax.value_and_grad(loss, (0, 1))(params, x), reference("mlp"))
+
+
+def test_shared_parameters_add_up():
+    layers = [Linear(3), jnp.tanh, Linear(3), jnp.tanh, Linear(3)]
+    own = Linear(3).init(jax.random.key(0), (3,))
+    x = jax.random.normal(jax.random.key(1), (2, 3))
+
+    def loss(run, own):
+        return loss_of(run)([own, None, own, None, own], x)
+
+    got, want = (
+        jax.grad(lambda own, f=f: loss(f, own))(own)
+        for f in (functools.partial(pb.chain, layers), functools.partial(plain, layers))
+    )
+    assert_close(got, want)
+
+
+class Untouchable(Layer):
+    """A layer whose Jacobian must not be asked for."""
+
+    def apply(self, params, x):
+        return x * params
+
+    def adjoint_operator(self, params, x, y):
+        raise AssertionError("the Jacobian of this layer is not needed")
+
+    def pullback(self, params, x, y, ct):
+        return jnp.sum(x * ct)
+
+
+def test_the_first_jacobian_is_never_built():
+    layers, x = [Untouchable(), jnp.tanh], jnp.ones((1, 2))
+    loss = loss_of(lambda p, x: pb.chain(layers, [p, None], x))
+    assert float(jax.grad(loss)(0.5, x)) != 0
+    assert jax.jvp(lambda p: loss(p, x), (0.5,), (1.0,))[1] != 0
+    with pytest.raises(AssertionError, match="not needed"):
+        jax.grad(loss, 1)(0.5, x)
+
+
+def test_nothing_is_built_before_the_first_parameters_that_are_differentiated():
+    layers, x = [Untouchable(), Untouchable(), Linear(2)], jnp.ones((1, 2))
+    own = layers[2].init(jax.random.key(0), (2,))
+    loss = loss_of(lambda own, x: pb.chain(layers, [1.0, 1.0, own], x))
+    assert jax.tree.structure(jax.grad(loss)(own, x)) == jax.tree.structure(own)
+
+
+def test_blelloch_makes_no_product_that_algorithm_1_overwrites(monkeypatch):
+    """n operators, as many products as `complexity` says; A_1 keeps its form and is multiplied
+    by no matrix."""
+    layers = [Linear(k) for k in (5, 4, 3, 2)]
+    params = init(layers, jax.random.key(0), (6,))
+    made = []
+
+    def note(a, b):
+        product = compose(a, b)
+        made.append(product.shape)
+        return product
+
+    compose = schedule.compose
+    monkeypatch.setattr(schedule, "compose", note)
+    pb.layer_cotangents(layers, params, jnp.ones((1, 6)), jnp.ones((1, 2)), solver=pb.Blelloch())
+    assert made == [(4, 2)]
+    assert pb.Blelloch().complexity(4).matrix_products == 1
+
+
+def test_weights_are_shared_by_the_batch():
+    layers, params, x = draw("lenet5")
+    stack = [pb.layers.as_layer(thing) for thing in layers]
+    xs = pb.layers.activations(stack, params, x)
+    for layer, a in zip(stack, pb.layers.adjoint_operators(stack, params, xs), strict=True):
+        assert a.stack_shape == (() if isinstance(layer, Conv | Linear | Flatten) else (BATCH,))
+
+
+@pytest.mark.parametrize("solver", ["sweep", "blelloch"])
+def test_layer_cotangents(solver):
+    layers, params, x = draw("vgg")
+    stack = [pb.layers.as_layer(thing) for thing in layers]
+    xs = pb.layers.activations(stack, params, x)
+    ct = jnp.cos(jnp.arange(xs[-1].size, dtype=x.dtype)).reshape(xs[-1].shape)
+    got = pb.layer_cotangents(layers, params, x, ct, solver=SOLVERS[solver])
+    want = ct
+    assert_close(got[-1], ct)
+    for k in reversed(range(len(stack))):
+        (want,) = jax.vjp(lambda x, k=k: stack[k].apply(params[k], x), xs[k])[1](want)
+        assert_close(got[k], want)
+
+
+def test_a_mask_has_no_cotangent_and_a_function_goes_through_sweep_only():
+    layers = [Linear(4), Dropout(0.5), Function(lambda p, x: p * jnp.cumsum(x))]
+    params = [Linear(4).init(jax.random.key(0), (3,)), jnp.array([[True, False, True, True]]), 2.0]
+    x = jnp.ones((2, 3))
+    loss = lambda run: lambda p: loss_of(run)([p, *params[1:2], p["bias"][0]], x)  # noqa: E731
+    got, want = (jax.grad(loss(functools.partial(f, layers)))(params[0]) for f in (pb.chain, plain))
+    assert_close(got, want)
+    with pytest.raises(NotImplementedError, match=r"layers\[2\], Function.*MatrixFree"):
+        jax.grad(loss(functools.partial(pb.chain, layers, solver=pb.Blelloch())))(params[0])
+
+
+def test_a_second_call_traces_no_layer_again():
+    traced = []
+    layers = [Function(lambda p, x: (traced.append(1), p * jnp.sin(x))[1])]
+    grad = jax.grad(loss_of(lambda p, x: pb.chain(layers, [p], x)), (0, 1))
+    grad(2.0, jnp.ones((1, 2)))
+    before = len(traced)
+    grad(3.0, jnp.ones((1, 2)))
+    assert before and len(traced) == before
+
+
+def test_no_layers_are_the_identity():
+    x = jnp.ones((1, 2))
+    assert pb.chain([], [], x) is x
+
+
+def test_lower_systems_are_solved_from_the_other_end():
+    jacobians = [Dense(jnp.full((3, 2), 1.0)), Dense(jnp.full((1, 3), 2.0))]
+    g = [jnp.ones(2), jnp.zeros(3), jnp.ones(1)]
+    for solver in (pb.Sweep(), pb.Blelloch()):
+        got = chain_rule.solve_lower(solver, jacobians, g)
+        assert [v.tolist() for v in got] == [[1.0, 1.0], [2.0] * 3, [13.0]]

@@ -1,0 +1,144 @@
+"""Mistakes in layers and chains: each with its own message, naming the layer and the shapes."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import parscan_bp as pb
+from parscan_bp.layers import (
+    AveragePool,
+    BatchNorm,
+    Coloured,
+    Conv,
+    ConvTranspose,
+    Dropout,
+    Elementwise,
+    LayerNorm,
+    Linear,
+    MaxPool,
+    Residual,
+    check_layer,
+    init,
+    register,
+)
+
+X = jnp.ones((2, 4, 4, 3))
+
+
+def run(*layers, features=(4, 4, 3), x=X, **options):
+    return pb.chain(layers, init(layers, jax.random.key(0), features), x, **options)
+
+
+MISTAKES = {
+    "no builder": (
+        lambda: pb.chain([Linear(2), "conv"], [None, None], X),
+        TypeError,
+        r"layers\[1\]: there is no builder for 'conv'. Known layers: AveragePool, BatchNorm",
+    ),
+    "unknown function": (
+        lambda: pb.chain([jnp.cumsum], [None], X),
+        TypeError,
+        r"layers\[0\]: there is no builder for .*known functions:.*relu",
+    ),
+    "channels": (
+        lambda: run(Conv(2, (3, 3)), Linear(2), x=jnp.ones((2, 4, 4, 5))),
+        ValueError,
+        r"layers\[0\], Conv.*\(2, 4, 4, 5\).*kernel of shape \(3, 3, 3, 2\).*3 channels",
+    ),
+    "second layer": (
+        lambda: pb.chain([jax.nn.relu, Linear(2)], [None, {"kernel": jnp.ones((4, 2))}], X),
+        ValueError,
+        r"layers\[1\], Linear.*input of shape \(2, 4, 4, 3\).*4 channels",
+    ),
+    "axes": (
+        lambda: run(MaxPool((2,))),
+        ValueError,
+        r"layers\[0\], MaxPool.*3 axes",
+    ),
+    "kernel": (
+        lambda: pb.chain([Conv(2, (3, 3))], [{"kernel": jnp.ones((2, 2, 3, 2))}], X),
+        ValueError,
+        r"kernel: got shape \(2, 2, 3, 2\)",
+    ),
+    "window too large": (
+        lambda: run(Conv(2, (5, 5), padding="VALID")),
+        ValueError,
+        r"\(4, 4\).*does not fit",
+    ),
+    "padding name": (lambda: Conv(2, (3, 3), padding="CIRCULAR"), ValueError, "'CIRCULAR', which"),
+    "padding of a pool": (lambda: MaxPool((2,), padding="REFLECT"), ValueError, "'REFLECT', which"),
+    "padding axes": (lambda: Conv(2, (3,), padding=(1, 1)), ValueError, "each of 1 axes"),
+    "negative padding": (lambda: AveragePool((2,), padding=-1), ValueError, "at least 0"),
+    "transposed padding": (
+        lambda: run(ConvTranspose(2, (3, 3), padding="SAME_LOWER")),
+        ValueError,
+        "not defined for a transposed",
+    ),
+    "strides": (lambda: Conv(2, (3, 3), strides=(1, 1, 1)), ValueError, "strides: got"),
+    "zero window": (lambda: MaxPool((0,)), ValueError, "window: got"),
+    "groups": (lambda: Conv(3, (3,), groups=2), ValueError, "multiple of groups=2"),
+    "training": (lambda: BatchNorm(training=True), NotImplementedError, "own statistics"),
+    "rate": (lambda: Dropout(1.0), ValueError, r"\[0, 1\)"),
+    "mask": (lambda: pb.chain([Dropout(0.5)], [None], X), ValueError, "array of bools"),
+    "mask shape": (
+        lambda: pb.chain([Dropout(0.5)], [jnp.ones((2, 3), bool)], X),
+        ValueError,
+        r"mask: got shape \(2, 3\)",
+    ),
+    "not elementwise": (
+        lambda: pb.chain([Elementwise(jnp.cumsum)], [None], X),
+        ValueError,
+        r"cumsum.*(elementwise)",
+    ),
+    "norm sizes": (
+        lambda: run(LayerNorm(), x=jnp.ones((2, 5))),
+        ValueError,
+        r"LayerNorm with (scale|bias) of shape \(3,\)",
+    ),
+    "residual sizes": (
+        lambda: run(Residual((Conv(2, (3, 3)),))),
+        ValueError,
+        r"branch: makes .*2\) and the shortcut .*3\)",
+    ),
+    "params": (lambda: pb.chain([jax.nn.relu], [], X), ValueError, "0 entries for 1 layers"),
+    "integers": (lambda: run(jax.nn.relu, x=jnp.ones((2, 3), int)), TypeError, "real floats"),
+    "no batch": (lambda: run(jax.nn.relu, x=jnp.ones(3)), TypeError, "real floats"),
+    "solver": (lambda: run(jax.nn.relu, solver="sweep"), TypeError, "solver: got 'sweep'"),
+    "uniform solver": (
+        lambda: run(jax.nn.relu, solver=pb.Associative()),
+        NotImplementedError,
+        "Associative takes uniform systems only",
+    ),
+    "cotangent": (
+        lambda: pb.layer_cotangents([jax.nn.relu], [None], X, jnp.ones(3)),
+        ValueError,
+        r"ct: got shape \(3,\)",
+    ),
+    "pattern": (
+        lambda: Coloured(lambda p, x: x, [0, 1], [0]),
+        ValueError,
+        "1 indices for 2 outputs",
+    ),
+    "negative pattern": (
+        lambda: Coloured(lambda p, x: x, [-1], [0]),
+        ValueError,
+        "outputs: got -1",
+    ),
+    "register": (lambda: register(Linear, lambda l: l), TypeError, "kind: got"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(name):
+    call, kind, message = MISTAKES[name]
+    with pytest.raises(kind) as caught:
+        call()
+    assert re.search(message, str(caught.value), re.DOTALL), caught.value
+
+
+def test_a_pattern_that_misses_an_entry_is_found_by_the_check():
+    short = Coloured(lambda p, x: x[::-1] + x, [0, 1, 2], [0, 1, 2])
+    with pytest.raises(ValueError, match="adjoint_operator of Coloured"):
+        check_layer(short, None, jnp.ones((1, 3)), jax.random.key(0))
