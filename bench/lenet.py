@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 import parscan_bp
-from bench import bitstream, cifar, lenet_report, networks, programs, record, timing
+from bench import bitstream, cifar, lenet_report, networks, programs, record
 from bench.lenet_report import BASELINE, CONTROL, OURS
 from bench.training import Trainer, side_by_side
 from parscan_bp.layers import Layer, init

@@ -59,8 +59,8 @@ def truncated(n: int, up_levels: int) -> list[Step]:
         ValueError: ``n`` or ``up_levels`` is too small.
 
     Example:
-        >>> [(s.kind, s.phase, s.span) for s in truncated(4, 1)]
-        [('mv', 'up', (1, 1)), ('mm', 'up', (2, 3)), ('mv', 'linear', (2, 3)), ('mv', 'down', (2, 2))]
+        >>> [(s.kind, s.span) for s in truncated(4, 1)]
+        [('mv', (1, 1)), ('mm', (2, 3)), ('mv', (2, 3)), ('mv', (2, 2))]
     """
     if n < 1 or up_levels < 0:
         raise ValueError(f"n, up_levels: got {n}, {up_levels}; at least 1 and 0 are wanted")

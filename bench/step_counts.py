@@ -2,8 +2,8 @@
 
 A product takes two flops for each pair of numbers that meet, a matrix-vector product two for each
 number. Patterns are followed exactly: between positions where blocks of channels are full (dense
-weights), entry by entry elsewhere. Only a product with more pairs of positions than a limit is not followed:
-from there on it counts as full on its rows and columns that are not empty.
+weights), entry by entry elsewhere. Only a product with more pairs of positions than a limit is not
+followed: from there on it counts as full on its rows and columns that are not empty.
 """
 
 import dataclasses

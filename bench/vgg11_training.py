@@ -93,10 +93,10 @@ def restore(path: pathlib.Path, like: Any) -> Any:
         ValueError: it holds another network.
     """
     if not path.exists():
-        raise FileNotFoundError(f"{path.name} does not exist: run the part 'train' first")
+        raise FileNotFoundError(f"{path.name} does not exist: run the part 'training' first")
     leaves, tree = jax.tree.flatten(like)
     with np.load(path) as file:
         found = [file[str(k)] for k in range(len(file.files))]
     if [leaf.shape for leaf in found] != [leaf.shape for leaf in leaves]:
-        raise ValueError(f"{path.name} holds another network: run the part 'train' again")
+        raise ValueError(f"{path.name} holds another network: run the part 'training' again")
     return jax.tree.unflatten(tree, [jax.numpy.asarray(leaf) for leaf in found])

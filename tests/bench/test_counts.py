@@ -120,7 +120,7 @@ def test_counts_are_those_of_dense_masks(zeros):
 
 
 def test_a_product_too_large_to_follow_is_taken_as_full(monkeypatch):
-    layers, operators, channels, _ = _tiny()
+    _, operators, channels, _ = _tiny()
     last, before = (
         step_counts.factor(operators[k], channels[k], step_counts.STATIC) for k in (8, 6)
     )
