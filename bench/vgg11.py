@@ -21,6 +21,7 @@ from bench import (
     networks,
     record,
     step_counts,
+    vgg11_chain,
     vgg11_counts,
     vgg11_figures,
     vgg11_report,
@@ -130,13 +131,13 @@ class _Bench:
         for zeros in (step_counts.FULL_WEIGHTS, step_counts.STATIC):
             masked = zeros == step_counts.STATIC
             params = self.pruned if masked else self.fresh[: len(self.layers)]
-            of = vgg11_times.chain(self.layers, params, self._images(1), masked=masked)
+            of = vgg11_chain.chain(self.layers, params, self._images(1), masked=masked)
             scans = conventions[zeros]["scans"]
             flops = {levels: scan["steps"]["flops"] for levels, scan in scans.items()}
             # Blocks of channels multiply fast, single entries slowly and with long plans.
             most = self.options.most if masked else 10 * self.options.most
             found[zeros] = vgg11_times.steps_alone(of, flops, most)
-        of = vgg11_times.chain(self.layers, self.pruned, self._images(1), masked=True)
+        of = vgg11_chain.chain(self.layers, self.pruned, self._images(1), masked=True)
         return {
             "seconds": found,
             "bp": vgg11_times.layers_alone(of),
@@ -148,7 +149,7 @@ class _Bench:
         for part, layers in self._chains().items():
             for batch in BATCHES:
                 params = self.pruned[: len(layers)]
-                of = vgg11_times.chain(layers, params, self._images(batch), masked=True)
+                of = vgg11_chain.chain(layers, params, self._images(batch), masked=True)
                 names = vgg11_counts.names(layers)[1:]
                 times = vgg11_times.chains(of, names, self.options.most * batch)
                 found.setdefault(part, {})[str(batch)] = times
@@ -157,7 +158,7 @@ class _Bench:
     def measure_memory(self, result: dict[str, Any]) -> dict[str, Any]:
         images, limit = self._images(max(BATCHES)), self.options.memory_limit
         params = self.fresh[: len(self.layers)]
-        of = vgg11_times.chain(self.layers, params, images, masked=False)
+        of = vgg11_chain.chain(self.layers, params, images, masked=False)
         return vgg11_times.memory(of, limit)
 
     def _images(self, count: int) -> jax.Array:

@@ -41,7 +41,7 @@ def test_a_folder_without_files_is_named(tmp_path):
 
 
 def test_too_few_images(folder):
-    with pytest.raises(ValueError, match="has 5 images in data_batch_.*, 6 are wanted"):
+    with pytest.raises(ValueError, match=r"has 5 images in data_batch_.*, 6 are wanted"):
         cifar.read(folder, cifar.TRAIN_FILES, 6)
 
 
@@ -55,7 +55,7 @@ def test_a_file_of_another_size(folder, size):
 def test_a_label_that_is_none(folder):
     record = np.full(cifar.RECORD, 10, np.uint8)
     (folder / "data_batch_1.bin").write_bytes(record.tobytes())
-    with pytest.raises(ValueError, match="data_batch_1.bin has label 10"):
+    with pytest.raises(ValueError, match=r"data_batch_1\.bin has label 10"):
         cifar.read(folder, cifar.TRAIN_FILES, 1)
 
 
