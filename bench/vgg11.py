@@ -32,13 +32,13 @@ from parscan_bp.layers import Conv, init
 
 COLLAPSING = 2
 """Convolutions at the end that XLA runs on 2x2 maps, at a small part of its usual rate on CPUs."""
-BATCHES = (1, 8)
 QUICK = {
     "size": 16,
     "divisor": 16,
     "train_images": 128,
     "test_images": 64,
     "batch": 16,
+    "batches": [2],
     "steps": [4, 3],
     "sparsity": 0.8,
 }
@@ -73,9 +73,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"drew {figure.name}")
 
 
-_SETTINGS = (
-    "size divisor train_images test_images batch steps lr sparsity seed most memory_limit".split()
-)
+_SETTINGS = "size divisor train_images test_images batch batches steps lr sparsity seed most memory_limit".split()
 
 
 class _Bench:
@@ -135,7 +133,7 @@ class _Bench:
             scans = conventions[zeros]["scans"]
             flops = {levels: scan["steps"]["flops"] for levels, scan in scans.items()}
             # Blocks of channels multiply fast, single entries slowly and with long plans.
-            most = self.options.most if masked else 10 * self.options.most
+            most = self.options.most if masked else 100 * self.options.most
             found[zeros] = vgg11_times.steps_alone(of, flops, most)
         of = vgg11_chain.chain(self.layers, self.pruned, self._images(1), masked=True)
         return {
@@ -147,7 +145,7 @@ class _Bench:
     def time_chains(self, result: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for part, layers in self._chains().items():
-            for batch in BATCHES:
+            for batch in self.options.batches:
                 params = self.pruned[: len(layers)]
                 of = vgg11_chain.chain(layers, params, self._images(batch), masked=True)
                 names = vgg11_counts.names(layers)[1:]
@@ -156,7 +154,7 @@ class _Bench:
         return found
 
     def measure_memory(self, result: dict[str, Any]) -> dict[str, Any]:
-        images, limit = self._images(max(BATCHES)), self.options.memory_limit
+        images, limit = self._images(max(self.options.batches)), self.options.memory_limit
         params = self.fresh[: len(self.layers)]
         of = vgg11_chain.chain(self.layers, params, images, masked=False)
         return vgg11_times.memory(of, limit)
@@ -188,13 +186,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps", type=int, nargs=2, default=[60, 40], help="before, after pruning"
     )
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32, help="of the training")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="that are timed")
     parser.add_argument("--lr", type=float, default=3e-4, help="of Adam")
     parser.add_argument("--sparsity", type=float, default=0.97)
     parser.add_argument("--train-images", type=int, default=10000)
     parser.add_argument("--test-images", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--most", type=float, default=4e7, help="flop of a step that is run")
-    parser.add_argument("--memory-limit", type=int, default=10**9, help="bytes, for a batch of 8")
+    parser.add_argument("--most", type=float, default=1e7, help="flop of a step that is run")
+    parser.add_argument(
+        "--memory-limit", type=int, default=10**9, help="bytes, for the largest batch"
+    )
     parser.set_defaults(size=cifar.SIZE, divisor=1)
     return parser

@@ -106,9 +106,9 @@ def _chains(result: Result) -> str:
                 ratio = tables.interval(entry["speedup"], entry["low"], entry["high"])
                 line = [part, batch, name, *map(tables.seconds, seconds), ratio]
                 rows.append([*line, f"{entry['again']:.2f}", f"{own['errors'][name]:.0e}"])
-            left_out += [f"  {part}, batch {batch}, {k}: {v}" for k, v in own["left_out"].items()]
+            left_out.append(f"{part}, batch {batch}: {', '.join(own['left_out']) or 'none'}")
     header += ["speedup [95 %]", "A/A", "difference"]
-    return "\n".join([tables.table(header, rows), "not run:", *left_out])
+    return "\n".join([tables.table(header, rows), "scans with too large steps:", *left_out])
 
 
 def _memory(result: Result) -> str:

@@ -1,5 +1,6 @@
 """Measured seconds of VGG-11's backward chain: every step of every scan, and whole scans."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -32,21 +33,21 @@ def chains(of: Chain, names: Sequence[str], most: float) -> dict[str, Any]:
     Raises:
         FloatingPointError: a scan's cotangents are not XLA's.
     """
-    plan = plan_of(of).named(names)
+    plan = plan_of(of)
     pull, residuals = xla_vjp(of)
     ct = of.ct.reshape(len(of.ct), -1)
     made = {VJP: programs.build(pull, residuals, of.ct)}
     n = len(of.system.operators)
-    left_out = {}
+    left_out = []
     todo = {PLANNED: (plan.schedule, plan.unpacked)}
     for levels in range(schedules.depth(n + 1) + 1):
         schedule = paper_schedule(schedules.truncated(n + 1, levels), n)
-        largest = _largest(plan, schedule)
+        schedule = schedule.only(of.system.wanted or ())
         name = "linear" if levels == 0 else f"L_m = {levels}"
-        if largest > most:
-            left_out[name] = f"a step takes {largest:.1e} flop"
+        if _fits(plan, schedule, most):
+            todo[name] = (schedule, of.convolutions)
         else:
-            todo[name] = (schedule.only(of.system.wanted or ()), of.convolutions)
+            left_out.append(name)
     for name, (schedule, unpacking) in tqdm(todo.items(), desc="compiling", unit="scan"):
         made[name] = programs.build(scan(of, schedule, unpacking), of.system.operators, ct)
     wanted = [v.reshape(len(v), -1) for v in made[VJP].call()]
@@ -68,7 +69,7 @@ def chains(of: Chain, names: Sequence[str], most: float) -> dict[str, Any]:
         "left_out": left_out,
         "times": {name: outcome.compare(name, "chain").to_json() for name in errors},
         "programs": {name: own.to_json() for name, own in made.items()},
-        "plan": str(plan).splitlines(),
+        "outlook": dataclasses.asdict(plan.outlook),
         "plan_steps": plan_alone(of, plan, names),
     }
 
@@ -193,7 +194,7 @@ def memory(of: Chain, limit: int) -> dict[str, Any]:
     }
 
 
-def _largest(plan: Plan, schedule: Schedule) -> float:
-    """Flops of the largest step, infinite where a product is too large to be planned."""
-    found = steps(schedule, plan.table)
-    return float("inf") if found is None else max(step.task.cost.flops for step in found)
+def _fits(plan: Plan, schedule: Schedule, most: float) -> bool:
+    """Whether no product takes more flops; patterns of larger ones are not even looked for."""
+    found = steps(schedule, plan.table, most / plan.table.machine.entries)
+    return found is not None and max(step.task.cost.flops for step in found) <= most
