@@ -133,12 +133,13 @@ def figure9(result: Result, path: pathlib.Path) -> None:
     _save(panels, path, "Figure 9: sparsity; filled: convolutions; right of the line: products", "")
 
 
-FIGURES: dict[str, Callable[[Result, pathlib.Path], None]] = {
-    "figure7": figure7,
-    "figure8": figure8,
-    "figure9": figure9,
-    "figure10": figure10,
+FIGURES: dict[str, tuple[Callable[[Result, pathlib.Path], None], set[str]]] = {
+    "figure7": (figure7, {"counts", "steps"}),
+    "figure8": (figure8, {"counts"}),
+    "figure9": (figure9, {"counts"}),
+    "figure10": (figure10, {"counts"}),
 }
+"""What draws each figure, and the parts of the result that it needs."""
 
 
 def _panels(rows: int, columns: int, wide: bool = False) -> list[Axes]:
