@@ -17,6 +17,10 @@ PAPERS_LEVELS = "2"
 _PANEL = (5.2, 4.0)
 _COLOURS = {APPLY: "#ee7733", PRODUCT: "#0077bb"}
 _BP, _LINEAR = "#009988", "#cc3311"
+_CONVENTIONS = (
+    "paper's conventions: zeros of one image, unpruned BP",
+    "zeros known before training, pruned linear scan",
+)
 _TITLES = {
     step_counts.FULL_WEIGHTS: "unpruned",
     step_counts.STATIC: "pruned, zeros known before training",
@@ -35,14 +39,13 @@ def figure10(result: Result, path: pathlib.Path) -> None:
         _scatter(axes, scan["steps"], scan["steps"]["flops"], scan["steps"]["dense"])
         papers = zeros == step_counts.DYNAMIC
         baseline = dense if papers else linear
-        name = "BP of the unpruned net" if papers else "linear scan of the pruned net"
-        axes.scatter(baseline["dense"], baseline["flops"], 22, color=_BP, label=name, zorder=1)
+        axes.scatter(baseline["dense"], baseline["flops"], 22, color=_BP, label="baseline")
         axes.axhline(max(baseline["flops"]), color=_BP, ls="--", lw=1)
         above = scan["above_bp"] if papers else scan["above_linear"]
-        whose = "paper's conventions" if papers else "static zeros, pruned baseline"
-        axes.set_title(f"{whose}: {above} of {len(scan['steps']['kind'])} steps above", size=10)
+        whose = _CONVENTIONS[0] if papers else _CONVENTIONS[1]
+        total = len(scan["steps"]["kind"])
+        axes.set_title(f"{whose}\n{above} of {total} steps above the baseline's largest", size=9)
         axes.set(ylabel="flop")
-        axes.legend(fontsize=7)
     _save(panels, path, f"Figure 10: pruned VGG-11, truncated scan, L_m = {PAPERS_LEVELS}")
 
 
@@ -71,15 +74,12 @@ def figure7(result: Result, path: pathlib.Path) -> None:
         bound = max(s for s in linear or [f / rate for f in scans["0"]["steps"]["flops"]] if s)
         bp = max(times["bp"]) if measured else counts["bp"]["largest"] / rate
         _scatter(axes, steps, seconds, steps["dense"], tags_above=bp)
-        axes.axhline(bound, color=_LINEAR, ls="--", lw=1, label="largest of the linear scan")
-        axes.axhline(
-            bp, color=_BP, ls="--", lw=1, label="largest of BP" + " (XLA)" * bool(measured)
-        )
+        axes.axhline(bound, color=_LINEAR, ls="--", lw=1, label="largest step of the linear scan")
+        axes.axhline(bp, color=_BP, ls="--", lw=1, label="largest step of BP")
         left_out = sum(s is None for s in seconds)
         title += _TITLES[zeros] + f"\n{left_out} steps too large to run" * bool(left_out)
         axes.set_title(title, size=9)
         axes.set(ylabel="seconds")
-        axes.legend(fontsize=6, loc="lower right")
     _save(
         panels,
         path,
@@ -183,5 +183,9 @@ def _save(
 ) -> None:
     for axes in panels:
         axes.set_xlabel(xlabel, size=9)
-    panels[0].figure.suptitle(title, size=11)
-    figures.save(panels[0].figure, path)
+    figure = panels[0].figure
+    figure.suptitle(title, size=11)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+    figures.save(figure, path)

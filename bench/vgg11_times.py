@@ -28,7 +28,7 @@ def chains(of: Chain, names: Sequence[str], most: float) -> dict[str, Any]:
     Args:
         of: the chain.
         names: of the operators.
-        most: flops of a single step above which a scan is not run.
+        most: flops of a product above which a scan is not run.
 
     Raises:
         FloatingPointError: a scan's cotangents are not XLA's.
@@ -197,4 +197,6 @@ def memory(of: Chain, limit: int) -> dict[str, Any]:
 def _fits(plan: Plan, schedule: Schedule, most: float) -> bool:
     """Whether no product takes more flops; patterns of larger ones are not even looked for."""
     found = steps(schedule, plan.table, most / plan.table.machine.entries)
-    return found is not None and max(step.task.cost.flops for step in found) <= most
+    if found is None:
+        return False
+    return all(step.task.cost.flops <= most for step in found if step.kind == "product")
