@@ -62,7 +62,7 @@ def chain(layers: Sequence[Layer], params: Any, images: jax.Array, *, masked: bo
         return xs, adjoint_operators(layers, params, xs)
 
     xs, operators = make(params, images)
-    ct = jax.random.normal(jax.random.key(0), xs[-1].shape)
+    ct = jax.random.normal(jax.random.key(0), xs[-1].shape, xs[-1].dtype)
     if masked:
         operators = [_masked(op) for op in operators]
     g = [None] * (len(layers) - 1) + [ct.reshape(len(ct), -1)]

@@ -170,7 +170,7 @@ def layers_alone(of: Chain) -> list[float]:
 
 def product_rate(size: int = 1024) -> float:
     """Flop per second of a large float32 matrix product."""
-    a = jax.random.normal(jax.random.key(0), (size, size))
+    a = jax.random.normal(jax.random.key(0), (size, size), jnp.float32)
     return 2 * size**3 / timing.seconds_per_call(functools.partial(jax.jit(jnp.matmul), a, a))
 
 
