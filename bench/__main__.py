@@ -4,7 +4,18 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from bench import compile, lenet, rnn, scaled, scan, vgg11
+from bench import (
+    compile,
+    gpu,
+    jacobians,
+    lenet,
+    reuse,
+    rnn,
+    scaled,
+    scan,
+    spgemm,
+    vgg11,
+)
 
 # A new measurement is one file with `main(argv)` and one row here; its docstring's first
 # line is what the list shows.
@@ -15,6 +26,10 @@ BENCHES: dict[str, ModuleType] = {
     "scaled": scaled,
     "lenet": lenet,
     "vgg11": vgg11,
+    "jacobians": jacobians,
+    "spgemm": spgemm,
+    "reuse": reuse,
+    "gpu": gpu,
 }
 
 

@@ -58,12 +58,12 @@ def shuffled(rng: np.random.Generator, samples: int, batch: int) -> Iterator[np.
             yield order[start : start + batch]
 
 
-def init(cell: Any, key: jax.Array, hidden: int) -> dict[str, Any]:
+def init(cell: Any, key: jax.Array, hidden: int, inputs: int = 1) -> dict[str, Any]:
     """Parameters of the cell and of the linear map to the logits, float32."""
     for_cell, for_head = jax.random.split(key)
     bound = hidden**-0.5
     head = jax.random.uniform(for_head, (hidden, CLASSES), jnp.float32, -bound, bound)
-    recurrent = cell.init(for_cell, 1, hidden, jnp.float32)
+    recurrent = cell.init(for_cell, inputs, hidden, jnp.float32)
     return {"cell": recurrent, "head": head, "bias": jnp.zeros(CLASSES, jnp.float32)}
 
 

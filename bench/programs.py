@@ -139,7 +139,7 @@ def check_equal(reference: Any, result: Any, allowed: float, what: str) -> float
         # Written so that a NaN fails it.
         if not difference <= allowed:
             raise FloatingPointError(
-                f"{what}{leaf} differs from jax.lax.scan's by {difference:.1e} of its largest "
+                f"{what}{leaf} differs from its reference by {difference:.1e} of its largest "
                 f"entry; allowed is {allowed:.1e}"
             )
     return max(found.values(), default=0.0)

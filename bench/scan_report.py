@@ -56,6 +56,14 @@ def is_too_slow(lane: Lane, comparison: dict[str, Any]) -> bool:
     return lane.mode in SLOWEST and comparison["high"] < SLOWEST[lane.mode]
 
 
+def is_resolved(comparison: dict[str, Any]) -> bool:
+    """Whether the interval of a speedup is narrower than a factor of 2.
+
+    A backward pass is a difference: where it is short beside the whole, that tells nothing.
+    """
+    return 0 < comparison["low"] and comparison["high"] < 2 * comparison["low"]
+
+
 def too_large(result: Result) -> list[str]:
     """Points where value_and_grad needs more scratch memory than it may."""
     lines = []
@@ -164,4 +172,6 @@ def _named(solver: str, point: Result) -> str:
 
 
 def _range(comparison: dict[str, Any]) -> str:
+    if not is_resolved(comparison):
+        return "not resolved"
     return tables.interval(comparison["speedup"], comparison["low"], comparison["high"])

@@ -1,10 +1,14 @@
 """Magnitude pruning, and retraining with the pruned weights kept at zero. Needs optax.
 
-Masks are concrete arrays of bools in the shapes of the parameters. What a mask makes of a layer's
-transposed Jacobian, its static pattern, is `parscan_bp.operators.entries_of`:
+Masks are concrete arrays of bools in the shapes of the parameters. The transposed Jacobian of a
+convolution with a pruned kernel has a static pattern that follows from the kernel's mask:
 
-    entries = entries_of(layer.adjoint_operator(params, x, y), masks["kernel"])
-    operator = entries.sparse(params["kernel"])
+    pattern = Pattern.from_mask(mask.reshape(-1, mask.shape[-1]))
+    operator = to_structure(dataclasses.replace(convolution, mask=pattern), Sparse)
+
+and that of a pruned linear layer is the mask itself:
+
+    operator = Sparse(kernel[mask], Pattern.from_mask(mask))
 """
 
 from __future__ import annotations
@@ -162,11 +166,10 @@ def _largest(magnitude: np.ndarray, sparsity: float) -> np.ndarray:
 
 
 def _check_masks(name: str, tree: PyTree, masks: PyTree) -> None:
-    leaves, treedef = jax.tree.flatten(tree)
-    own, own_treedef = jax.tree.flatten(masks)
-    if treedef != own_treedef:
-        raise ValueError(f"{name}: got a pytree {treedef}; that of the masks is {own_treedef}")
-    for leaf, mask in zip(leaves, own, strict=True):
+    got, wanted = str(jax.tree.structure(tree)), str(jax.tree.structure(masks))
+    if got != wanted:
+        raise ValueError(f"{name}: got a pytree {got}; that of the masks is {wanted}")
+    for leaf, mask in zip(jax.tree.leaves(tree), jax.tree.leaves(masks), strict=True):
         if np.shape(leaf) != np.shape(mask):
             raise ValueError(
                 f"{name}: got a leaf of shape {np.shape(leaf)}; its mask has {np.shape(mask)}"

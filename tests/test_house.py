@@ -17,7 +17,7 @@ LAYERS = [
     {"solvers", "cells", "layers"},
     {"autodiff"},
     {"explain"},
-    {"testing", "__init__", "nnx", "linen", "pruning"},
+    {"testing", "__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

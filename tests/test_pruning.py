@@ -1,15 +1,19 @@
 """Magnitude pruning: exact counts, the least magnitudes, masks kept through retraining."""
 
+import dataclasses
+
 import hypothesis.strategies as st
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings
 
 from parscan_bp.layers import Conv, Flatten, Linear, ReLU, activations, adjoint_operators, init
-from parscan_bp.operators import entries_of
+from parscan_bp.operators import Sparse, to_structure
 from parscan_bp.pruning import apply_masks, keep_masks, magnitude_masks
+from parscan_bp.sparsity import Pattern
 
 sparsities = st.floats(0, 1)
 # Few different magnitudes: many ties.
@@ -81,17 +85,23 @@ def test_which_leaves_are_pruned_is_the_callers_choice():
 
 def test_a_pruned_net_has_pruned_jacobians_of_a_static_pattern():
     layers = (Conv(4, (3, 3)), ReLU(), Flatten(), Linear(5))
-    params = init(layers, jax.random.key(0), (4, 4, 2))
+    params = init(layers, jax.random.key(0), (4, 4, 2), jnp.float32)
     masks = magnitude_masks(params, 0.9)
     pruned = apply_masks(params, masks)
-    xs = activations(layers, pruned, jax.random.normal(jax.random.key(1), (1, 4, 4, 2)))
+    xs = activations(
+        layers, pruned, jax.random.normal(jax.random.key(1), (1, 4, 4, 2), jnp.float32)
+    )
     operators = adjoint_operators(layers, pruned, xs)
-    for k in (0, 3):
-        entries = entries_of(operators[k], masks[k]["kernel"])
-        got = entries.sparse(pruned[k]["kernel"])
-        np.testing.assert_array_equal(got.as_dense(), operators[k].as_dense())
-        assert got.pattern.nnz == np.count_nonzero(operators[k].as_dense())
-        assert got.pattern.nnz < 0.4 * entries_of(operators[k]).pattern.nnz
+    conv, kernel = masks[0]["kernel"], pruned[3]["kernel"]
+    pattern = Pattern.from_mask(conv.reshape(-1, conv.shape[-1]))
+    linear = masks[3]["kernel"]
+    for whole, got in (
+        (operators[0], to_structure(dataclasses.replace(operators[0], mask=pattern), Sparse)),
+        (operators[3], Sparse(kernel[linear], Pattern.from_mask(linear))),
+    ):
+        dense = np.asarray(whole.as_dense())
+        np.testing.assert_array_equal(got.as_dense(), dense)
+        assert 0 < got.pattern.nnz == np.count_nonzero(dense) < 0.2 * dense.size
 
 
 @pytest.mark.parametrize("sparsity", [-0.01, 1.01, float("nan")])

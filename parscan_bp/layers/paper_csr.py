@@ -9,7 +9,7 @@ The printed formulas of Algorithm 2 and 3 count 3 w (3 h - 2) entries per pair o
 the image at its top and bottom have two rows of neighbours, but every pixel has three columns. At
 the left and right edge one of them does not exist. Its entry points to a pixel of the
 neighbouring image row (modulo the size of the matrix) and Algorithm 4 stores an explicit zero.
-The pattern without these, (3 w - 2) (3 h - 2) entries, is that of `entries_of`.
+The pattern without these, (3 w - 2) (3 h - 2) entries, is that of `Convolution` made `Sparse`.
 """
 
 from __future__ import annotations

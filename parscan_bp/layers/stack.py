@@ -18,7 +18,7 @@ def init_stack(
 ) -> list[PyTree]:
     """Parameters of every layer, for inputs (batch, *features)."""
     params = []
-    x = jax.ShapeDtypeStruct((1, *features), jnp.dtype(dtype))
+    x = jax.ShapeDtypeStruct((1, *features), jnp.result_type(dtype))
     for k, (layer, own) in enumerate(zip(layers, jax.random.split(key, len(layers)), strict=True)):
         params.append(layer.init(own, x.shape[1:], dtype))
         x = jax.eval_shape(functools.partial(apply_at, k, layer), params[-1], x)

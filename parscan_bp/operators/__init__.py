@@ -16,13 +16,14 @@ from parscan_bp.operators.conversions import unpacked
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
-from parscan_bp.operators.entries import Entries, entries_of
 from parscan_bp.operators.factored import Factored
 from parscan_bp.operators.identity import Identity
 from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
 from parscan_bp.operators.low_rank import LowRankUpdate
 from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.product import Product
+from parscan_bp.operators.product_tree import ProductTree
+from parscan_bp.operators.reuse import power, sliding_products
 from parscan_bp.operators.scaled import Scaled, ScaledVector
 from parscan_bp.operators.selection import Selection
 from parscan_bp.operators.sparse import Sparse
@@ -38,13 +39,13 @@ __all__ = [
     "Cost",
     "Dense",
     "Diagonal",
-    "Entries",
     "Factored",
     "Identity",
     "LowRankUpdate",
     "MatrixFree",
     "Operator",
     "Product",
+    "ProductTree",
     "Scaled",
     "ScaledVector",
     "Selection",
@@ -55,9 +56,10 @@ __all__ = [
     "compose_cost",
     "compose_shape",
     "concatenate",
-    "entries_of",
     "identity_like",
     "join",
+    "power",
+    "sliding_products",
     "stack",
     "structure_of",
     "to_scaled",

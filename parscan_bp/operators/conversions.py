@@ -51,14 +51,14 @@ def to_sparse(op: Operator) -> Sparse | None:
     if isinstance(op, BlockDiagonal):
         blocks = Pattern.diagonal(op.shape[0] // op.block)
         pattern, order = blocks.expand(op.block, op.block)
-        return Sparse(pick(_ravel(op.blocks, 3), order), pattern)
+        return Sparse(_reordered(_ravel(op.blocks, 3), order), pattern)
     if isinstance(op, ChannelDense):
         pattern, order = op.pattern.expand(*op.channels)
-        return Sparse(pick(_ravel(op.blocks, 3), order), pattern)
+        return Sparse(_reordered(_ravel(op.blocks, 3), order), pattern)
     if isinstance(op, Selection):
         positions, entries = channel_diagonal(op)
         pattern, order = positions.expand(op.channels, op.channels, diagonal=True)
-        return Sparse(pick(_ravel(entries, 2), order), pattern)
+        return Sparse(_reordered(_ravel(entries, 2), order), pattern)
     if isinstance(op, Convolution):
         return to_sparse(to_blocks(op)) if op.mask is None else _kept_entries(op, op.mask)
     if isinstance(op, Banded):
@@ -113,6 +113,10 @@ def _band(n: int, lower: int, upper: int) -> tuple[Pattern, Array]:
     inside = (col >= 0) & (col < n)
     pattern = Pattern.from_coordinates(row[inside], col[inside], (n, n))
     return pattern, on_device((band * n + row)[inside].astype(np.int32))
+
+
+def _reordered(numbers: Array, order: Array | None) -> Array:
+    return numbers if order is None else pick(numbers, order)
 
 
 def _ravel(x: Array, ndim: int) -> Array:

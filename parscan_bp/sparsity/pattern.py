@@ -165,12 +165,15 @@ class Pattern:
         return mask
 
     @functools.lru_cache(maxsize=128)  # noqa: B019  (patterns are few and small)
-    def expand(self, rows: int, cols: int, *, diagonal: bool = False) -> tuple[Pattern, Array]:
+    def expand(
+        self, rows: int, cols: int, *, diagonal: bool = False
+    ) -> tuple[Pattern, Array | None]:
         """Every position as a block of rows x cols positions, all of it or its diagonal.
 
         Returns:
           The larger pattern, and for each of its entries the index into the numbers of all
-          blocks: of shape (nnz, rows, cols), or (nnz, rows) for diagonals, ravelled.
+          blocks: of shape (nnz, rows, cols), or (nnz, rows) for diagonals, ravelled; ``None``
+          where each entry has the index of its own place.
         """
         if diagonal:
             row, col = np.arange(rows), np.arange(rows)
@@ -181,7 +184,8 @@ class Pattern:
         all_cols = (self.indices.astype(np.int64)[:, None] * cols + col).ravel()
         order = np.argsort(all_rows * shape[1] + all_cols)
         keys = (all_rows * shape[1] + all_cols)[order]
-        return _from_keys(keys, shape), on_device(order.astype(np.int32))
+        in_place = (order == np.arange(order.size)).all()
+        return _from_keys(keys, shape), None if in_place else on_device(order.astype(np.int32))
 
 
 def _from_keys(keys: np.ndarray, shape: tuple[int, int]) -> Pattern:

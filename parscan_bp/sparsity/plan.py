@@ -20,7 +20,7 @@ from parscan_bp.sparsity.pattern import Pattern, _from_keys, on_device
 from parscan_bp.types import Array
 
 UNROLLED = 16
-"""Terms per entry up to which a sum is unrolled; longer ones are summed by a scatter."""
+"""Further terms per entry up to which a sum is unrolled; longer ones are added one by one."""
 
 _CHUNK = 2**24
 """Scalar products that the symbolic phase lists at a time."""
@@ -52,8 +52,14 @@ def multiply(a: Pattern, b: Pattern) -> Pattern:
       ([0], [2])
     """
     shape = _check_sizes(a, b)
-    keys = [np.unique(keys) for keys, _, _ in _products(a, b)]
+    keys = [_distinct(keys) for keys, _, _ in _products(a, b)]
     return _from_keys(np.concatenate([np.zeros(0, np.int64), *keys]), shape)
+
+
+def _distinct(keys: np.ndarray) -> np.ndarray:
+    """The sorted keys, each once; `numpy.unique` hashes, at twenty times the cost of sorting."""
+    keys = np.sort(keys)
+    return keys[np.append(True, keys[1:] != keys[:-1])[: keys.size]]
 
 
 def _check_sizes(a: Pattern, b: Pattern) -> tuple[int, int]:
@@ -88,22 +94,22 @@ def _products(a: Pattern, b: Pattern) -> Iterator[tuple[np.ndarray, np.ndarray, 
 class ProductPlan:
     """Which entries of A and B make each entry of C = A B, entry by entry.
 
-    Entries of C are grouped by their number K of terms, so that a group is K fused
-    multiply-adds over arrays of one length, without padding and without a scatter.
+    Most sums of a sparse product have one term. So the first terms of all entries are made in
+    their places, and what other terms there are is added: entries are grouped by the number K of
+    their further terms, so that a group is K fused multiply-adds over arrays of one length.
 
     Attributes:
-      groups: for each K up to `UNROLLED`, entries of A and of B, two arrays (K, entries of C).
-      rest: of longer sums: entry of A, of B, and the position among the long sums' results.
-      place: (nnz,), where in the groups' concatenated results each entry of C is.
+      first: for each entry of C, the entries of A and of B of its first term, (nnz,) each.
+      groups: for each K up to `UNROLLED`, entries of A and of B, (K, m) each, and the m entries
+        of C that they are added to.
+      rest: of longer sums, further terms one by one: entry of A, of B, and of C, ascending.
       pattern: of C; static.
-      long: number of long sums; static.
     """
 
-    groups: tuple[tuple[Array, Array], ...]
+    first: tuple[Array, Array]
+    groups: tuple[tuple[Array, Array, Array], ...]
     rest: tuple[Array, Array, Array]
-    place: Array
     pattern: Pattern = dataclasses.field(metadata={"static": True})
-    long: int = dataclasses.field(metadata={"static": True})
 
     @property
     def nbytes(self) -> int:
@@ -117,20 +123,14 @@ class ProductPlan:
           term: ``term(i, j)``, the products of the entries i of A and j of B.
           axis: a negative int, the entries' axis of what ``term`` gives.
         """
-        parts = []
-        for left, right in self.groups:
-            products = (term(left[k], right[k]) for k in range(left.shape[0]))
-            parts.append(functools.reduce(jnp.add, products))
-        if self.long:
-            left, right, position = self.rest
-            terms = jnp.moveaxis(term(left, right), axis, 0)
-            total = jnp.zeros((self.long, *terms.shape[1:]), terms.dtype)
-            total = total.at[position].add(terms, indices_are_sorted=True)
-            parts.append(jnp.moveaxis(total, 0, axis))
-        if not parts:
-            # Not one product: its shape is that of no terms.
-            return term(self.place, self.place)
-        return pick(jnp.concatenate(parts, axis), self.place, axis)
+        total = term(*self.first)
+        for left, right, entries in self.groups:
+            terms = (term(left[k], right[k]) for k in range(left.shape[0]))
+            total = _add_at(total, entries, functools.reduce(jnp.add, terms), axis, unique=True)
+        if self.rest[0].size:
+            left, right, entries = self.rest
+            total = _add_at(total, entries, term(left, right), axis, unique=False)
+        return total
 
 
 @functools.lru_cache(maxsize=64)
@@ -142,7 +142,7 @@ def plan_product(a: Pattern, b: Pattern) -> ProductPlan:
       b: the right factor; its rows are the columns of ``a``.
 
     Returns:
-      The plan; 8 bytes of indices per scalar product and 4 per entry of C.
+      The plan; 8 bytes of indices per scalar product, and up to 4 for its place.
 
     Raises:
       ValueError: if the sizes do not fit.
@@ -168,19 +168,25 @@ def plan_product(a: Pattern, b: Pattern) -> ProductPlan:
     keys, left, right = keys[order], left[order].astype(np.int32), right[order].astype(np.int32)
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: keys.size])
     counts = np.diff(np.append(starts, keys.size))
-    groups, entries = [], []
-    for terms in np.unique(counts[counts <= UNROLLED]):
+    groups = []
+    for terms in np.unique(counts[(counts > 1) & (counts <= UNROLLED + 1)]):
         chosen = np.flatnonzero(counts == terms)
-        index = starts[chosen] + np.arange(terms)[:, None]
-        groups.append((on_device(left[index]), on_device(right[index])))
-        entries.append(chosen)
-    chosen = np.flatnonzero(counts > UNROLLED)
-    member = np.repeat(counts > UNROLLED, counts)
-    position = np.repeat(np.arange(chosen.size, dtype=np.int32), counts[chosen])
-    place = np.empty(pattern.nnz, np.int32)
-    place[np.concatenate([empty, *entries, chosen])] = np.arange(pattern.nnz)
-    rest = (on_device(left[member]), on_device(right[member]), on_device(position))
-    return ProductPlan(tuple(groups), rest, on_device(place), pattern, int(chosen.size))
+        index = starts[chosen] + np.arange(1, terms)[:, None]
+        groups.append((on_device(left[index]), on_device(right[index]), _int32(chosen)))
+    further = np.repeat(counts > UNROLLED + 1, counts)
+    further[starts] = False
+    entries = np.repeat(np.arange(counts.size, dtype=np.int32), counts)[further]
+    rest = (on_device(left[further]), on_device(right[further]), on_device(entries))
+    first = (on_device(left[starts]), on_device(right[starts]))
+    return ProductPlan(first, tuple(groups), rest, pattern)
+
+
+def _add_at(total: Array, entries: Array, terms: Array, axis: int, *, unique: bool) -> Array:
+    """``terms`` added at ascending ``entries`` of an axis that is counted from the end."""
+    where = (..., entries, *[slice(None)] * (-1 - axis))
+    return total.at[where].add(
+        terms, indices_are_sorted=True, unique_indices=unique, mode="promise_in_bounds"
+    )
 
 
 @final

@@ -26,7 +26,8 @@ def test_the_list_names_every_measurement():
     shown = subprocess.run(
         [sys.executable, "-m", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    for name in ("rnn", "scan", "compile", "scaled"):
+    names = ("rnn", "scan", "compile", "scaled", "jacobians", "spgemm", "reuse", "gpu")
+    for name in names:
         assert any(line.split()[:1] == [name] for line in shown.splitlines())
 
 

@@ -30,7 +30,7 @@ def test_against_scipy(shape):
 
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_expand(diagonal):
-    mask = random_mask(1, 3, 4)
+    mask = random_mask(1, 3, 4, density=0.7)
     pattern = Pattern.from_mask(mask)
     size = (2, 2) if diagonal else (2, 3)
     block = np.eye(2) if diagonal else np.ones(size)
@@ -44,6 +44,12 @@ def test_expand(diagonal):
         want = np.diag(blocks[k]) if diagonal else blocks[k]
         got = dense[r * size[0] : (r + 1) * size[0], c * size[1] : (c + 1) * size[1]]
         np.testing.assert_array_equal(got, want)
+
+
+def test_expanded_entries_that_keep_their_places_need_no_order():
+    larger, order = Pattern.diagonal(3).expand(2, 2)
+    assert order is None
+    np.testing.assert_array_equal(larger.as_mask(), np.kron(np.eye(3), np.ones((2, 2))) > 0)
 
 
 def test_equal_patterns_are_one_static_argument():
