@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax import lax
@@ -166,7 +167,7 @@ class ChainRule:
             params, xs = residuals
             dp, dx, d = b
             given = dict(zip(active.unknown, d, strict=True))
-            g = [flat(dx[0])] if dx else []
+            g: list[Array | None] = [flat(dx[0])] if dx else []
             for k in range(active.first, len(self.layers)):
                 own = given.get(k + 1)
                 if active.leaves[k]:
@@ -251,7 +252,7 @@ def solve_upper(
     operators: Sequence[Operator],
     g: Sequence[Array | None],
     wanted: Sequence[int] | None = None,
-) -> list[Array | None]:
+) -> list[Any]:
     """lambda_k = g_k + A_{k+1} lambda_{k+1}: reverse-mode."""
     return solver.run_ragged(Ragged(operators, g, wanted))
 
@@ -261,7 +262,7 @@ def solve_lower(
     operators: Sequence[Operator],
     g: Sequence[Array | None],
     wanted: Sequence[int] | None = None,
-) -> list[Array | None]:
+) -> list[Any]:
     """d_k = g_k + J_k d_{k-1}: forward-mode, the same system counted from the other end."""
     if wanted is not None:
         wanted = [len(operators) - k for k in wanted]

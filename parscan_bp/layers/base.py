@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.operators import Operator
+from parscan_bp.sparsity import Pattern
+from parscan_bp.sparsity.pattern import on_device
 from parscan_bp.types import Array, PyTree
 
 
@@ -86,6 +88,41 @@ def no_cotangent(value: Array) -> np.ndarray:
 def scaled_normal(key: Array, shape: tuple[int, ...], fan_in: int, dtype) -> Array:
     """Normal numbers of variance 2 / fan_in (He et al., 2015)."""
     return jax.random.normal(key, shape, dtype) * jnp.sqrt(jnp.asarray(2 / fan_in, dtype))
+
+
+def as_mask(mask: Pattern | np.ndarray | None) -> Pattern | None:
+    """The mask of a kernel as the pattern of its last axis beside all others, flat.
+
+    Raises:
+      TypeError: if it is not an array of bools, or is traced: it is static.
+    """
+    if mask is None or isinstance(mask, Pattern):
+        return mask
+    kind = getattr(getattr(mask, "dtype", None), "kind", None)
+    if isinstance(mask, jax.core.Tracer) or kind != "b":
+        raise TypeError(
+            f"mask: got {type(mask).__name__} of {getattr(mask, 'dtype', 'no dtype')}; a concrete "
+            "array of bools in the kernel's shape is wanted"
+        )
+    mask = np.asarray(mask)
+    return Pattern.from_mask(mask.reshape(-1, mask.shape[-1]))
+
+
+def masked(kernel: Array, mask: Pattern | None) -> Array:
+    """The kernel with zeros outside of its mask.
+
+    Raises:
+      ValueError: if the mask is of another kernel.
+    """
+    if mask is None:
+        return kernel
+    flat = (math.prod(kernel.shape[:-1]), kernel.shape[-1])
+    if mask.shape != flat:
+        raise ValueError(
+            f"mask: got one of {mask.shape[0]} times {mask.shape[1]} numbers; the kernel of shape "
+            f"{tuple(kernel.shape)} has {flat[0]} times {flat[1]}"
+        )
+    return jnp.where(on_device(mask.as_mask().reshape(kernel.shape)), kernel, 0)
 
 
 def over_features(ct: Array) -> Array:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.layers.base import Layer, check_channels, over_features, scaled_normal
+from parscan_bp.layers.base import (
+    Layer,
+    as_mask,
+    check_channels,
+    masked,
+    over_features,
+    scaled_normal,
+)
 from parscan_bp.layers.windows import Padding, PerAxis, Window, per_axis
 from parscan_bp.operators import Convolution
 from parscan_bp.types import Array
@@ -27,8 +34,10 @@ class Convolutional(Layer):
     dilation: PerAxis = 1
     groups: int = 1
     bias: bool = True
+    mask: Any = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
+        object.__setattr__(self, "mask", as_mask(self.mask))
         per_axis("channels", self.channels, 1)
         per_axis("groups", self.groups, 1)
         for name, value in self._window.fields.items():
@@ -73,7 +82,8 @@ class Convolutional(Layer):
         sizes = self._window.spatial_sizes(name, x)
         what = f"{name} with a kernel of shape {tuple(kernel.shape)} and groups={self.groups}"
         check_channels(what, kernel.shape[-2] * self.groups, x)
-        return self._geometry(kernel, sizes)
+        kernel = masked(kernel, self.mask)
+        return dataclasses.replace(self._geometry(kernel, sizes), mask=self.mask)
 
     def adjoint_operator(self, params, x, y):
         return self._jacobian(params["kernel"], x).transpose()
@@ -108,9 +118,12 @@ class Conv(Convolutional):
       dilation: distance of the kernel's entries, for each axis or for all.
       groups: number of groups of channels; that of the input channels if depthwise.
       bias: whether there is a b.
+      mask: where a pruned kernel is kept: bools in its shape, known before anything runs. Its
+        other numbers count as zero and have no gradient; the Jacobian has no entries for them.
 
     Raises:
       ValueError: if an argument is none of the above; by `apply`, if sizes do not fit.
+      TypeError: if the mask is not an array of bools, or is traced.
 
     Source: BPPSA appendix D.1, for any geometry.
 
@@ -138,7 +151,7 @@ class ConvTranspose(Convolutional):
     are zeros around the spread input.
 
     Args:
-      channels, window, padding, dilation, groups, bias: see `Conv`.
+      channels, window, padding, dilation, groups, bias, mask: see `Conv`.
       strides: by how much the input is spread, for each axis or for all.
 
     Raises:

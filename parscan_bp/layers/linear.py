@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import final
+from typing import Any, final
 
 import jax.numpy as jnp
 
-from parscan_bp.layers.base import Layer, check_channels, flat, over_features, scaled_normal
-from parscan_bp.operators import Convolution, Dense, Identity
+from parscan_bp.layers.base import (
+    Layer,
+    as_mask,
+    check_channels,
+    flat,
+    masked,
+    over_features,
+    scaled_normal,
+)
+from parscan_bp.operators import Convolution, Dense, Identity, unpacked
 from parscan_bp.operators.arithmetic import einsum
 
 
@@ -25,9 +33,12 @@ class Linear(Layer):
     Args:
       channels: size of the last axis of y.
       bias: whether there is a b.
+      mask: where a pruned kernel is kept, bools (in, channels); see `Conv`. The transposed Jacobian
+        is then `Sparse`.
 
     Raises:
       ValueError: if ``channels`` is not positive; by `apply`, if sizes do not fit.
+      TypeError: if the mask is not an array of bools, or is traced.
 
     Source: BPPSA eq. 3.
 
@@ -44,8 +55,10 @@ class Linear(Layer):
 
     channels: int
     bias: bool = True
+    mask: Any = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self):
+        object.__setattr__(self, "mask", as_mask(self.mask))
         if isinstance(self.channels, bool) or not isinstance(self.channels, int):
             raise ValueError(f"channels: got {self.channels!r}; a positive int is wanted")
         if self.channels < 1:
@@ -64,18 +77,20 @@ class Linear(Layer):
             )
         what = f"Linear with a kernel of shape {tuple(kernel.shape)}"
         check_channels(what, kernel.shape[0], x)
-        y = x @ kernel
+        y = x @ masked(kernel, self.mask)
         return y + params["bias"] if self.bias else y
 
     def adjoint_operator(self, params, x, y):
-        kernel = params["kernel"]
-        if x.ndim == 2:
+        kernel, mask = masked(params["kernel"], self.mask), self.mask
+        if x.ndim == 2 and mask is None:
             return Dense(kernel)
         places = math.prod(x.shape[1:-1])
-        return Convolution(kernel[None], (places,)).transpose()
+        op = Convolution(kernel[None], (places,), mask=mask).transpose()
+        return unpacked(op) if x.ndim == 2 else op
 
     def pullback(self, params, x, y, ct):
-        cts = {"kernel": einsum("...i,...o->io", x, ct).astype(params["kernel"].dtype)}
+        kernel = einsum("...i,...o->io", x, ct).astype(params["kernel"].dtype)
+        cts = {"kernel": masked(kernel, self.mask)}
         if self.bias:
             cts["bias"] = over_features(ct).astype(params["bias"].dtype)
         return cts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar, final
 
 import jax
@@ -171,8 +172,17 @@ class Sparse(Operator):
         self._check_vector(v)
         dtype = jnp.result_type(self.data, v)
         wide = accumulation_dtype(dtype)
-        terms = jnp.asarray(self.data, wide) * jnp.asarray(pick(v, first(self.cols)), wide)
-        return add_at(first(self.rows), terms, self.shape[0]).astype(dtype)
+        if self.data.ndim > 1 or v.ndim == 1:
+            terms = jnp.asarray(self.data, wide) * jnp.asarray(pick(v, first(self.cols)), wide)
+            return add_at(first(self.rows), terms, self.shape[0]).astype(dtype)
+        # A matrix that all vectors share moves them together: stretches of memory, not numbers.
+        together = jnp.asarray(v, wide).reshape(math.prod(v.shape[:-1]), v.shape[-1]).T
+        terms = jnp.asarray(self.data, wide)[:, None] * pick(together, first(self.cols), axis=-2)
+        total = jnp.zeros((self.shape[0], terms.shape[1]), terms.dtype)
+        total = total.at[first(self.rows)].add(
+            terms, indices_are_sorted=True, mode="promise_in_bounds"
+        )
+        return total.T.reshape(*v.shape[:-1], self.shape[0]).astype(dtype)
 
     def transpose(self):
         pattern, order = self.pattern.transposed

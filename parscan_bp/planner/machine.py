@@ -17,10 +17,11 @@ class Machine:
     Args:
       products: flop/s of matrix products (a block product ran at 31 Gflop/s).
       entries: flop/s where numbers are gathered one by one (6 ns per entry of a sparse
-        matrix-vector product, 2 ns in a batch of 8).
+        matrix-vector product).
+      shared: the same for a matrix that a batch shares (2 ns with a batch of 8).
       convolution: pairs (positions, flop/s), ascending: the rate of a convolution whose output
-        has at most so many positions. XLA's CPU convolution collapses on a 2x2 map of 512
-        channels, to 0.4 Gflop/s.
+        has at most so many positions. XLA's CPU convolution does 30 to 80 Gflop/s on large maps,
+        5 to 18 on 4x4 maps, and 0.4 on 2x2 maps of 512 channels.
       bandwidth: bytes/s (a matrix of order 2048 is applied in 1.7 ms).
       margin: part of the time that products, or a matrix in place of a convolution, have to save
         to be worth it; the rates are no better known.
@@ -35,8 +36,9 @@ class Machine:
     """
 
     products: float = 3e10
-    entries: float = 5e8
-    convolution: tuple[tuple[float, float], ...] = ((4, 4e8), (16, 8e9), (math.inf, 3e10))
+    entries: float = 3.3e8
+    shared: float = 1e9
+    convolution: tuple[tuple[float, float], ...] = ((4, 4e8), (16, 1e10), (math.inf, 3e10))
     bandwidth: float = 1e10
     margin: float = 0.1
 
@@ -44,12 +46,18 @@ class Machine:
         """Of an operation whose arithmetic runs at ``rate`` flop/s."""
         return max(cost.flops / rate, cost.bytes / self.bandwidth)
 
-    def matvec(self, op: Operator, cost: Cost) -> float:
-        """Seconds of a matrix-vector product of this cost."""
+    def matvec(self, op: Operator, cost: Cost, vectors: int) -> float:
+        """Seconds of a product of this cost with so many vectors."""
         if isinstance(op, Convolution):
             return self.seconds(cost, self._convolution_rate(op))
+        if isinstance(op, Sparse) and vectors > 1 and not op.stack_shape:
+            return self.seconds(cost, self.shared)
         slow = isinstance(op, Sparse | Selection)
         return self.seconds(cost, self.entries if slow else self.products)
+
+    def forming(self, nbytes: int) -> float:
+        """Seconds of gathering a matrix into new memory: read, fetched to be written, written."""
+        return 3 * nbytes / self.bandwidth
 
     def product(self, a: Operator, b: Operator, made: Operator, cost: Cost) -> float:
         """Seconds of the product ``made`` of two operators."""
@@ -66,5 +74,5 @@ class Machine:
 
 CPU = Machine()
 """One core of a CPU."""
-FLOPS = Machine(1.0, 1.0, ((math.inf, 1.0),), math.inf, 0.0)
+FLOPS = Machine(1.0, 1.0, 1.0, ((math.inf, 1.0),), math.inf, 0.0)
 """Counts flops instead of seconds, the measure of BPPSA section 5.3."""

@@ -53,11 +53,11 @@ class Step:
 def steps(schedule: Schedule, table: Table, most: float = math.inf) -> list[Step] | None:
     """The operations in order; ``None`` with a product that cannot be made in ``most`` seconds."""
     found = []
-    for tree in schedule.products:
-        task = table.product(tree, most)
+    for product in schedule.products:
+        task = table.product(product, most)
         if task is None or task.seconds > most:
             return None
-        found.append(Step("product", tree, task))
+        found.append(Step("product", product, task))
     for tree in schedule.pushes:
         formed = table.formed(tree) if isinstance(tree, int) else None
         if formed is not None:
@@ -88,7 +88,7 @@ def _dependencies(found: list[Step], n: int) -> dict[Hashable, list[Hashable]]:
     after: dict[Hashable, list[Hashable]] = {}
     for step in found:
         me = (step.kind, step.tree)
-        if step.kind == "product":
+        if step.kind == "product" and isinstance(step.tree, tuple):
             after[me] = [("product", t) for t in step.tree if not isinstance(t, int)]
         elif step.kind == "form":
             after[me] = []

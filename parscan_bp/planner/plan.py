@@ -45,7 +45,8 @@ class Plan:
 
     @functools.cached_property
     def baselines(self) -> dict[str, Outlook | None]:
-        """What other schedules take: ``None`` where a product is too large to be planned.
+        """What other schedules take: ``None`` where a product cannot be made, or is too
+        large to be planned.
 
         "BP" is the linear scan through the operators as they are given, which is
         back-propagation by VJPs.
@@ -73,7 +74,7 @@ class Plan:
         )
         for name, one in {"planned": self.outlook, **self.baselines}.items():
             if one is None:
-                lines.append(f"{name:<14}   a product is too large to be planned")
+                lines.append(f"{name:<14}   a product cannot be made or is too large")
                 continue
             lines.append(
                 f"{name:<14}{one.products:>9}{one.pushes:>8}{one.flops:>10.2e}{one.largest:>10.2e}"

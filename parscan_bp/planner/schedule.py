@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 from parscan_bp.operators import Operator, compose, unpacked
 from parscan_bp.trees import add
@@ -96,7 +97,7 @@ def run(
     g: Sequence[Array | None],
     unpacking: Collection[int] = (),
     form: Callable[[Operator], Operator] | None = None,
-) -> list[Array | None]:
+) -> list[Any]:
     """lambda_0..lambda_n, ``None`` where the schedule computes none.
 
     A product carries the vector b with lambda_i = P lambda_j + b along, which is ``None`` where
@@ -116,7 +117,7 @@ def run(
         if form is not None:
             p, q = form(p), form(q)
         maps[left, right] = compose(q, p), add(b, _push(p, c))
-    out: list[Array | None] = [None] * schedule.length + [g[-1]]
+    out: list[Any] = [*[None] * schedule.length, g[-1]]
     for tree in schedule.pushes:
         to, source = span(tree)
         p, b = maps[tree]

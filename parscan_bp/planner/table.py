@@ -180,15 +180,16 @@ class Table:
 
     def _push(self, op: Operator) -> Task:
         cost = op.cost_over(self.problem.stack)
-        out = math.prod(self.problem.stack) * op.shape[0] * op.dtype.itemsize
-        return Task(op, cost, self.machine.matvec(op, cost), out)
+        out = op.shape[0] * op.dtype.itemsize
+        vectors = math.prod(self.problem.stack)
+        return Task(op, cost, self.machine.matvec(op, cost, vectors), vectors * out)
 
     def _form(self, op: Operator) -> Task | None:
         if not isinstance(op, Convolution):
             return None
         formed = jax.eval_shape(unpacked, op)
-        cost = Cost(0, 2 * formed.nbytes)
-        return Task(formed, cost, self.machine.seconds(cost, self.machine.products), formed.nbytes)
+        cost = Cost(0, 3 * formed.nbytes)
+        return Task(formed, cost, self.machine.forming(formed.nbytes), formed.nbytes)
 
     def _pays(self, t: int, formed: Task) -> bool:
         explicit = formed.seconds + self._push(formed.operator).seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class Solver(abc.ABC):
     def complexity(self, n: int) -> Complexity:
         """Operations that `run` executes on n steps."""
 
-    def run_ragged(self, system: Ragged) -> list[Array | None]:
+    def run_ragged(self, system: Ragged) -> list[Any]:
         """lambda_0..lambda_n of a ragged system; ``None`` may stand where none is wanted."""
         raise NotImplementedError(
             f"{type(self).__name__} takes uniform systems only; for operators of different "

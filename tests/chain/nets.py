@@ -1,5 +1,8 @@
 """Small networks of every kind that a chain is tested on."""
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +24,22 @@ from parscan_bp.layers import (
 )
 
 BATCH = 3
+
+
+def vgg11(width, classes):
+    """VGG-11 with ``width`` channels in its first convolution, 64 in the paper's."""
+    layers = []
+    for factor in (1, "M", 2, "M", 4, 4, "M", 8, 8, "M", 8, 8, "M"):
+        new = [MaxPool((2, 2))] if factor == "M" else [Conv(factor * width, (3, 3)), jax.nn.relu]
+        layers += new
+    return [*layers, Flatten(), Linear(classes)]
+
+
+def kept(shape, part, seed=0):
+    """A random mask of a kernel."""
+    return np.random.default_rng(seed).random(shape) < part
+
+
 # name: layers, shape of one input
 NETS = {
     "lenet5": (
@@ -49,6 +68,15 @@ NETS = {
         ],
         (4, 4, 2),
     ),
+    "pruned": (
+        [
+            Conv(4, (3, 3), mask=kept((3, 3, 2, 4), 0.4)),
+            jax.nn.relu,
+            Conv(6, (3, 3), 2, groups=2, mask=kept((3, 3, 2, 6), 0.3)),
+            *(Tanh(), Flatten(), Linear(4, mask=kept((54, 4), 0.2))),
+        ],
+        (6, 6, 2),
+    ),
     "mlp": (
         [Linear(6), Tanh(), LayerNorm(), Linear(5), jax.nn.gelu, Linear(4), jax.nn.softmax],
         (5,),
@@ -56,15 +84,25 @@ NETS = {
 }
 
 
+@functools.cache
 def draw(name):
     """Layers, parameters and a batch of inputs."""
     layers, features = NETS[name]
-    params = init(layers, jax.random.key(0), features)
+    params, x = draw_for(layers, (BATCH, *features))
+    return layers, params, x
+
+
+def draw_for(layers, shape):
+    """Parameters and inputs, by NumPy: nothing is compiled for them."""
     rng = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda a: a + 0.05 * jnp.asarray(rng.normal(size=a.shape), a.dtype), params
-    )
-    return layers, params, jnp.asarray(rng.normal(size=(BATCH, *features)), float)
+    shapes = jax.eval_shape(lambda key: init(layers, key, shape[1:], float), jax.random.key(0))
+
+    def numbers(a):
+        spread = (2 / math.prod(a.shape[:-1])) ** 0.5 if len(a.shape) > 1 else 0.1
+        middle = 0 if len(a.shape) > 1 else 0.5
+        return jnp.asarray(middle + spread * rng.normal(size=a.shape), a.dtype)
+
+    return jax.tree.map(numbers, shapes), jnp.asarray(rng.normal(size=shape), float)
 
 
 def plain(layers, params, x):

@@ -1,17 +1,19 @@
 """The derivatives of a chain against JAX's own of the same layers."""
 
+import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from nets import BATCH, NETS, draw, loss_of, plain
+from nets import BATCH, NETS, draw, draw_for, kept, loss_of, plain, vgg11
 
 import parscan_bp as pb
 from parscan_bp.autodiff import chain_rule
 from parscan_bp.layers import Conv, Dropout, Flatten, Function, Layer, Linear, MaxPool, init
-from parscan_bp.operators import Dense
+from parscan_bp.operators import Dense, Sparse, to_structure
 from parscan_bp.planner import FLOPS, schedule
 
 X64 = jnp.result_type(float) == jnp.float64
@@ -23,9 +25,7 @@ SOLVERS = {
     "sweep": pb.Sweep(),
     "planned": pb.Planned(workers=4, machine=FLOPS),
     "blelloch": pb.Blelloch(),
-    "blelloch-0": pb.Blelloch(up_levels=0),
     "blelloch-1": pb.Blelloch(up_levels=1),
-    "blelloch-2": pb.Blelloch(up_levels=2),
     "scaled": pb.Blelloch(scaled=True),
 }
 
@@ -45,8 +45,18 @@ def reference(name):
     return jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("name", NETS)
+# Every solver on two nets, and three of them on all; the rest by hand.
+QUICK = {("lenet5", s) for s in SOLVERS if s != "scaled"} | {("mlp", s) for s in SOLVERS}
+QUICK |= {(name, s) for name in NETS for s in ("none", "planned", "blelloch-1")}
+
+
+@pytest.mark.parametrize(
+    ("name", "solver"),
+    [
+        pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow)
+        for pair in itertools.product(NETS, SOLVERS)
+    ],
+)
 def test_gradients_with_every_solver(name, solver):
     layers, params, x = draw(name)
     loss = loss_of(functools.partial(pb.chain, layers, solver=SOLVERS[solver]))
@@ -71,8 +81,10 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("solver", ["sweep", "blelloch-1"])
+@pytest.mark.parametrize(
+    ("mode", "solver"),
+    [(mode, "none") for mode in MODES] + [("grad of grad", "blelloch-1"), ("jvp", "blelloch-1")],
+)
 def test_every_mode_and_order(mode, solver):
     layers = [Conv(2, (2,)), jnp.tanh, MaxPool((2,)), Flatten(), Linear(3), jax.nn.softmax]
     params = init(layers, jax.random.key(1), (6, 2))
@@ -111,6 +123,59 @@ def test_shared_parameters_add_up():
     assert_close(got, want)
 
 
+def check_vgg11(width, solver):
+    layers = vgg11(width, 3)
+    params, x = draw_for(layers, (1, 32, 32, 3))
+    got, want = (
+        jax.jit(jax.grad(loss_of(functools.partial(f, layers))))(params, x)
+        for f in (functools.partial(pb.chain, solver=solver), plain)
+    )
+    assert_close(got, want)
+
+
+@pytest.mark.parametrize("solver", ["none", pytest.param("blelloch-1", marks=pytest.mark.slow)])
+def test_vgg11_with_one_channel_in_the_first_layer(solver):
+    check_vgg11(1, SOLVERS[solver])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["none", "sweep", "planned"])
+def test_vgg11(solver):
+    check_vgg11(64, SOLVERS[solver])
+
+
+def test_pruned_layers():
+    """Numbers outside of the mask count as zero, and have no cotangent."""
+    layers, params, x = draw("pruned")
+    stack = [pb.layers.as_layer(thing) for thing in layers]
+    full = [dataclasses.replace(a, mask=None) if hasattr(a, "mask") else a for a in stack]
+    zeroed = [
+        {**p, "kernel": jnp.where(a.mask.as_mask().reshape(p["kernel"].shape), p["kernel"], 0)}
+        if hasattr(a, "mask")
+        else p
+        for a, p in zip(stack, params, strict=True)
+    ]
+    np.testing.assert_array_equal(plain(layers, params, x), plain(full, zeroed, x))
+    got = jax.grad(loss_of(functools.partial(pb.chain, layers)))(params, x)
+    for a, ct in zip(stack, got, strict=True):
+        if hasattr(a, "mask"):
+            ct = np.asarray(ct["kernel"])
+            assert not ct[~a.mask.as_mask().reshape(ct.shape)].any() and ct.any()
+    ops = pb.layers.adjoint_operators(stack, params, pb.layers.activations(stack, params, x))
+    assert type(ops[-1]) is Sparse and ops[-1].pattern.nnz == stack[-1].mask.nnz
+    assert to_structure(ops[2], Sparse).pattern.nnz < ops[2].nnz
+
+
+def test_a_pruned_convolution_is_pushed_through_entry_by_entry():
+    layers = [Conv(256, (3, 3)), Conv(256, (3, 3), mask=kept((3, 3, 256, 256), 0.01))]
+    params = jax.eval_shape(lambda key: init(layers, key, (4, 4, 256)), jax.random.key(0))
+    x = jax.ShapeDtypeStruct((1, 4, 4, 256), jnp.float32)
+    made = pb.explain_chain(layers, params, x)
+    (step,) = [step for step in made.steps if step.kind == "push"]
+    assert type(step.task.operator) is Sparse
+    assert "1 Conv" in str(made)
+
+
 class Untouchable(Layer):
     """A layer whose Jacobian must not be asked for."""
 
@@ -131,6 +196,20 @@ def test_the_first_jacobian_is_never_built():
     assert jax.jvp(lambda p: loss(p, x), (0.5,), (1.0,))[1] != 0
     with pytest.raises(AssertionError, match="not needed"):
         jax.grad(loss, 1)(0.5, x)
+
+
+def test_no_convolution_in_the_program_makes_the_inputs_cotangent():
+    layers, x = [Conv(5, (3, 3)), jax.nn.relu, Conv(7, (3, 3))], jnp.ones((1, 4, 4, 3))
+    params = init(layers, jax.random.key(0), (4, 4, 3))
+    loss = loss_of(lambda params, x: pb.chain(layers, params, x))
+    shapes = {}
+    for argnum in (0, 1):
+        program = jax.jit(jax.grad(loss, argnum)).lower(params, x).as_text()
+        found = [line for line in program.splitlines() if "stablehlo.convolution" in line]
+        shapes[argnum] = [line.rsplit("->", 1)[1].strip() for line in found]
+    cotangent = "tensor<1x4x4x3xf"
+    assert not any(shape.startswith(cotangent) for shape in shapes[0])
+    assert any(shape.startswith(cotangent) for shape in shapes[1])
 
 
 def test_nothing_is_built_before_the_first_parameters_that_are_differentiated():
@@ -162,23 +241,29 @@ def test_blelloch_makes_no_product_that_algorithm_1_overwrites(monkeypatch):
 def test_weights_are_shared_by_the_batch():
     layers, params, x = draw("lenet5")
     stack = [pb.layers.as_layer(thing) for thing in layers]
-    xs = pb.layers.activations(stack, params, x)
-    for layer, a in zip(stack, pb.layers.adjoint_operators(stack, params, xs), strict=True):
+    xs = jax.eval_shape(functools.partial(pb.layers.activations, stack), params, x)
+    ops = jax.eval_shape(functools.partial(pb.layers.adjoint_operators, stack), params, xs)
+    for layer, a in zip(stack, ops, strict=True):
         assert a.stack_shape == (() if isinstance(layer, Conv | Linear | Flatten) else (BATCH,))
 
 
-@pytest.mark.parametrize("solver", ["sweep", "blelloch"])
+@pytest.mark.parametrize("solver", ["none", "sweep", "blelloch"])
 def test_layer_cotangents(solver):
     layers, params, x = draw("vgg")
     stack = [pb.layers.as_layer(thing) for thing in layers]
     xs = pb.layers.activations(stack, params, x)
     ct = jnp.cos(jnp.arange(xs[-1].size, dtype=x.dtype)).reshape(xs[-1].shape)
-    got = pb.layer_cotangents(layers, params, x, ct, solver=SOLVERS[solver])
-    want = ct
-    assert_close(got[-1], ct)
-    for k in reversed(range(len(stack))):
-        (want,) = jax.vjp(lambda x, k=k: stack[k].apply(params[k], x), xs[k])[1](want)
-        assert_close(got[k], want)
+    run = functools.partial(pb.layer_cotangents, layers, solver=SOLVERS[solver])
+    got = jax.jit(run)(params, x, ct)
+
+    @jax.jit
+    def by_vjp(params, xs, ct):
+        cts = [ct]
+        for layer, p, x in zip(reversed(stack), reversed(params), reversed(xs[:-1]), strict=True):
+            cts += jax.vjp(functools.partial(layer.apply, p), x)[1](cts[-1])
+        return cts[::-1]
+
+    assert_close(got, by_vjp(params, xs, ct))
 
 
 def test_a_mask_has_no_cotangent_and_a_function_goes_through_sweep_only():

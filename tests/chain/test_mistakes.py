@@ -102,6 +102,30 @@ MISTAKES = {
         ValueError,
         r"branch: makes .*2\) and the shortcut .*3\)",
     ),
+    "mask of floats": (
+        lambda: Conv(2, (3,), mask=jnp.ones((3, 1, 2))),
+        TypeError,
+        "mask: got .*float.*array of bools",
+    ),
+    "mask of another kernel": (
+        lambda: run(Linear(2, mask=jnp.ones((2, 2), bool)), features=(3,), x=jnp.ones((1, 3))),
+        ValueError,
+        r"layers\[0\], Linear.*mask: got one of 2 times 2",
+    ),
+    "memory limit": (
+        lambda: jax.grad(
+            lambda params: pb.chain(
+                [Linear(2), jax.nn.relu, Linear(2)], params, X, solver=pb.Planned(memory_limit=99)
+            ).sum()
+        )(init([Linear(2), jax.nn.relu, Linear(2)], jax.random.key(0), (4, 4, 3))),
+        ValueError,
+        r"memory_limit: no schedule of 2 operators fits into 99 bytes; the linear scan.*[0-9]",
+    ),
+    "plan of another solver": (
+        lambda: pb.explain_chain([jax.nn.relu], [None], X, solver=pb.Sweep()),
+        TypeError,
+        r"solver: got Sweep.*Planned\(\) is wanted",
+    ),
     "params": (lambda: pb.chain([jax.nn.relu], [], X), ValueError, "0 entries for 1 layers"),
     "integers": (lambda: run(jax.nn.relu, x=jnp.ones((2, 3), int)), TypeError, "real floats"),
     "no batch": (lambda: run(jax.nn.relu, x=jnp.ones(3)), TypeError, "real floats"),
