@@ -4,7 +4,18 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from bench import compile, gpu, jacobians, reuse, rnn, scaled, scan, spgemm
+from bench import (
+    compile,
+    gpu,
+    jacobians,
+    lenet,
+    reuse,
+    rnn,
+    scaled,
+    scan,
+    spgemm,
+    vgg11,
+)
 
 # A new measurement is one file with `main(argv)` and one row here; its docstring's first
 # line is what the list shows.
@@ -13,6 +24,8 @@ BENCHES: dict[str, ModuleType] = {
     "scan": scan,
     "compile": compile,
     "scaled": scaled,
+    "lenet": lenet,
+    "vgg11": vgg11,
     "jacobians": jacobians,
     "spgemm": spgemm,
     "reuse": reuse,

@@ -20,10 +20,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 import parscan_bp
 from bench import bitstream, candidates, programs, record, rnn_report, timing
-from bench.rnn_training import Trainer, side_by_side
+from bench.training import Trainer, side_by_side
 
 CELLS = {
     "rnn": parscan_bp.cells.Elman(),
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
         rnn_report.BASELINE: _loss(cell, candidates.baseline(options.unroll)),
         rnn_report.OURS: _loss(cell, candidates.candidate(options.solver)),
     }
-    trainers = {side: Trainer(loss, options.lr) for side, loss in losses.items()}
+    trainers = {side: Trainer(loss, optax.adam(options.lr)) for side, loss in losses.items()}
     made = {side: _programs(losses[side], params, batch, trainers[side]) for side in losses}
     allowed, error = _check(made, params, batch, options.T * options.batch)
     phases = _race(made, options)

@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
 
 import parscan_bp
 from bench import candidates, programs, timing
 from bench.gpu import floor, grid
-from bench.rnn_training import Trainer
+from bench.training import Trainer
 from parscan_bp import kernels
 from parscan_bp.operators import Factored
 
@@ -97,7 +98,8 @@ def scan_lane(
     """
     with jax.default_matmul_precision(PRECISION):
         if program == STEP:
-            trainer = Trainer(work.training_loss(make(unroll)), grid.LEARNING_RATE)
+            optimiser = optax.adam(grid.LEARNING_RATE)
+            trainer = Trainer(work.training_loss(make(unroll)), optimiser)
             state = trainer.start(work.params)
             return Compiled(programs.build(trainer.step, state, work.batch))
         function = programs.derivatives(work.loss(make(unroll)))[program]

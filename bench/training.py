@@ -1,4 +1,4 @@
-"""Training two programs side by side, with the same batches, a step of each in turn."""
+"""Training several programs side by side, with the same batches, a step of each in turn."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from bench import programs, timing
 
 
 class State(NamedTuple):
-    """Parameters and Adam's moments."""
+    """Parameters and the optimiser's own state."""
 
     params: Any
     moments: Any
@@ -20,28 +20,36 @@ class State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Adam on a loss of `(params, batch)`."""
+    """An optimiser on a loss of `(params, batch)`."""
 
     loss: programs.Loss
-    learning_rate: float
+    optimiser: optax.GradientTransformation
 
     def start(self, params: Any) -> State:
-        return State(params, optax.adam(self.learning_rate).init(params))
+        return State(params, self.optimiser.init(params))
 
     def step(self, state: State, batch: Any) -> tuple[jax.Array, State]:
         """The loss before the update, and the state after it."""
         value, gradient = jax.value_and_grad(self.loss)(state.params, batch)
-        updates, moments = optax.adam(self.learning_rate).update(gradient, state.moments)
+        updates, moments = self.optimiser.update(gradient, state.moments, state.params)
         return value, State(optax.apply_updates(state.params, updates), moments)
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A loss curve: the loss of every step, and the seconds spent training when it was known."""
+    """A loss curve: the loss of every step, and the seconds spent training when it was known.
+
+    Attributes:
+        params: after the last step.
+        losses: one for each step.
+        seconds: the same.
+        probes: what `probe` returned, by the number of steps done.
+    """
 
     params: Any
     losses: list[float]
     seconds: list[float]
+    probes: dict[int, Any]
 
 
 def side_by_side(
@@ -49,21 +57,36 @@ def side_by_side(
     starts: Mapping[str, State],
     batches: Iterable[Any],
     count: int,
+    probe: Callable[[Any], Any] | None = None,
+    every: int = 1,
 ) -> dict[str, Training]:
     """Trains every side for `count` steps from its start, all on one stream of batches.
 
-    Only the compiled step is on the clock: not compilation, not the making of a batch.
+    Only the compiled step is on the clock: not compilation, not the making of a batch, not the
+    probe, which sees the parameters before the first step, after every few, and after the last.
     """
     states = dict(starts)
     losses: dict[str, list[float]] = {side: [] for side in steps}
     seconds: dict[str, list[float]] = {side: [] for side in steps}
+    probes: dict[str, dict[int, Any]] = {side: {} for side in steps}
+
+    def look(done: int) -> None:
+        if probe is not None and (done % every == 0 or done == count):
+            for side, state in states.items():
+                probes[side][done] = probe(state.params)
+
+    look(0)
     progress = tqdm(zip(range(count), batches, strict=False), total=count, desc="training")
-    for _, batch in progress:
+    for index, batch in progress:
         jax.block_until_ready(batch)
         for side, step in steps.items():
             clock = timing.Stopwatch()
             value, states[side] = jax.block_until_ready(step(states[side], batch))
             seconds[side].append((seconds[side] or [0.0])[-1] + clock.lap())
             losses[side].append(float(value))
+        look(index + 1)
         progress.set_postfix({side: f"{curve[-1]:.4f}" for side, curve in losses.items()})
-    return {side: Training(states[side].params, losses[side], seconds[side]) for side in steps}
+    return {
+        side: Training(states[side].params, losses[side], seconds[side], probes[side])
+        for side in steps
+    }
