@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from parscan_bp.autodiff import solve_within
+from parscan_bp.cells import View
+from parscan_bp.flax_cells import LINEN, view_of
 from parscan_bp.masking import Masked, check_layers, masked
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
@@ -87,10 +89,13 @@ class RNN(nn.RNN):
                 reverse=self.reverse if reverse is None else reverse,
             )
 
+        view = view_of(self.cell, LINEN, nn)
+
         def forward(self, inputs, initial_carry, init_key, seq_lengths):
+            # As they enter the scan: before the call, which may make new ones.
+            params = None if view is None else self.cell.variables.get("params")
             with nn.intercept_methods(_unmask):
-                return nn.RNN.__call__(
-                    self,
+                result = super(RNN, self).__call__(
                     inputs,
                     initial_carry=initial_carry,
                     init_key=init_key,
@@ -100,22 +105,28 @@ class RNN(nn.RNN):
                     reverse=reverse,
                     keep_order=keep_order,
                 )
+            return result if view is None else (result, params)
 
         args = (sequence, initial_carry, init_key, seq_lengths)
         if self.is_initializing():
-            return forward(self, *args)
-        return lift_direct_transform(_lifted, (forward,), self, self.solver, *args)
+            result = forward(self, *args)
+            return result if view is None else result[0]
+        return lift_direct_transform(_lifted, (forward,), self, self.solver, view, *args)
 
 
-def _lifted(fn: Callable, scopes: Any, solver: Solver | None, *args: PyTree):
+def _lifted(fn: Callable, scopes: Any, solver: Solver | None, view: View | None, *args: PyTree):
     """`solve_within` of a function of scopes: variables and random streams are its arguments."""
 
     def inner(scope_fn, repack_fn, variables, rngs, *args):
         def pure(variables, rngs, *args):
             scopes = scope_fn(variables, rngs)
-            return fn(scopes, *args), repack_fn(scopes)
+            result = fn(scopes, *args)
+            if view is None:
+                return result, repack_fn(scopes)
+            result, params = result
+            return (result, repack_fn(scopes)), params
 
-        return solve_within(pure, variables, rngs, *args, solver=solver)
+        return solve_within(pure, variables, rngs, *args, solver=solver, view=view)
 
     return lift.pack(inner, (True,), (True,), (True,))(scopes, *args)
 

@@ -6,12 +6,14 @@ import functools
 from collections.abc import Mapping
 
 from parscan_bp.autodiff import solve_within
+from parscan_bp.flax_cells import NNX, view_of
 from parscan_bp.masking import Masked, check_layers, masked
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
 
 try:
     from flax import nnx
+    from flax.nnx import RNN as FlaxRNN
     from flax.nnx.transforms.general import merge_inputs, split_inputs
 except ImportError as error:
     raise ImportError(
@@ -23,7 +25,7 @@ __all__ = ["RNN", "Bidirectional"]
 Rngs = nnx.Rngs | nnx.RngStream
 
 
-class RNN(nnx.RNN):
+class RNN(FlaxRNN):
     """`flax.nnx.RNN` whose derivatives come from a solver; the cell is any cell of nnx.
 
     It is Flax's own layer: arguments, attributes, state, random streams, errors and values
@@ -120,7 +122,7 @@ class RNN(nnx.RNN):
                 reverse=options["reverse"],
             )
             cell = _MaskedCell(cell)
-        layer = nnx.RNN(
+        layer = FlaxRNN(
             cell,
             unroll=self.unroll,
             state_axes=self.state_axes,
@@ -131,7 +133,11 @@ class RNN(nnx.RNN):
         # Flax leaves the layer's own stream alone where a carry is given.
         if rngs is None and initial_carry is None:
             rngs = self.rngs
-        run = split_inputs(functools.partial(solve_within, _forward, solver=self.solver))
+        view = view_of(cell, NNX, nnx)
+        forward = _forward if view is None else _forward_with_params
+        run = split_inputs(
+            functools.partial(solve_within, forward, solver=self.solver, view=view)
+        )
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
 
 
@@ -139,6 +145,16 @@ class RNN(nnx.RNN):
 def _forward(layer, inputs, initial_carry, seq_lengths, rngs):
     """Flax's own layer as a function of arrays; one function, so that traces are kept."""
     return layer(inputs, initial_carry=initial_carry, seq_lengths=seq_lengths, rngs=rngs)
+
+
+@merge_inputs
+def _params(layer, *args):
+    """The cell's parameters by name."""
+    return nnx.to_pure_dict(nnx.state(layer.cell))
+
+
+def _forward_with_params(*args):
+    return _forward(*args), _params(*args)[1]
 
 
 class _MaskedCell(nnx.RNNCellBase):

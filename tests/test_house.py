@@ -15,7 +15,7 @@ LAYERS = [
     {"operators", "structure"},
     {"system"},
     {"solvers", "cells", "layers"},
-    {"autodiff"},
+    {"autodiff", "flax_cells"},
     {"explain"},
     {"testing", "__init__", "nnx", "linen"},
 ]
