@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,26 @@ def write_stretch(buffers: PyTree, values: PyTree, start: int | Array) -> PyTree
     return jax.tree.map(
         lambda b, v: lax.dynamic_update_slice_in_dim(b, v, start, axis=0), buffers, values
     )
+
+
+def map_chunks(f: Callable[[PyTree], PyTree], tree: PyTree, n: int, size: int) -> PyTree:
+    """``f(tree)`` for an ``f`` that acts on every entry of the leading axis by itself.
+
+    It is given ``size`` of the n entries at a time, and at last those that remain.
+    """
+    if size >= n:
+        return f(tree)
+    whole, rest = divmod(n, size)
+
+    def chunked(a):
+        return a[: whole * size].reshape(whole, size, *a.shape[1:])
+
+    out = lax.map(f, jax.tree.map(chunked, tree))
+    out = jax.tree.map(lambda a: a.reshape(whole * size, *a.shape[2:]), out)
+    if not rest:
+        return out
+    last = f(jax.tree.map(lambda a: a[whole * size :], tree))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
 
 
 def add(a: PyTree, b: PyTree) -> PyTree:

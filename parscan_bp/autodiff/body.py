@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
+from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
 
 
@@ -63,6 +64,11 @@ class Body:
         new = {v: k for k, v in enumerate(outvars[: self.num_carry]) if not isinstance(v, Literal)}
         ys = enumerate(outvars[self.num_carry :])
         return {j: new[v] for j, v in ys if not isinstance(v, Literal) and v in new}
+
+    @functools.cached_property
+    def nbytes(self) -> int:
+        """Bytes of all values that one step computes."""
+        return nbytes([v.aval for eqn in self.jaxpr.jaxpr.eqns for v in eqn.outvars])
 
     @functools.cached_property
     def float_y(self) -> tuple[int, ...]:

@@ -32,8 +32,8 @@ from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.linearise import Active, Linearisation
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
-from parscan_bp.solvers.base import Solver
-from parscan_bp.trees import add
+from parscan_bp.solvers.base import Solver, default_chunk
+from parscan_bp.trees import add, map_chunks
 from parscan_bp.types import Array
 
 
@@ -150,10 +150,17 @@ class ScanRule:
         def matvec(residuals, u):
             consts, init, xs, d, last, dy = u
             scan = primal(residuals)
-            steps = scan.steps(0, scan.length)
-            call, at = scan.outputs(steps, active)
             entering = before(init, d, 0, scan.length, reverse=scan.reverse)
-            pushed, ys = jax.jvp(call, at, (consts, entering, xs))[1]
+
+            def push(values):
+                steps, entering, xs = values
+                call, at = scan.outputs(dataclasses.replace(steps, consts=scan.consts), active)
+                return jax.jvp(call, at, (consts, entering, xs))[1]
+
+            steps = dataclasses.replace(scan.steps(0, scan.length), consts=[], extra=[])
+            # Four times a sweep's chunk: there is no loop inside that should stay in cache.
+            size = default_chunk(scan.length, scan.length * self.body.nbytes // 4)
+            pushed, ys = map_chunks(push, (steps, entering, xs), scan.length, size)
             end = 0 if scan.reverse else -1
             rows = (
                 consts,
