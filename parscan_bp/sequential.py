@@ -19,12 +19,24 @@ Known = list[tuple[Layer, PyTree]] | None
 """The layers, with parameters, that something in a sequence is; ``None`` if it is not known."""
 
 
+# What says that a function looks at values, which a trace does not have.
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
 def known_function(function: Callable, x: jax.ShapeDtypeStruct) -> Known:
     """What a function of one array is: of those that `as_layer` knows, or by its trace."""
     try:
         return [(as_layer(function), None)]
     except TypeError:
+        pass
+    try:
         return traced_layer(function, x)
+    except _NEEDS_VALUES:
+        return None
 
 
 def apply_layers(
@@ -47,34 +59,36 @@ def apply_layers(
       solver: see `chain`.
 
     Returns:
-      The result, and for each layer the layers of `parscan_bp.layers` that it is, or `BY_AD`.
+      The result, and for each layer the name of the layer in `parscan_bp.layers` that it is, or
+      `BY_AD`.
     """
     stretch: list[tuple[Layer, PyTree]] = []
-    how, x = [], None
+    how, output = [], None
 
-    def finish(args):
+    def settled(output):
+        """The value of the stretch that began at ``output``."""
         if not stretch:
-            return args
+            return output
         own, params = zip(*stretch, strict=True)
         stretch.clear()
-        return (chain(own, params, args[0], solver=solver),)
+        return chain(own, params, output, solver=solver)
 
     for k, layer in enumerate(layers):
         if not stretch:
+            args, kwargs = (args, kwargs) if k == 0 else _arguments(output)
             x = _batch_of_one_array(args, kwargs)
         found = None if x is None else known(layer, x)
         if found is None:
-            args, kwargs = _arguments(call(k, finish(args), kwargs))
+            args, kwargs = ((settled(output),), {}) if stretch else (args, kwargs)
+            output = call(k, args, kwargs)
             how.append(BY_AD)
             continue
+        output = output if stretch else args[0]
         for own, params in found:
             x = jax.eval_shape(own.apply, params, x)
         stretch += found
-        how.append(", ".join(str(own) for own, _ in found) or "the identity")
-    if stretch:
-        return finish(args)[0], tuple(how)
-    # What the last call returned, which may be several values.
-    return (args[0] if len(args) == 1 and not kwargs else args or kwargs), tuple(how)
+        how.append(", ".join(type(own).__name__ for own, _ in found) or "the identity")
+    return settled(output), tuple(how)
 
 
 def _batch_of_one_array(args, kwargs) -> jax.ShapeDtypeStruct | None:

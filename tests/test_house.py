@@ -16,7 +16,7 @@ LAYERS = [
     {"system"},
     {"solvers", "cells", "layers"},
     {"autodiff", "flax_cells"},
-    {"explain"},
+    {"explain", "sequential"},
     {"testing", "__init__", "nnx", "linen"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

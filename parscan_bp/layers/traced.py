@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from parscan_bp.layers.base import Layer
@@ -43,9 +45,9 @@ def traced_layer(function: Callable[[Any], Any], x: jax.ShapeDtypeStruct) -> lis
       >>> layer
       Linear(channels=2, bias=False)
     """
-    closed = jax.make_jaxpr(function)(x)
+    closed, result = jax.make_jaxpr(function, return_shape=True)(x)
     jaxpr = closed.jaxpr
-    if len(jaxpr.outvars) != 1 or x.ndim < 2:
+    if not isinstance(result, jax.ShapeDtypeStruct) or x.ndim < 2:
         return None
     if not jaxpr.eqns:
         return [] if jaxpr.outvars[0] is jaxpr.invars[0] else None
@@ -54,8 +56,18 @@ def traced_layer(function: Callable[[Any], Any], x: jax.ShapeDtypeStruct) -> lis
     takes_x = bool(first.invars) and first.invars[0] is jaxpr.invars[0]
     found = pattern(_Trace(closed, x)) if pattern is not None and takes_x else None
     if found is None and _is_elementwise(closed):
-        found = Elementwise(function), None
+        found = Elementwise(function, _Slope(function)), None
     return None if found is None else [found]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slope:
+    """f' of a function that is elementwise for arrays of the shape it was traced with."""
+
+    function: Callable[[Array], Array]
+
+    def __call__(self, x, y):
+        return jax.jvp(self.function, (x,), (jnp.ones_like(x),))[1]
 
 
 class _Trace:
