@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from bench import compile, flax_rnn, rnn, scaled, scan
+from bench import compile, flax_rnn, gru, rnn, scaled, scan
 
 # A new measurement is one file with `main(argv)` and one row here; its docstring's first
 # line is what the list shows.
@@ -14,6 +14,7 @@ BENCHES: dict[str, ModuleType] = {
     "compile": compile,
     "scaled": scaled,
     "flax": flax_rnn,
+    "gru": gru,
 }
 
 

@@ -11,8 +11,9 @@ from bench import figures, tables, timing
 Result = dict[str, Any]
 
 BASELINE, OURS, CONTROL = "jax.lax.scan", "parscan_bp.scan", "jax.lax.scan, 1 ulp away"
-STEP = "step"
+STEP, VALUE = "step", "value"
 PHASES = {
+    VALUE: "value alone",
     timing.FORWARD: "forward, residuals kept",
     timing.BACKWARD: "backward = whole - forward",
     timing.VALUE_AND_GRAD: "value_and_grad",
@@ -67,7 +68,7 @@ def loss_by_iteration(result: Result, path: pathlib.Path) -> None:
     axes = figure.subplots()
     for side, style in ((CONTROL, "-"), (BASELINE, "-"), (OURS, "--")):
         losses = result["training"][side]["losses"]
-        _curve(axes, side, np.arange(1, len(losses) + 1), losses, style)
+        draw_curve(axes, side, np.arange(1, len(losses) + 1), losses, style)
     axes.set(xlabel="iteration", ylabel="training loss", title=_title(result))
     axes.legend()
     figures.save(figure, path)
@@ -79,7 +80,7 @@ def loss_by_time(result: Result, path: pathlib.Path) -> None:
     axes = figure.subplots()
     for side in (BASELINE, OURS):
         training = result["training"][side]
-        _curve(axes, side, np.asarray(training["seconds"]), training["losses"], "-")
+        draw_curve(axes, side, np.asarray(training["seconds"]), training["losses"], "-")
     axes.set(xlabel="seconds in training steps", ylabel="training loss", title=_title(result))
     axes.legend()
     figures.save(figure, path)
@@ -98,8 +99,8 @@ def _phase(name: str, entry: dict[str, Any]) -> list[str]:
     return [name, *times, ratio, f"{entry['again']:.2f}"]
 
 
-def _curve(axes: Axes, side: str, at: np.ndarray, losses: list[float], style: str) -> None:
-    # Faint: the loss of each batch. Full: the mean of the last few.
+def draw_curve(axes: Axes, side: str, at: np.ndarray, losses: list[float], style: str) -> None:
+    """Faint the loss of each batch, full the mean of the last few."""
     width = min(_SMOOTHED, len(losses))
     mean = np.convolve(losses, np.full(width, 1 / width), mode="valid")
     axes.plot(at, losses, color=_COLOURS[side], lw=0.5, alpha=0.3)

@@ -100,7 +100,7 @@ class RNN(nn.RNN):
             # As they enter the scan: before the call, which may make new ones.
             params = None if view is None else self.cell.variables.get("params")
             with nn.intercept_methods(_unmask):
-                result = super(RNN, self).__call__(
+                result = super().__call__(
                     inputs,
                     initial_carry=initial_carry,
                     init_key=init_key,

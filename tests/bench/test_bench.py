@@ -46,7 +46,7 @@ def test_rnn_trains_both_sides_alike(tmp_path, capsys):
     assert 0 <= result["loss_curve_difference"]["parscan_bp.scan"] < 1e-4
     assert 0 < result["loss_curve_difference"]["jax.lax.scan, 1 ulp away"] < 1e-4
     assert result["gradient_error"] <= result["gradient_tolerance"]
-    assert set(result["phases"]) == {"forward", "backward", "value_and_grad", "step"}
+    assert set(result["phases"]) == {"value", "forward", "backward", "value_and_grad", "step"}
     drawn = sorted(tmp_path.glob("*.png"))
     assert [p.name for p in drawn] == ["rnn_loss_by_iteration.png", "rnn_loss_by_time.png"]
     assert all(p.stat().st_size < figures.LARGEST_PNG for p in drawn)
@@ -186,8 +186,8 @@ def test_bits_follow_their_class():
     np.testing.assert_allclose(rates, 0.05 + 0.1 * streams.labels, atol=0.05)
     assert set(streams.labels) == set(range(10))
     batch = streams.batch(np.array([3, 5]))
-    assert batch.bits.shape == (4000, 2, 1)
-    np.testing.assert_array_equal(batch.bits[:, 1, 0], streams.bits[5])
+    assert batch.inputs.shape == (4000, 2, 1)
+    np.testing.assert_array_equal(batch.inputs[:, 1, 0], streams.bits[5])
 
 
 def test_an_epoch_visits_every_row_once():
