@@ -26,7 +26,7 @@ def test_the_list_names_every_measurement():
     shown = subprocess.run(
         [sys.executable, "-m", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    for name in ("rnn", "scan", "compile", "scaled"):
+    for name in ("rnn", "scan", "compile", "scaled", "flax", "gru"):
         assert any(line.split()[:1] == [name] for line in shown.splitlines())
 
 
@@ -111,6 +111,14 @@ def test_compile_counts_loops_and_skips_large_trees(tmp_path):
     plain, tree = _run("compile", tmp_path, *options)["programs"]
     assert plain["while_loops"] == 2 and plain["hlo_instructions"] > plain["dots"] > 0
     assert "exceed" in tree["skipped"]
+
+
+def test_flax_layers_are_checked_and_compared(tmp_path, capsys):
+    sizes = "--cells GRUCell --H 3 --B 2 --T 8 --rounds 2".split()
+    (point,) = _run("flax", tmp_path, *sizes)["points"]
+    assert point["error"] <= point["tolerance"]
+    assert set(point["phases"]) == {"forward", "backward", "value_and_grad"}
+    assert "GRUCell H=3 B=2 T=8" in capsys.readouterr().out
 
 
 def test_operations_are_counted_in_hlo_text():
