@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from bench import compile, flax_rnn, gru, rnn, scaled, scan
+from bench import compile, flax_rnn, gpu, gru, rnn, scaled, scan
 
 # A new measurement is one file with `main(argv)` and one row here; its docstring's first
 # line is what the list shows.
@@ -13,6 +13,7 @@ BENCHES: dict[str, ModuleType] = {
     "scan": scan,
     "compile": compile,
     "scaled": scaled,
+    "gpu": gpu,
     "flax": flax_rnn,
     "gru": gru,
 }

@@ -1,18 +1,14 @@
-"""Drawing without global state: figures are objects, the Agg canvas writes them, no pyplot."""
+"""Making figures, and writing them beside the results."""
 
 import pathlib
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from parscan_bp.plots import new_figure as new
+
+__all__ = ["LARGEST_PNG", "new", "save"]
+
 LARGEST_PNG = 300_000
-
-
-def new(width: float, height: float) -> Figure:
-    """An empty figure, sizes in inches, with the Agg canvas."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def save(figure: Figure, path: pathlib.Path) -> None:

@@ -11,6 +11,8 @@ from bench import figures, rnn_report, tables, timing
 Result = dict[str, Any]
 
 SIDES = {rnn_report.BASELINE: "baseline", rnn_report.OURS: "candidate"}
+_COLOURS = {rnn_report.BASELINE: "#cc3311", rnn_report.OURS: "#0077bb"}
+_SMOOTHED = 20
 PARTS = {"forward": "#bbbbbb", "overhead": "#ee7733", "backward": "#0077bb"}
 
 
@@ -60,7 +62,7 @@ def draw(result: Result, path: pathlib.Path) -> None:
     for axes, (name, entry) in zip(curves, sets.items(), strict=True):
         for side, style in ((rnn_report.BASELINE, "-"), (rnn_report.OURS, "--")):
             losses = entry["training"][side]["losses"]
-            rnn_report.draw_curve(axes, side, np.arange(1, len(losses) + 1), losses, style)
+            _draw_curve(axes, side, losses, style)
         axes.set(
             title=f"{name}: {entry['frames']} x {entry['features']}",
             xlabel="iteration",
@@ -71,6 +73,15 @@ def draw(result: Result, path: pathlib.Path) -> None:
     settings, data = result["settings"], result["data"]
     figure.suptitle(f"{data['source']}: GRU, H={settings['hidden']}, B={settings['batch']}")
     figures.save(figure, path)
+
+
+def _draw_curve(axes: Axes, side: str, losses: list[float], style: str) -> None:
+    """Faint the loss of each batch, full the mean of the last few."""
+    width = min(_SMOOTHED, len(losses))
+    mean = np.convolve(losses, np.full(width, 1 / width), mode="valid")
+    iterations = np.arange(1, len(losses) + 1)
+    axes.plot(iterations, losses, color=_COLOURS[side], lw=0.3, alpha=0.3)
+    axes.plot(iterations[width - 1 :], mean, style, color=_COLOURS[side], label=side, lw=1.4)
 
 
 def _draw_parts(axes: Axes, sets: dict[str, Any]) -> None:

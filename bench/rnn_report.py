@@ -4,9 +4,9 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from bench import figures, tables, timing
+from parscan_bp import plots
 
 Result = dict[str, Any]
 
@@ -19,8 +19,6 @@ PHASES = {
     timing.VALUE_AND_GRAD: "value_and_grad",
     STEP: "training step, with Adam",
 }
-_COLOURS = {BASELINE: "#cc3311", OURS: "#0077bb", CONTROL: "#999999"}
-_SMOOTHED = 20
 
 
 def curve_difference(plain: list[float], other: list[float]) -> float:
@@ -64,26 +62,18 @@ def text(result: Result) -> str:
 
 def loss_by_iteration(result: Result, path: pathlib.Path) -> None:
     """Loss over the iterations: the curves should lie on each other (figure 6)."""
-    figure = figures.new(6, 4)
-    axes = figure.subplots()
-    for side, style in ((CONTROL, "-"), (BASELINE, "-"), (OURS, "--")):
-        losses = result["training"][side]["losses"]
-        draw_curve(axes, side, np.arange(1, len(losses) + 1), losses, style)
-    axes.set(xlabel="iteration", ylabel="training loss", title=_title(result))
-    axes.legend()
-    figures.save(figure, path)
+    runs = {side: result["training"][side] for side in (CONTROL, BASELINE, OURS)}
+    losses = {side: run["losses"] for side, run in runs.items()}
+    figures.save(plots.draw_losses(losses, title=_title(result)), path)
 
 
 def loss_by_time(result: Result, path: pathlib.Path) -> None:
     """Both losses over the time spent in training steps (figure 7)."""
-    figure = figures.new(6, 4)
-    axes = figure.subplots()
-    for side in (BASELINE, OURS):
-        training = result["training"][side]
-        draw_curve(axes, side, np.asarray(training["seconds"]), training["losses"], "-")
-    axes.set(xlabel="seconds in training steps", ylabel="training loss", title=_title(result))
-    axes.legend()
-    figures.save(figure, path)
+    runs = {side: result["training"][side] for side in (BASELINE, OURS)}
+    losses = {side: run["losses"] for side, run in runs.items()}
+    seconds = {side: run["seconds"] for side, run in runs.items()}
+    label = "seconds in training steps"
+    figures.save(plots.draw_losses(losses, seconds, xlabel=label, title=_title(result)), path)
 
 
 FIGURES = {"loss_by_iteration": loss_by_iteration, "loss_by_time": loss_by_time}
@@ -97,14 +87,6 @@ def _phase(name: str, entry: dict[str, Any]) -> list[str]:
     ]
     ratio = tables.interval(entry["speedup"], entry["low"], entry["high"])
     return [name, *times, ratio, f"{entry['again']:.2f}"]
-
-
-def draw_curve(axes: Axes, side: str, at: np.ndarray, losses: list[float], style: str) -> None:
-    """Faint the loss of each batch, full the mean of the last few."""
-    width = min(_SMOOTHED, len(losses))
-    mean = np.convolve(losses, np.full(width, 1 / width), mode="valid")
-    axes.plot(at, losses, color=_COLOURS[side], lw=0.5, alpha=0.3)
-    axes.plot(at[width - 1 :], mean, style, color=_COLOURS[side], label=side, lw=1.4)
 
 
 def _both(programs: dict[str, Any], value: str, unit: Any) -> list[str]:

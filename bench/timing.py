@@ -19,6 +19,8 @@ import numpy as np
 from bench import stats
 
 Call = Callable[[], Any]
+# Seconds per call of a program that is called this many times.
+Sample = Callable[[Call, int], float]
 BACKWARD = "backward"
 FORWARD, VALUE_AND_GRAD = "forward", "value_and_grad"
 
@@ -99,10 +101,10 @@ class Race:
         The backward pass is the whole less the forward pass that stores residuals, round by
         round.
         """
-        first, again = _quantity(self.first, quantity), _quantity(self.again, quantity)
+        first, again = samples_of(self.first, quantity), samples_of(self.again, quantity)
         baseline, rival = (
             np.stack([first, again], 1),
-            _quantity(self.candidates[candidate], quantity),
+            samples_of(self.candidates[candidate], quantity),
         )
         low, high = stats.ratio_interval(baseline, rival)
         return Comparison(
@@ -115,6 +117,28 @@ class Race:
         )
 
 
+def blocking(call: Call, repeats: int) -> float:
+    """Latency: blocks after each call, since calls left in flight may overlap."""
+    clock = Stopwatch()
+    for _ in range(repeats):
+        jax.block_until_ready(call())
+    return clock.lap() / repeats
+
+
+def queued(call: Call, repeats: int) -> float:
+    """Throughput: blocks after the last call.
+
+    On a GPU calls run one after the other, so this is what the device takes, or what a call
+    costs from Python where that is longer.
+    """
+    clock = Stopwatch()
+    results = None
+    for _ in range(repeats):
+        results = call()
+    jax.block_until_ready(results)
+    return clock.lap() / repeats
+
+
 def race(
     baseline: Mapping[str, Call],
     candidates: Mapping[str, Mapping[str, Call]],
@@ -123,6 +147,7 @@ def race(
     min_rounds: int = 15,
     budget: float = math.inf,
     min_sample: float = 2e-3,
+    sample: Sample = blocking,
 ) -> Race:
     """Times all programs of all sides in interleaved rounds, after a warm-up.
 
@@ -133,7 +158,8 @@ def race(
         min_rounds: how many at least, whatever the budget.
         budget: seconds that the rounds may take.
         min_sample: seconds that one sample takes at least; short programs are called
-            repeatedly, blocking after each call.
+            repeatedly.
+        sample: how the calls of one sample are timed.
 
     Returns:
         The samples, in seconds per call.
@@ -145,10 +171,12 @@ def race(
         raise ValueError(f"rounds and min_rounds must be positive, got {rounds}, {min_rounds}")
     laps = [baseline, *candidates.values(), baseline]
     calls = {id(call): call for lap in laps for call in lap.values()}
-    costs = {key: seconds_per_call(call) for key, call in calls.items()}
+    costs = {key: seconds_per_call(call, sample) for key, call in calls.items()}
     repeats = {key: max(1, math.ceil(min_sample / cost)) for key, cost in costs.items()}
     round_cost = sum(costs[id(call)] * repeats[id(call)] for lap in laps for call in lap.values())
-    count = min(rounds, max(min_rounds, int(min(budget / round_cost, rounds))))
+    # Without programs a round costs nothing.
+    affordable = min(budget / round_cost, rounds) if round_cost else rounds
+    count = min(rounds, max(min_rounds, int(affordable)))
     samples = [{name: np.empty(count) for name in lap} for lap in laps]
     collecting = gc.isenabled()
     gc.disable()
@@ -156,7 +184,7 @@ def race(
         for index in range(count):
             for lap, kept in zip(laps, samples, strict=True):
                 for name, call in lap.items():
-                    kept[name][index] = _sample(call, repeats[id(call)])
+                    kept[name][index] = sample(call, repeats[id(call)])
     finally:
         if collecting:
             gc.enable()
@@ -164,25 +192,18 @@ def race(
     return Race(first, again, dict(zip(candidates, rivals, strict=True)))
 
 
-def seconds_per_call(call: Call) -> float:
+def seconds_per_call(call: Call, sample: Sample = blocking) -> float:
     """A quick estimate after a warm-up: the fastest of 3 calls or 20 ms, at most about 1 s."""
-    _sample(call, 1)
+    sample(call, 1)
     fastest, total, count = math.inf, 0.0, 0
     while total < 1 and (count < 3 or total < 0.02):
-        taken = _sample(call, 1)
+        taken = sample(call, 1)
         fastest, total, count = min(fastest, taken), total + taken, count + 1
     return fastest
 
 
-def _sample(call: Call, repeats: int) -> float:
-    # Blocking after each call: calls left in flight may overlap, and then a sample is no latency.
-    clock = Stopwatch()
-    for _ in range(repeats):
-        jax.block_until_ready(call())
-    return clock.lap() / repeats
-
-
-def _quantity(samples: Mapping[str, np.ndarray], quantity: str) -> np.ndarray:
+def samples_of(samples: Mapping[str, np.ndarray], quantity: str) -> np.ndarray:
+    """The samples of one program; of `BACKWARD`, the whole less the forward pass."""
     if quantity == BACKWARD:
         return samples[VALUE_AND_GRAD] - samples[FORWARD]
     return samples[quantity]

@@ -17,7 +17,7 @@ LAYERS = [
     {"solvers", "cells", "layers"},
     {"autodiff", "flax_cells"},
     {"explain", "sequential"},
-    {"testing", "__init__", "nnx", "linen"},
+    {"testing", "__init__", "nnx", "linen", "plots"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

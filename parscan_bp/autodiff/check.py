@@ -21,7 +21,9 @@ def check_operator(
     key: Array,
     probes: int = 3,
 ) -> None:
-    """Compares A^T v with the step's Jacobian-vector product for random v.
+    """Compares A v with the step's vector-Jacobian product for random v.
+
+    Reverse-mode, as a step with a ``custom_vjp``, whose Jacobian is stated, has no other.
 
     Args:
       linear: what makes the operator.
@@ -43,14 +45,15 @@ def check_operator(
     new_carry, _ = body(consts, carry, x)
     before, inputs, after = ([a[None] for a in t] for t in (carry, x, new_carry))
     steps = Steps(consts, before, inputs, after, extra)
-    operator = linear.tangent_operator(steps)
+    operator = linear.adjoint_operator(steps)
     floats = [carry[k] for k in float_carry]
+    _, pullback = jax.vjp(step, floats)
     for k in jax.random.split(key, probes):
         keys = jax.random.split(k, len(floats))
         v = [jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, floats, strict=True)]
-        want = jax.jvp(step, (floats,), (v,))[1]
-        packed = linear.pack([a[None] for a in v], cotangent=False)
-        got = [a[0] for a in linear.unpack(operator.matvec(packed), cotangent=False)]
+        (want,) = pullback(v)
+        packed = linear.pack([a[None] for a in v], cotangent=True)
+        got = [a[0] for a in linear.unpack(operator.matvec(packed), cotangent=True)]
         for leaf, (a, b) in enumerate(zip(got, want, strict=True)):
             _compare(leaf, np.asarray(a), np.asarray(b))
 
@@ -63,6 +66,6 @@ def _compare(leaf: int, got: np.ndarray, want: np.ndarray) -> None:
         worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
         index = tuple(int(i) for i in np.unravel_index(worst, error.shape))
         raise ValueError(
-            f"jacobian: entry {index} of float carry leaf {leaf} of a Jacobian-vector product is "
+            f"jacobian: entry {index} of float carry leaf {leaf} of a vector-Jacobian product is "
             f"{got[index]}, but automatic differentiation of the step gives {want[index]}"
         )

@@ -26,7 +26,7 @@ def test_the_list_names_every_measurement():
     shown = subprocess.run(
         [sys.executable, "-m", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    for name in ("rnn", "scan", "compile", "scaled", "flax", "gru"):
+    for name in ("rnn", "scan", "compile", "scaled", "gpu", "flax", "gru"):
         assert any(line.split()[:1] == [name] for line in shown.splitlines())
 
 

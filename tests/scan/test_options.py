@@ -78,6 +78,23 @@ def test_a_wrong_jacobian_is_really_used_and_is_found_by_the_check():
         scan(step, H0, XS, check_jacobian=True)
 
 
+def test_a_stated_jacobian_of_a_custom_vjp_is_checked():
+    tame = jax.custom_vjp(lambda a: jnp.clip(a, -1, 1))
+    tame.defvjp(lambda a: (tame(a), a), lambda a, ct: (ct * (jnp.abs(a) < 1),))
+
+    def step(h, x):
+        h = tame(h @ W + x)
+        return h, h
+
+    def jacobian(w):
+        return lambda h, x, new: Factored.from_diagonal(w, (jnp.abs(h @ W + x) < 1).astype(h.dtype))
+
+    got = pb.scan(step, H0, XS, jacobian=jacobian(W), check_jacobian=True)
+    assert (got[1] == lax.scan(step, H0, XS)[1]).all()
+    with pytest.raises(ValueError, match=r"entry \(\d, \d\) of float carry leaf 0"):
+        pb.scan(step, H0, XS, jacobian=jacobian(W.T), check_jacobian=True)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", ["dense", "diagonal"])
 def test_a_named_jacobian(solver, name):

@@ -1,0 +1,227 @@
+"""One point of the grid: build all contenders, check their gradients, race who is right."""
+
+import concurrent.futures
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+
+from bench import programs, record, timing
+from bench.gpu import contenders, cudnn, floor, grid
+
+_TORCH = (cudnn.EAGER, cudnn.GRAPH)
+NAMES = (*_TORCH, *contenders.SCANS, contenders.KERNELS)
+MEASURED, REFUSED, WRONG = "measured", "refused", "wrong"
+
+_TORCH_PROGRAMS = (timing.FORWARD, timing.VALUE_AND_GRAD, contenders.STEP)
+_FOLDERS = re.compile(r"(?:/[\w.+-]+)+/")
+_LONGEST_REASON = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How every point is measured.
+
+    Attributes:
+        names: the contenders.
+        unrolls: of `jax.lax.scan`, the fastest is taken.
+        rounds: at most.
+        min_rounds: at least.
+        race_seconds: what the rounds may take beyond the least.
+        min_sample: seconds of one sample.
+        seed: of parameters and data.
+    """
+
+    names: tuple[str, ...]
+    unrolls: tuple[int, ...]
+    rounds: int
+    min_rounds: int
+    race_seconds: float
+    min_sample: float
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """A contender at one point.
+
+    Attributes:
+        lanes: its programs that are timed.
+        status: whether it is timed, and if not, whether it refused or is wrong.
+        reasons: why programs are not timed, by program.
+        error: the largest difference of its gradients from `jax.lax.scan`'s, relative to the
+            leaf's largest entry.
+    """
+
+    lanes: Mapping[str, contenders.Lane]
+    status: str = MEASURED
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    error: float | None = None
+
+    def without_times(self, status: str, reason: str) -> "Side":
+        """None of its programs is timed, for one reason."""
+        return Side({}, status, {**self.reasons, **dict.fromkeys(self.lanes, reason)})
+
+    def to_json(self, samples: Mapping[str, Any]) -> dict[str, Any]:
+        """Status, reasons, and the times of the programs that have any."""
+        quantities = list(samples)
+        if {timing.FORWARD, timing.VALUE_AND_GRAD} <= set(samples):
+            quantities.append(timing.BACKWARD)
+        times = {name: timing.samples_of(samples, name).tolist() for name in quantities}
+        return {
+            "status": self.status,
+            "reasons": dict(self.reasons),
+            "error": self.error,
+            "programs": {name: lane.to_json() for name, lane in self.lanes.items()},
+            "times": {n: timing.Measurement(tuple(t)).to_json() for n, t in times.items()},
+        }
+
+
+def measure(
+    shape: grid.Shape, settings: Settings, peaks: floor.Peaks, unroll: int | None
+) -> dict[str, Any]:
+    """Times all contenders in forward, backward, value_and_grad and a training step.
+
+    Args:
+        shape: the point.
+        settings: how it is measured.
+        peaks: of the device, for the floor.
+        unroll: of `jax.lax.scan` and every scan like it; `None` finds the fastest.
+
+    Returns:
+        An entry of the result file. A contender that cannot run is there with its reason.
+    """
+    work = grid.make(shape, settings.seed)
+    plain = partial(
+        contenders.scan_lane, timing.VALUE_AND_GRAD, work, contenders.SCANS[contenders.PLAIN][0]
+    )
+    options = settings.unrolls if unroll is None else (unroll,)
+    lanes = dict(zip(options, _in_parallel(plain, options), strict=True))
+    if unroll is None:
+        unroll = min(options, key=lambda u: timing.seconds_per_call(lanes[u], _sample))
+    reference = lanes[unroll]
+    wanted = reference()
+    moved = reference.program.run(programs.one_ulp_up(work.point), None, work.batch.labels)
+    allowed = programs.tolerance(wanted, moved, shape.length * shape.batch)
+
+    sides = _sides(shape, work, settings.names, unroll)
+    sides = {name: _checked(name, side, wanted, allowed) for name, side in sides.items()}
+    if contenders.KERNELS in sides:
+        sides[contenders.KERNELS] = _trusted(sides)
+    outcome = timing.race(
+        {},
+        {name: side.lanes for name, side in sides.items()},
+        rounds=settings.rounds,
+        min_rounds=min(settings.min_rounds, settings.rounds),
+        budget=settings.race_seconds,
+        min_sample=settings.min_sample,
+        sample=_sample,
+    )
+    return {
+        **dataclasses.asdict(shape),
+        "unroll": unroll,
+        "tolerance": allowed,
+        "floor": _floor(shape, peaks),
+        "contenders": {
+            name: side.to_json(outcome.candidates[name]) for name, side in sides.items()
+        },
+        "load": record.load_average(),
+    }
+
+
+def _sides(
+    shape: grid.Shape, work: grid.Workload, names: Sequence[str], unroll: int
+) -> dict[str, Side]:
+    """Builds everything: JAX in parallel, then PyTorch, whose graphs want a quiet device."""
+    builders = {name: _builders(name, shape, work, unroll) for name in names}
+    tasks = [(name, program) for name, own in builders.items() for program in own]
+
+    def attempt(task: tuple[str, str]) -> contenders.Lane | Exception:
+        name, program = task
+        try:
+            return builders[name][program]()
+        # A library may refuse with any error; it is recorded beside the point, never dropped.
+        except Exception as error:
+            return error
+
+    of_jax = [task for task in tasks if task[0] not in _TORCH]
+    made = dict(zip(of_jax, _in_parallel(attempt, of_jax), strict=True))
+    made |= {task: attempt(task) for task in tasks if task[0] in _TORCH}
+    return {name: _side({p: made[name, p] for p in own}) for name, own in builders.items()}
+
+
+def _builders(
+    name: str, shape: grid.Shape, work: grid.Workload, unroll: int
+) -> contenders.Builders:
+    if name in contenders.SCANS:
+        return contenders.of_scan(name, work, unroll)
+    if name == contenders.KERNELS:
+        return {contenders.SOLVE: partial(contenders.kernel_lane, shape, work)}
+    graph = name == cudnn.GRAPH
+    return {p: partial(cudnn.lane, p, shape, work, graph) for p in _TORCH_PROGRAMS}
+
+
+def _side(made: Mapping[str, contenders.Lane | Exception]) -> Side:
+    reasons = {p: reason_of(lane) for p, lane in made.items() if isinstance(lane, Exception)}
+    side = Side({p: lane for p, lane in made.items() if p not in reasons}, MEASURED, reasons)
+    if timing.VALUE_AND_GRAD in reasons:
+        return side.without_times(REFUSED, "no gradients to check")
+    return side if side.lanes else dataclasses.replace(side, status=REFUSED)
+
+
+def _checked(name: str, side: Side, wanted: Any, allowed: float) -> Side:
+    """The side without lanes if its gradients are wrong; every lane has run once after this."""
+    try:
+        results = {program: lane() for program, lane in side.lanes.items()}
+        jax.block_until_ready(results)
+    # A kernel may fail when it runs; that too is recorded beside the point.
+    except Exception as error:
+        return side.without_times(REFUSED, f"running: {reason_of(error)}")
+    if timing.VALUE_AND_GRAD not in results:
+        return side
+    try:
+        error = programs.check_equal(wanted, results[timing.VALUE_AND_GRAD], allowed, name)
+    except FloatingPointError as problem:
+        return side.without_times(WRONG, reason_of(problem))
+    return dataclasses.replace(side, error=error)
+
+
+def _trusted(sides: Mapping[str, Side]) -> Side:
+    """The kernels alone are timed only if the gradients that they are part of are right."""
+    own, whole = sides[contenders.KERNELS], sides.get(contenders.PALLAS)
+    if own.status != MEASURED or (whole is not None and whole.status == MEASURED):
+        return own
+    return own.without_times(REFUSED, f"{contenders.PALLAS}, which checks them, has no gradients")
+
+
+def reason_of(error: Exception) -> str:
+    """An error in one line, without folders of this machine."""
+    text = _FOLDERS.sub("", f"{type(error).__name__}: {error}")
+    return " ".join(text.split())[:_LONGEST_REASON]
+
+
+def _floor(shape: grid.Shape, peaks: floor.Peaks) -> dict[str, Any]:
+    system, radices = contenders.system_of(shape), contenders.radices_of(shape)
+    return {
+        "bytes": floor.moved_bytes(system),
+        "flops": floor.flops(system),
+        "seconds": floor.seconds(system, peaks),
+        "radices": radices,
+        "phases": [
+            {**dataclasses.asdict(phase), "least_seconds": phase.seconds(peaks)}
+            for phase in floor.phases(system, radices)
+        ],
+    }
+
+
+def _in_parallel(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """Results in order; XLA compiles outside of Python's lock."""
+    with concurrent.futures.ThreadPoolExecutor(record.core_count()) as pool:
+        return list(pool.map(function, items))
+
+
+def _sample(lane: contenders.Lane, repeats: int) -> float:
+    return lane.seconds(repeats)

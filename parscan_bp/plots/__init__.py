@@ -1,0 +1,31 @@
+"""Pictures: what a solver does, what was learned, what was timed. Needs Matplotlib.
+
+Every function returns a `matplotlib.figure.Figure` and touches no global state: no pyplot, no
+settings, no window.
+"""
+
+from parscan_bp.plots.base import new_figure as new_figure
+from parscan_bp.plots.losses import draw_losses as draw_losses
+from parscan_bp.plots.schedule import Map as Map
+from parscan_bp.plots.schedule import Node as Node
+from parscan_bp.plots.schedule import Recorder as Recorder
+from parscan_bp.plots.schedule import Schedule as Schedule
+from parscan_bp.plots.schedule import record as record
+from parscan_bp.plots.schedule import schedule_of as schedule_of
+from parscan_bp.plots.schedule_drawing import draw_schedule as draw_schedule
+from parscan_bp.plots.timings import draw_fastest as draw_fastest
+from parscan_bp.plots.timings import draw_speedups as draw_speedups
+
+__all__ = [
+    "Map",
+    "Node",
+    "Recorder",
+    "Schedule",
+    "draw_fastest",
+    "draw_losses",
+    "draw_schedule",
+    "draw_speedups",
+    "new_figure",
+    "record",
+    "schedule_of",
+]

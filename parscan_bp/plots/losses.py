@@ -1,0 +1,63 @@
+"""Loss curves of several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from parscan_bp.plots.base import COLOURS, new_figure
+
+# A later run is drawn over the earlier ones, which must show through its gaps.
+_STYLES = ("-", (0, (4, 3)), (0, (1, 2)))
+
+
+def draw_losses(
+    losses: Mapping[str, Sequence[float]],
+    at: Mapping[str, Sequence[float]] | None = None,
+    *,
+    smooth: int = 20,
+    xlabel: str = "iteration",
+    title: str = "",
+) -> Figure:
+    """Draws the losses of several runs: faint as they are, and their running mean.
+
+    Args:
+      losses: for each run, by name, the loss of every iteration.
+      at: for each run where its losses lie on the horizontal axis, as the seconds spent;
+        ``None`` counts iterations from 1.
+      smooth: iterations that the running mean takes.
+      xlabel: what ``at`` is, with its unit.
+      title: of the figure.
+
+    Returns:
+      The figure.
+
+    Raises:
+      ValueError: if there is no run, a run has no losses, or ``at`` has another length.
+
+    Example:
+      >>> figure = draw_losses({"plain": [2.0, 1.0], "ours": [2.0, 1.0]}, smooth=1)
+      >>> [line.get_label() for line in figure.axes[0].get_lines()[1::2]]
+      ['plain', 'ours']
+    """
+    if not losses:
+        raise ValueError("losses: got no runs; at least one is wanted")
+    figure = new_figure(6, 4)
+    axes = figure.subplots()
+    for k, (name, curve) in enumerate(losses.items()):
+        x = np.arange(1, len(curve) + 1) if at is None else np.asarray(at[name])
+        if len(curve) == 0 or len(x) != len(curve):
+            raise ValueError(
+                f"losses[{name!r}]: got {len(curve)} losses at {len(x)} places; as many of both "
+                "are wanted, and at least one"
+            )
+        width = min(smooth, len(curve))
+        mean = np.convolve(curve, np.full(width, 1 / width), mode="valid")
+        colour, style = COLOURS[k % len(COLOURS)], _STYLES[k % len(_STYLES)]
+        axes.plot(x, curve, color=colour, lw=0.5, alpha=0.35)
+        axes.plot(x[width - 1 :], mean, color=colour, ls=style, lw=2.2, label=name)
+    axes.set(xlabel=xlabel, ylabel="training loss", title=title)
+    axes.legend()
+    return figure
