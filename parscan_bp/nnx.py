@@ -154,8 +154,13 @@ def _forward(layer, inputs, initial_carry, seq_lengths, rngs):
 
 @merge_inputs
 def _params(layer, *args):
-    """The cell's parameters by name."""
-    return nnx.to_pure_dict(nnx.state(layer.cell))
+    """The parameters of the cell's linear maps by name, one that is shared at every place."""
+    maps = {name: m for name, m in vars(layer.cell).items() if isinstance(m, nnx.Linear)}
+    leaves = {name: {"kernel": m.kernel, "bias": m.bias} for name, m in maps.items()}
+    return {
+        name: {leaf: v[...] for leaf, v in own.items() if v is not None}
+        for name, own in leaves.items()
+    }
 
 
 def _forward_with_params(*args):
