@@ -125,7 +125,11 @@ def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Pla
         raise
     if staged is None:
         return None, args
-    trees = (jax.tree.structure(params), jax.tree.structure(init), jax.tree.structure(xs))
+    trees: tuple[Any, Any, Any] = (
+        jax.tree.structure(params),
+        jax.tree.structure(init),
+        jax.tree.structure(xs),
+    )
     of_cell = None
     if cell is not None:
         leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
