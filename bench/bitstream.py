@@ -22,9 +22,9 @@ CLASSES = 10
 
 
 class Batch(NamedTuple):
-    """Bits of shape (T, B, 1), float32, and labels of shape (B,)."""
+    """Inputs of shape (T, B, C), float32, here bits with C = 1, and labels of shape (B,)."""
 
-    bits: jax.Array
+    inputs: jax.Array
     labels: jax.Array
 
 
@@ -58,33 +58,37 @@ def shuffled(rng: np.random.Generator, samples: int, batch: int) -> Iterator[np.
             yield order[start : start + batch]
 
 
-def init(cell: Any, key: jax.Array, hidden: int, inputs: int = 1) -> dict[str, Any]:
+def init(
+    cell: Any, key: jax.Array, hidden: int, inputs: int = 1, classes: int = CLASSES
+) -> dict[str, Any]:
     """Parameters of the cell and of the linear map to the logits, float32."""
     for_cell, for_head = jax.random.split(key)
     bound = hidden**-0.5
-    head = jax.random.uniform(for_head, (hidden, CLASSES), jnp.float32, -bound, bound)
+    head = jax.random.uniform(for_head, (hidden, classes), jnp.float32, -bound, bound)
     recurrent = cell.init(for_cell, inputs, hidden, jnp.float32)
-    return {"cell": recurrent, "head": head, "bias": jnp.zeros(CLASSES, jnp.float32)}
+    return {"cell": recurrent, "head": head, "bias": jnp.zeros(classes, jnp.float32)}
 
 
-def logits(cell: Any, scan: candidates.Scan, params: dict[str, Any], bits: jax.Array) -> jax.Array:
-    """Class scores from the last state: bits (T, B, 1) -> (B, 10)."""
+def logits(
+    cell: Any, scan: candidates.Scan, params: dict[str, Any], inputs: jax.Array
+) -> jax.Array:
+    """Class scores from the last state: inputs (T, B, C) -> (B, classes)."""
     hidden = params["head"].shape[0]
-    carry = cell.initial_carry((bits.shape[1],), hidden, bits.dtype)
+    carry = cell.initial_carry((inputs.shape[1],), hidden, inputs.dtype)
     step = functools.partial(cell, params["cell"])
     # The last output and not the last carry: an LSTM's carry is a pair.
-    _, outputs = scan(step, carry, bits)
+    _, outputs = scan(step, carry, inputs)
     return outputs[-1] @ params["head"] + params["bias"]
 
 
 def loss(cell: Any, scan: candidates.Scan, params: dict[str, Any], batch: Batch) -> jax.Array:
     """Mean softmax cross entropy."""
-    scores = logits(cell, scan, params, batch.bits)
+    scores = logits(cell, scan, params, batch.inputs)
     return optax.softmax_cross_entropy_with_integer_labels(scores, batch.labels).mean()
 
 
-def accuracy(cell: Any, params: dict[str, Any], streams: Streams) -> float:
-    """Share of streams classified correctly, through plain `jax.lax.scan`."""
+def accuracy(cell: Any, params: dict[str, Any], streams: Any) -> float:
+    """Share of sequences classified correctly, through plain `jax.lax.scan`."""
     batch = streams.batch(np.arange(len(streams.labels)))
-    scores = jax.jit(functools.partial(logits, cell, jax.lax.scan))(params, batch.bits)
+    scores = jax.jit(functools.partial(logits, cell, jax.lax.scan))(params, batch.inputs)
     return float(jnp.mean(jnp.argmax(scores, axis=-1) == batch.labels))

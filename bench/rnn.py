@@ -15,7 +15,7 @@ apart than these.
 
 import argparse
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ import optax
 
 import parscan_bp
 from bench import bitstream, candidates, programs, record, rnn_report, timing
-from bench.training import Trainer, side_by_side
+from bench.training import Trainer, Training, side_by_side
 
 CELLS = {
     "rnn": parscan_bp.cells.Elman(),
@@ -50,31 +50,20 @@ def main(argv: Sequence[str]) -> None:
     batch = train.batch(np.arange(options.batch))
 
     losses = {
-        rnn_report.BASELINE: _loss(cell, candidates.baseline(options.unroll)),
-        rnn_report.OURS: _loss(cell, candidates.candidate(options.solver)),
+        rnn_report.BASELINE: loss_of(cell, candidates.baseline(options.unroll)),
+        rnn_report.OURS: loss_of(cell, candidates.candidate(options.solver)),
     }
     trainers = {side: Trainer(loss, optax.adam(options.lr)) for side, loss in losses.items()}
-    made = {side: _programs(losses[side], params, batch, trainers[side]) for side in losses}
-    allowed, error = _check(made, params, batch, options.T * options.batch)
-    phases = _race(made, options)
+    made = build_sides(losses, trainers, params, batch)
+    allowed, error = check_gradients(made, params, batch, options.T * options.batch)
+    phases = race_sides(made, options)
     rows = bitstream.shuffled(rng, options.train_samples, options.batch)
-    plain = trainers[rnn_report.BASELINE]
-    steps = {side: own[rnn_report.STEP].run for side, own in made.items()}
-    starts = dict.fromkeys(made, plain.start(params))
-    # How far rounding alone drives training apart: the baseline from parameters one ulp away.
-    steps[rnn_report.CONTROL] = steps[rnn_report.BASELINE]
-    starts[rnn_report.CONTROL] = plain.start(programs.one_ulp_up(params))
-    trainings = side_by_side(
-        steps,
-        starts,
-        map(train.batch, rows),
-        options.steps,
-    )
+    trainings = train_sides(made, trainers, params, map(train.batch, rows), options.steps)
     curves = {side: training.losses for side, training in trainings.items()}
     result = {
         "runs": [{**run, "load_end": record.load_average()}],
         "settings": _settings(options),
-        "choice": _choice(cell, params, batch, options.solver),
+        "choice": choice_of(cell, params, batch, options.solver),
         "gradient_error": error,
         "gradient_tolerance": allowed,
         "phases": phases,
@@ -127,6 +116,16 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(options).items() if name not in skipped}
 
 
+def build_sides(
+    losses: dict[str, programs.Loss],
+    trainers: dict[str, Trainer],
+    params: Any,
+    batch: bitstream.Batch,
+) -> dict[str, dict[str, programs.Program]]:
+    """The compiled programs of both sides."""
+    return {side: _programs(losses[side], params, batch, trainers[side]) for side in losses}
+
+
 def _programs(
     loss: programs.Loss, params: Any, batch: bitstream.Batch, trainer: Trainer
 ) -> dict[str, programs.Program]:
@@ -135,15 +134,34 @@ def _programs(
         name: programs.build(pieces[name], params, params, batch)
         for name in (timing.FORWARD, timing.VALUE_AND_GRAD)
     }
+    made[rnn_report.VALUE] = programs.build(loss, params, batch)
     made[rnn_report.STEP] = programs.build(trainer.step, trainer.start(params), batch)
     return made
 
 
-def _loss(cell: Any, scan: candidates.Scan) -> programs.Loss:
+def train_sides(
+    made: dict[str, dict[str, programs.Program]],
+    trainers: dict[str, Trainer],
+    params: Any,
+    batches: Iterable[Any],
+    count: int,
+) -> dict[str, Training]:
+    """Both sides from the same parameters, and the baseline once more from one ulp away."""
+    plain = trainers[rnn_report.BASELINE]
+    steps = {side: own[rnn_report.STEP].run for side, own in made.items()}
+    starts = dict.fromkeys(made, plain.start(params))
+    # How far rounding alone drives training apart.
+    steps[rnn_report.CONTROL] = steps[rnn_report.BASELINE]
+    starts[rnn_report.CONTROL] = plain.start(programs.one_ulp_up(params))
+    return side_by_side(steps, starts, batches, count)
+
+
+def loss_of(cell: Any, scan: candidates.Scan) -> programs.Loss:
+    """The loss of a cell's model through a scan, as a function of `(params, batch)`."""
     return functools.partial(bitstream.loss, cell, scan)
 
 
-def _check(
+def check_gradients(
     made: dict[str, dict[str, programs.Program]],
     params: Any,
     batch: bitstream.Batch,
@@ -157,9 +175,10 @@ def _check(
     return allowed, programs.check_equal(wanted, ours.call(), allowed, "value_and_grad")
 
 
-def _race(
+def race_sides(
     made: dict[str, dict[str, programs.Program]], options: argparse.Namespace
 ) -> dict[str, Any]:
+    """Every phase of both sides, timed in interleaved rounds."""
     lanes = {
         side: {name: program.call for name, program in own.items()} for side, own in made.items()
     }
@@ -173,8 +192,11 @@ def _race(
     return {phase: outcome.compare(rnn_report.OURS, phase).to_json() for phase in rnn_report.PHASES}
 
 
-def _choice(cell: Any, params: Any, batch: bitstream.Batch, solver: str) -> str:
-    carry = cell.initial_carry((batch.bits.shape[1],), params["head"].shape[0], batch.bits.dtype)
+def choice_of(cell: Any, params: Any, batch: bitstream.Batch, solver: str) -> str:
+    """What the scan of the batch is planned to be solved by."""
+    carry = cell.initial_carry(
+        (batch.inputs.shape[1],), params["head"].shape[0], batch.inputs.dtype
+    )
     step = functools.partial(cell, params["cell"])
-    plan = parscan_bp.explain(step, carry, batch.bits, solver=candidates.SOLVERS[solver])
+    plan = parscan_bp.explain(step, carry, batch.inputs, solver=candidates.SOLVERS[solver])
     return str(plan.choice)

@@ -11,8 +11,9 @@ from parscan_bp import plots
 Result = dict[str, Any]
 
 BASELINE, OURS, CONTROL = "jax.lax.scan", "parscan_bp.scan", "jax.lax.scan, 1 ulp away"
-STEP = "step"
+STEP, VALUE = "step", "value"
 PHASES = {
+    VALUE: "value alone",
     timing.FORWARD: "forward, residuals kept",
     timing.BACKWARD: "backward = whole - forward",
     timing.VALUE_AND_GRAD: "value_and_grad",

@@ -69,7 +69,7 @@ class Workload:
             values = {**data, **point}
             step = self.step(values["params"])
             final, ys = scan(step, values["carry"], values["xs"])
-            return _weigh(values["output_weights"], ys) + _weigh(values["final_weights"], final)
+            return weigh(values["output_weights"], ys) + weigh(values["final_weights"], final)
 
         return loss
 
@@ -91,7 +91,10 @@ def make(size: Size, seed: int, wrt: str = PARAMETERS) -> Workload:
     values = {"params": params, "carry": carry, "xs": xs}
     chosen = values if wrt == EVERYTHING else {"params": params}
     rest = {name: value for name, value in values.items() if name not in chosen}
-    weights = {"output_weights": _normal(keys[2], ys), "final_weights": _normal(keys[3], final)}
+    weights = {
+        "output_weights": draw_weights(keys[2], ys),
+        "final_weights": draw_weights(keys[3], final),
+    }
     state = sum(leaf.size for leaf in jax.tree.leaves(carry)) // size.batch
     return Workload(step, chosen, {**rest, **weights}, state)
 
@@ -125,8 +128,9 @@ def _custom_params(key: jax.Array, hidden: int) -> dict[str, jax.Array]:
     }
 
 
-def _normal(key: jax.Array, shapes: Any) -> Any:
-    leaves, treedef = jax.tree.flatten(shapes)
+def draw_weights(key: jax.Array, values: Any) -> Any:
+    """Random weights for `weigh`, of a scale at which its sum is of order 1."""
+    leaves, treedef = jax.tree.flatten(values)
     keys = jax.random.split(key, len(leaves))
     draws = [
         jax.random.normal(k, leaf.shape, jnp.float32) / math.sqrt(leaf.size)
@@ -135,6 +139,7 @@ def _normal(key: jax.Array, shapes: Any) -> Any:
     return jax.tree.unflatten(treedef, draws)
 
 
-def _weigh(weights: Any, values: Any) -> jax.Array:
+def weigh(weights: Any, values: Any) -> jax.Array:
+    """The sum of all values, each through its weight."""
     terms = jax.tree.map(lambda w, value: jnp.sum(w * value), weights, values)
     return sum(jax.tree.leaves(terms), start=jnp.zeros((), jnp.float32))

@@ -4,6 +4,7 @@ from parscan_bp import cells as cells
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
 from parscan_bp.autodiff import chain as chain
+from parscan_bp.autodiff import custom_vjp_scan as custom_vjp_scan
 from parscan_bp.autodiff import layer_cotangents as layer_cotangents
 from parscan_bp.autodiff import scan as scan
 from parscan_bp.explain import explain as explain
@@ -29,6 +30,7 @@ __all__ = [
     "Uniform",
     "cells",
     "chain",
+    "custom_vjp_scan",
     "explain",
     "explain_chain",
     "layer_cotangents",

@@ -1,12 +1,19 @@
-"""The recurrent layers of `flax.linen`, their derivatives by a solver. Needs Flax."""
+"""The recurrent layers and `Sequential` of `flax.linen`, derivatives by a solver. Needs Flax."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from parscan_bp.autodiff import solve_within
+from parscan_bp.cells import View
+from parscan_bp.flax_cells import LINEN, view_of
+from parscan_bp.layers.traced import traced_layer
 from parscan_bp.masking import Masked, check_layers, masked
+from parscan_bp.sequential import Known, apply_layers, known_function
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
 
@@ -19,7 +26,7 @@ except ImportError as error:
         "parscan_bp.linen needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
     ) from error
 
-__all__ = ["RNN", "Bidirectional"]
+__all__ = ["RNN", "Bidirectional", "Sequential"]
 
 
 class RNN(nn.RNN):
@@ -87,10 +94,13 @@ class RNN(nn.RNN):
                 reverse=self.reverse if reverse is None else reverse,
             )
 
+        view = view_of(self.cell, LINEN, nn)
+
         def forward(self, inputs, initial_carry, init_key, seq_lengths):
+            # As they enter the scan: before the call, which may make new ones.
+            params = None if view is None else self.cell.variables.get("params")
             with nn.intercept_methods(_unmask):
-                return nn.RNN.__call__(
-                    self,
+                result = super().__call__(
                     inputs,
                     initial_carry=initial_carry,
                     init_key=init_key,
@@ -100,22 +110,28 @@ class RNN(nn.RNN):
                     reverse=reverse,
                     keep_order=keep_order,
                 )
+            return result if view is None else (result, params)
 
         args = (sequence, initial_carry, init_key, seq_lengths)
         if self.is_initializing():
-            return forward(self, *args)
-        return lift_direct_transform(_lifted, (forward,), self, self.solver, *args)
+            result = forward(self, *args)
+            return result if view is None else result[0]
+        return lift_direct_transform(_lifted, (forward,), self, self.solver, view, *args)
 
 
-def _lifted(fn: Callable, scopes: Any, solver: Solver | None, *args: PyTree):
+def _lifted(fn: Callable, scopes: Any, solver: Solver | None, view: View | None, *args: PyTree):
     """`solve_within` of a function of scopes: variables and random streams are its arguments."""
 
     def inner(scope_fn, repack_fn, variables, rngs, *args):
         def pure(variables, rngs, *args):
             scopes = scope_fn(variables, rngs)
-            return fn(scopes, *args), repack_fn(scopes)
+            result = fn(scopes, *args)
+            if view is None:
+                return result, repack_fn(scopes)
+            result, params = result
+            return (result, repack_fn(scopes)), params
 
-        return solve_within(pure, variables, rngs, *args, solver=solver)
+        return solve_within(pure, variables, rngs, *args, solver=solver, view=view)
 
     return lift.pack(inner, (True,), (True,), (True,))(scopes, *args)
 
@@ -180,3 +196,64 @@ class Bidirectional(nn.Bidirectional):
             reverse=reverse,
             keep_order=keep_order,
         )
+
+
+class Sequential(nn.Sequential):
+    """`flax.linen.Sequential` whose stretches of known layers are differentiated by `chain`.
+
+    Known are `linen.Dense`, `linen.Conv`, deterministic `linen.Dropout`, and functions of JAX and
+    Flax of one array, by name or as `functools.partial`: activations, `max_pool`, `avg_pool`. A
+    function of one's own may make modules when it is called, so it is left to Flax, like all
+    other layers, and differentiated automatically; `explain` tells which are.
+
+    Values are those of Flax up to rounding; parameters have Flax's names.
+
+    Attributes:
+      layers: as in `flax.linen.Sequential`.
+      solver: as in `parscan_bp.chain`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import flax.linen as nn
+      >>> import parscan_bp.linen
+      >>> model = parscan_bp.linen.Sequential([nn.Dense(3), nn.relu, nn.Dense(1)])
+      >>> x = jnp.ones((4, 2))
+      >>> variables = model.init(jax.random.key(0), x)
+      >>> model.apply(variables, x, method="explain")[0]
+      'Linear'
+    """
+
+    solver: Solver | None = None
+
+    def __call__(self, *args, **kwargs):
+        """Applies the layers one after the other; arguments as in `flax.linen.Sequential`."""
+        return self._run(args, kwargs)[0]
+
+    def explain(self, *args, **kwargs) -> tuple[str, ...]:
+        """For each layer what it is in the chain, or that it is differentiated automatically."""
+        return self._run(args, kwargs)[1]
+
+    @nn.compact
+    def _run(self, args, kwargs):
+        if self.is_initializing() or not self.layers:
+            return super().__call__(*args, **kwargs), ()
+        return apply_layers(
+            self.layers,
+            args,
+            kwargs,
+            known=_known_layer,
+            call=lambda k, args, kwargs: self.layers[k](*args, **kwargs),
+            solver=self.solver,
+        )
+
+
+def _known_layer(layer: Any, x: jax.ShapeDtypeStruct) -> Known:
+    """What a layer of `flax.linen` is, for an input (batch, *features)."""
+    kind = type(layer)
+    if kind in (nn.Dense, nn.Conv) or (kind is nn.Dropout and layer.deterministic):
+        return traced_layer(layer, x)
+    function = layer.func if isinstance(layer, functools.partial) else layer
+    library = getattr(function, "__module__", None) or ""
+    if isinstance(layer, nn.Module) or library.partition(".")[0] not in ("jax", "flax"):
+        return None
+    return known_function(layer, x)

@@ -1,29 +1,38 @@
-"""The recurrent layers of `flax.nnx`, their derivatives by a solver. Needs Flax."""
+"""The recurrent layers and `Sequential` of `flax.nnx`, derivatives by a solver. Needs Flax."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
 
 from parscan_bp.autodiff import solve_within
+from parscan_bp.flax_cells import NNX, view_of
+from parscan_bp.layers import BatchNorm, LayerNorm
+from parscan_bp.layers.traced import traced_layer
 from parscan_bp.masking import Masked, check_layers, masked
+from parscan_bp.sequential import Known, apply_layers, known_function
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
 
 try:
-    from flax import nnx
+    from flax import errors, nnx
+    from flax.nnx import RNN as FlaxRNN
+    from flax.nnx import Sequential as FlaxSequential
     from flax.nnx.transforms.general import merge_inputs, split_inputs
 except ImportError as error:
     raise ImportError(
         "parscan_bp.nnx needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
     ) from error
 
-__all__ = ["RNN", "Bidirectional"]
+__all__ = ["RNN", "Bidirectional", "Sequential"]
 
 Rngs = nnx.Rngs | nnx.RngStream
 
 
-class RNN(nnx.RNN):
+class RNN(FlaxRNN):
     """`flax.nnx.RNN` whose derivatives come from a solver; the cell is any cell of nnx.
 
     It is Flax's own layer: arguments, attributes, state, random streams, errors and values
@@ -120,7 +129,7 @@ class RNN(nnx.RNN):
                 reverse=options["reverse"],
             )
             cell = _MaskedCell(cell)
-        layer = nnx.RNN(
+        layer = FlaxRNN(
             cell,
             unroll=self.unroll,
             state_axes=self.state_axes,
@@ -131,7 +140,9 @@ class RNN(nnx.RNN):
         # Flax leaves the layer's own stream alone where a carry is given.
         if rngs is None and initial_carry is None:
             rngs = self.rngs
-        run = split_inputs(functools.partial(solve_within, _forward, solver=self.solver))
+        view = view_of(cell, NNX, nnx)
+        forward = _forward if view is None else _forward_with_params
+        run = split_inputs(functools.partial(solve_within, forward, solver=self.solver, view=view))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
 
 
@@ -139,6 +150,21 @@ class RNN(nnx.RNN):
 def _forward(layer, inputs, initial_carry, seq_lengths, rngs):
     """Flax's own layer as a function of arrays; one function, so that traces are kept."""
     return layer(inputs, initial_carry=initial_carry, seq_lengths=seq_lengths, rngs=rngs)
+
+
+@merge_inputs
+def _params(layer, *args):
+    """The parameters of the cell's linear maps by name, one that is shared at every place."""
+    maps = {name: m for name, m in vars(layer.cell).items() if isinstance(m, nnx.Linear)}
+    leaves = {name: {"kernel": m.kernel, "bias": m.bias} for name, m in maps.items()}
+    return {
+        name: {leaf: v[...] for leaf, v in own.items() if v is not None}
+        for name, own in leaves.items()
+    }
+
+
+def _forward_with_params(*args):
+    return _forward(*args), _params(*args)[1]
 
 
 class _MaskedCell(nnx.RNNCellBase):
@@ -211,3 +237,90 @@ class Bidirectional(nnx.Bidirectional):
             reverse=reverse,
             keep_order=keep_order,
         )
+
+
+class Sequential(FlaxSequential):
+    """`flax.nnx.Sequential` whose stretches of known layers are differentiated by `chain`.
+
+    Known are `nnx.Linear`, `nnx.Conv`, `nnx.LayerNorm`, `nnx.BatchNorm` with running averages,
+    deterministic `nnx.Dropout`, and functions of one array: activations, pooling, flattening, by
+    name, as partials or lambdas. All others, and inputs that are no batch of arrays of floats, go
+    through Flax as they are and are differentiated automatically; `explain` tells which.
+
+    Values are those of Flax up to rounding.
+
+    Args:
+      *fns: as in `flax.nnx.Sequential`.
+      solver: as in `parscan_bp.chain`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> import parscan_bp.nnx
+      >>> linear = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+      >>> model = parscan_bp.nnx.Sequential(linear, nnx.relu, lambda x: x[:, ::-1])
+      >>> model(jnp.ones((4, 2))).shape
+      (4, 3)
+      >>> model.explain(jnp.ones((4, 2)))[1:]
+      ('Elementwise', 'automatic differentiation')
+    """
+
+    def __init__(self, *fns: Callable[..., Any], solver: Solver | None = None):
+        super().__init__(*fns)
+        self.solver = solver
+
+    def __call__(self, *args, rngs: nnx.Rngs | None = None, **kwargs) -> Any:
+        """Applies the layers one after the other; arguments as in `flax.nnx.Sequential`."""
+        if len(self.layers) == 0:
+            return super().__call__(*args, rngs=rngs, **kwargs)
+        return self._run(args, rngs, kwargs)[0]
+
+    def explain(self, *args, rngs: nnx.Rngs | None = None, **kwargs) -> tuple[str, ...]:
+        """For each layer what it is in the chain, or that it is differentiated automatically.
+
+        Arguments are those of a call, which a copy of the layers runs.
+        """
+        return nnx.clone(self)._run(args, rngs, kwargs)[1]
+
+    def _run(self, args, rngs, kwargs):
+        def call(k, args, kwargs):
+            if not callable(self.layers[k]):
+                raise TypeError(f"Sequence[{k}] is not callable: {self.layers[k]}")
+            return FlaxSequential(self.layers[k])(*args, rngs=rngs, **kwargs)
+
+        return apply_layers(
+            list(self.layers), args, kwargs, known=_known_layer, call=call, solver=self.solver
+        )
+
+
+def _known_layer(layer: Any, x: jax.ShapeDtypeStruct) -> Known:
+    """What a layer of `flax.nnx` is, for an input (batch, *features)."""
+    kind = type(layer)
+    if kind in (nnx.Linear, nnx.Conv) or (kind is nnx.Dropout and layer.deterministic):
+        return traced_layer(layer, x)
+    if kind in (nnx.LayerNorm, nnx.BatchNorm):
+        return _known_norm(layer, x)
+    if isinstance(layer, nnx.Module) or not callable(layer):
+        return None
+    try:
+        return known_function(layer, x)
+    except errors.TraceContextError:  # it changes a module's state, which a trace must not
+        return None
+
+
+def _known_norm(norm: nnx.LayerNorm | nnx.BatchNorm, x: jax.ShapeDtypeStruct) -> Known:
+    """Normalisation of the last axis with scale and bias, for inputs of their dtype."""
+    params = {name: v[...] for name in ("scale", "bias") if (v := getattr(norm, name)) is not None}
+    if isinstance(norm, nnx.BatchNorm):
+        plain = norm.use_running_average and norm.axis in (-1, x.ndim - 1)
+        params |= {"mean": norm.mean[...], "var": norm.var[...]}
+    else:
+        axes = (norm.reduction_axes, norm.feature_axes)
+        plain = all(axis in (-1, x.ndim - 1, (-1,)) for axis in axes)
+    dtypes = {x.dtype, *(v.dtype for v in params.values())}
+    if not plain or not {"scale", "bias"} <= set(params) or len(dtypes) > 1:
+        return None
+    if norm.dtype not in (None, x.dtype):
+        return None
+    kind = BatchNorm if isinstance(norm, nnx.BatchNorm) else LayerNorm
+    return [(kind(norm.epsilon), params)]

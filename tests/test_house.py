@@ -15,8 +15,8 @@ LAYERS = [
     {"operators", "structure"},
     {"system", "planner"},
     {"solvers", "cells", "layers"},
-    {"autodiff"},
-    {"explain"},
+    {"autodiff", "flax_cells"},
+    {"explain", "sequential"},
     {"testing", "__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

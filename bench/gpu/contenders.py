@@ -140,7 +140,7 @@ def kernel_lane(shape: grid.Shape, work: grid.Workload) -> Compiled:
 
 def _operator(work: grid.Workload) -> Factored:
     """The transposed Jacobians along the trajectory of the workload."""
-    params, bits = work.params["cell"], work.batch.bits
+    params, bits = work.params["cell"], work.batch.inputs
     first = work.cell.initial_carry((bits.shape[1],), work.params["head"].shape[0], bits.dtype)
     _, hs = jax.lax.scan(functools.partial(work.cell, params), first, bits)
     before = jnp.concatenate([first[None], hs[:-1]])

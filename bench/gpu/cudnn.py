@@ -127,7 +127,7 @@ class Model:
             for name, value in weights.items():
                 getattr(self.cell, name).copy_(tensor(value))
         self.head, self.bias = (tensor(work.params[name]) for name in ("head", "bias"))
-        self.inputs, self.labels = tensor(work.batch.bits), tensor(work.batch.labels).long()
+        self.inputs, self.labels = tensor(work.batch.inputs), tensor(work.batch.labels).long()
         self.weights = [*(getattr(self.cell, name) for name in weights), self.head, self.bias]
         for leaf in (self.head, self.bias, self.inputs):
             leaf.requires_grad_()

@@ -76,7 +76,7 @@ class Workload:
     @property
     def point(self) -> dict[str, Any]:
         """What is differentiated: weights and inputs."""
-        return {"params": self.params, "inputs": self.batch.bits}
+        return {"params": self.params, "inputs": self.batch.inputs}
 
     def loss(self, scan: candidates.Scan) -> programs.Loss:
         """The loss as a function of `(point, labels)`."""

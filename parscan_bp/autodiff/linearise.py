@@ -283,39 +283,57 @@ class OfCell:
 
     Attributes:
       cell: see `parscan_bp.cells.Cell`.
-      const_of: for each leaf of the cell's parameters, its position among the consts of
-        the body, or ``None`` where the body does not use it.
-      trees: pytree structures of the parameters, the carry and the input.
+      const_of: for each leaf of the parameters, its position among the consts of the body, or
+        ``None`` where the body does not use it.
+      carry_of: for each leaf of the cell's carry, its position among the body's.
+      trees: pytree structures of the parameters, the cell's carry and the input.
+      arrange: linear function of the parameters to the cell's own; ``None`` if they are these.
     """
 
     cell: Any
     const_of: tuple[int | None, ...]
+    carry_of: tuple[int, ...]
     trees: tuple[Any, Any, Any]
+    arrange: Callable[[PyTree], PyTree] | None = None
 
     def values(self, steps: Steps) -> tuple[PyTree, PyTree, PyTree, PyTree]:
         """Parameters, carry, input and new carry as the cell knows them."""
-        params, carry, x = self.trees
-        leaves = [None if k is None else steps.consts[k] for k in self.const_of]
+        params = self._params(steps)
         return (
-            jax.tree.unflatten(params, leaves),
-            jax.tree.unflatten(carry, steps.carry),
-            jax.tree.unflatten(x, steps.x),
-            jax.tree.unflatten(carry, steps.new_carry),
+            params if self.arrange is None else self.arrange(params),
+            self.own_carry(steps.carry),
+            jax.tree.unflatten(self.trees[2], steps.x),
+            self.own_carry(steps.new_carry),
         )
+
+    def _params(self, steps: Steps) -> PyTree:
+        leaves = [None if k is None else steps.consts[k] for k in self.const_of]
+        return jax.tree.unflatten(self.trees[0], leaves)
+
+    def own_carry(self, leaves: Sequence[Array]) -> PyTree:
+        """The cell's carry from the body's leaves."""
+        return jax.tree.unflatten(self.trees[1], [leaves[k] for k in self.carry_of])
+
+    def carry_leaves(self, carry: PyTree) -> list[Array]:
+        """The inverse of `own_carry`."""
+        by_position = dict(zip(self.carry_of, jax.tree.leaves(carry), strict=True))
+        return [by_position[k] for k in range(len(by_position))]
 
     def jacobian(self, steps: Steps) -> Operator:
         return self.cell.jacobian(*self.values(steps))
 
     def to_carry(self, steps: Steps, cts: Sequence[Array]) -> list[Array]:
         """A_t times the cotangents of the new carry."""
-        cts = jax.tree.unflatten(self.trees[1], list(cts))
-        carry = jax.tree.leaves(self.cell.pullback(*self.values(steps), cts)[1])
-        return [a.astype(c.dtype) for a, c in zip(carry, steps.carry, strict=True)]
+        carry = self.cell.pullback(*self.values(steps), self.own_carry(cts))[1]
+        leaves = zip(self.carry_leaves(carry), steps.carry, strict=True)
+        return [a.astype(c.dtype) for a, c in leaves]
 
     def pullback(self, steps, new_carry_cts, active) -> tuple[list[Array], list[Array]]:
         """As `Linearisation.pullback`, for a body without outputs of its own."""
-        cts = jax.tree.unflatten(self.trees[1], list(new_carry_cts))
+        cts = self.own_carry(new_carry_cts)
         params, _, x = self.cell.pullback(*self.values(steps), cts)
+        if self.arrange is not None:
+            (params,) = jax.vjp(self.arrange, self._params(steps))[1](params)
         by_const = dict(zip(self.const_of, jax.tree.leaves(params), strict=True))
         # A cotangent has the dtype of its primal, whatever the products were made in.
         consts = [by_const[k].astype(steps.consts[k].dtype) for k in active.consts]
@@ -328,6 +346,12 @@ class CellJacobian(Joined):
     """The explicit Jacobian that a cell states, for solvers that multiply Jacobians."""
 
     of: OfCell
+
+    def pack(self, leaves, *, cotangent):
+        return super().pack(jax.tree.leaves(self.of.own_carry(leaves)), cotangent=cotangent)
+
+    def unpack(self, vector, *, cotangent):
+        return self.of.carry_leaves(super().unpack(vector, cotangent=cotangent))
 
     def adjoint_operator(self, steps):
         return self.of.jacobian(steps)

@@ -24,7 +24,6 @@ from parscan_bp.autodiff.linearise import (
 )
 from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
-from parscan_bp.cells import Cell
 from parscan_bp.operators import Operator
 from parscan_bp.solvers import Choice, Facts, Solver, Sweep, TreeSolver, choose
 from parscan_bp.structure import (
@@ -102,9 +101,9 @@ class Plan:
 
 def make_plan(
     staged: Staged,
-    f: Callable | Cell,
     trees: tuple[Any, Any, Any] | None = None,
     *,
+    cell: OfCell | None = None,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
 ) -> Plan:
@@ -112,9 +111,9 @@ def make_plan(
 
     Args:
       staged: the traced call.
-      f: the step function, or the cell whose parameters lead the arguments.
-      trees: pytree structures of the cell's parameters, the carry and the inputs; only a
-        cell and a given Jacobian need them.
+      trees: pytree structures of the parameters, the carry and the inputs; only a given
+        Jacobian needs them.
+      cell: the cell that the body is, if it is known to be one.
       solver: a named solver, or ``None``.
       jacobian: a name of `JACOBIANS`, or a function.
 
@@ -139,7 +138,7 @@ def make_plan(
         why = f"the step contains {reasons[0].primitive}: {reasons[0].message}"
         return Plan(staged, body, Choice(None, why), None, None)
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
-    linear, extra = _linearisation(body, structure, staged, f, trees, solver, jacobian)
+    linear, extra = _linearisation(body, structure, cell, trees, solver, jacobian)
     facts = _facts(body, structure, linear, params["length"])
     if solver is not None:
         choice = Choice(solver, "named by the caller")
@@ -154,12 +153,11 @@ def make_plan(
 
 
 def _linearisation(
-    body, structure, staged, f, trees, solver, jacobian
+    body, structure, cell, trees, solver, jacobian
 ) -> tuple[Linearisation, Sequence[Any]]:
     shapes = tuple(body.carry_avals[k].shape for k in body.float_carry)
     dtypes = tuple(body.carry_avals[k].dtype for k in body.float_carry)
-    if isinstance(f, Cell) and jacobian == "auto":
-        cell = OfCell(f, _const_positions(staged, trees[0]), trees)
+    if cell is not None and jacobian == "auto":
         if not isinstance(solver, TreeSolver):
             return CellProducts(body, cell), ()
         batch = tuple(tuple(range(len(s) - 1)) for s in shapes)
@@ -180,14 +178,6 @@ def _linearisation(
 
 def _all_complex(dtypes) -> bool:
     return all(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes)
-
-
-def _const_positions(staged: Staged, params_tree) -> tuple[int | None, ...]:
-    """For each leaf of the cell's parameters, the const of the scan that it is."""
-    count, _ = scan_counts(staged.equation)
-    position = {v: k for k, v in enumerate(staged.equation.invars[:count])}
-    leading = staged.outer.invars[: params_tree.num_leaves]
-    return tuple(position.get(v) for v in leading)
 
 
 def _given(body, shapes, dtypes, trees, jacobian):

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from parscan_bp.autodiff.linearise import OfCell
 from parscan_bp.autodiff.plan import JACOBIANS, Plan, make_plan
 from parscan_bp.autodiff.stage import stage
 from parscan_bp.cells import Cell
@@ -124,8 +125,16 @@ def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Pla
         raise
     if staged is None:
         return None, args
-    trees = (jax.tree.structure(params), jax.tree.structure(init), jax.tree.structure(xs))
-    plan = make_plan(staged, cell or f, trees, solver=solver, jacobian=jacobian)
+    trees: tuple[Any, Any, Any] = (
+        jax.tree.structure(params),
+        jax.tree.structure(init),
+        jax.tree.structure(xs),
+    )
+    of_cell = None
+    if cell is not None:
+        leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
+        of_cell = OfCell(cell, leading, tuple(range(trees[1].num_leaves)), trees)
+    plan = make_plan(staged, trees, cell=of_cell, solver=solver, jacobian=jacobian)
     held = (*staged.consts, *plan.extra)
     if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in held):
         cache[key] = plan

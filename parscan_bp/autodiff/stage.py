@@ -18,6 +18,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from parscan_bp.autodiff.body import bind
+from parscan_bp.structure import scan_counts
 from parscan_bp.types import Array, PyTree
 
 
@@ -45,6 +46,12 @@ class Staged:
     def body(self) -> ClosedJaxpr:
         """(consts, carry, x) -> (carry, y), flat."""
         return self.equation.params["jaxpr"]
+
+    def const_positions(self, variables: Sequence[Any]) -> tuple[int | None, ...]:
+        """Which const of the scan each variable of the outer jaxpr is; ``None`` for no const."""
+        count, _ = scan_counts(self.equation)
+        position = {v: k for k, v in enumerate(self.equation.invars[:count])}
+        return tuple(None if isinstance(v, Literal) else position.get(v) for v in variables)
 
     def run(self, args: Sequence[Array], scan: Callable[[list[Array]], Sequence[Array]]) -> PyTree:
         """Evaluates the call with ``scan`` in place of the scan equation."""

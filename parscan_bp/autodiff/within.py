@@ -6,14 +6,19 @@ from collections.abc import Callable
 
 import jax
 
+from parscan_bp.autodiff.linearise import OfCell
 from parscan_bp.autodiff.plan import Plan, make_plan
 from parscan_bp.autodiff.scan import plans_of, settings
-from parscan_bp.autodiff.stage import stage_call
+from parscan_bp.autodiff.stage import Staged, stage_call
+from parscan_bp.cells import View
 from parscan_bp.solvers import Solver
+from parscan_bp.structure import scan_counts
 from parscan_bp.types import PyTree
 
 
-def solve_within(f: Callable, *args: PyTree, solver: Solver | None = None) -> PyTree:
+def solve_within(
+    f: Callable, *args: PyTree, solver: Solver | None = None, view: View | None = None
+) -> PyTree:
     """``f(*args)``, with the derivatives of its last `jax.lax.scan` by a solver.
 
     The function is traced, and the equation of its scan is replaced; every other operation
@@ -25,9 +30,12 @@ def solve_within(f: Callable, *args: PyTree, solver: Solver | None = None) -> Py
       *args: its arguments.
       solver: as in `parscan_bp.scan`. With ``None``, a scan that is better left to
         `jax.lax.scan` is left to it.
+      view: the cell that the step of the scan is, where that is known. Then ``f`` returns a pair:
+        its result, and the parameters of ``view`` as they enter the scan. The cell's Jacobian is
+        used if the traced step is one that `View.describes`.
 
     Returns:
-      The result of ``f``.
+      The result of ``f``, without parameters.
 
     Raises:
       What ``f`` raises.
@@ -43,18 +51,39 @@ def solve_within(f: Callable, *args: PyTree, solver: Solver | None = None) -> Py
       5.0
     """
     leaves, tree = jax.tree.flatten(args)
-    plan = _plan_within(f, args, (tree, tuple(map(jax.typeof, leaves)), solver, *settings()))
-    return f(*args) if plan is None else plan(leaves)
+    key = (tree, tuple(map(jax.typeof, leaves)), solver, view, *settings())
+    plan = _plan_within(f, args, key)
+    result = f(*args) if plan is None else plan(leaves)
+    return result if view is None else result[0]
 
 
 def _plan_within(f, args, key) -> Plan | None:
-    solver, cache = key[2], plans_of(f)
+    (solver, view), cache = key[2:4], plans_of(f)
     if cache is not None and key in cache:
         return cache[key]
     staged = stage_call(f, *args)
     if staged is None:
         return None
-    plan = make_plan(staged, f, solver=solver)
+    cell = None if view is None else _cell_of(staged, view)
+    plan = make_plan(staged, cell=cell, solver=solver)
     if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in staged.consts):
         cache[key] = plan
     return plan
+
+
+def _cell_of(staged: Staged, view: View) -> OfCell | None:
+    """The body of the scan as the cell of a view; ``None`` where it is anything else."""
+    _, params = staged.out_tree.children()
+    variables = staged.outer.outvars[staged.out_tree.num_leaves - params.num_leaves :]
+    positions = staged.const_positions(variables)
+    consts, carry = scan_counts(staged.equation)
+    # One parameter in two places would need its cotangents added up.
+    every_const_once = sorted(k for k in positions if k is not None) == list(range(consts))
+    leaves = len(staged.body.in_avals) - consts - carry
+    if None in positions or not every_const_once or (carry, leaves) != (len(view.carry), 1):
+        return None
+    if not view.describes(staged.body):
+        return None
+    own = jax.eval_shape(lambda: view.cell.initial_carry((), 1))
+    trees = (params, jax.tree.structure(own), jax.tree.structure(0))
+    return OfCell(view.cell, positions, view.carry, trees, view.params)

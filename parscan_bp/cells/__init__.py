@@ -6,5 +6,6 @@ from parscan_bp.cells.diagonal import MinGRU as MinGRU
 from parscan_bp.cells.elman import Elman as Elman
 from parscan_bp.cells.gru import GRU as GRU
 from parscan_bp.cells.lstm import LSTM as LSTM
+from parscan_bp.cells.view import View as View
 
-__all__ = ["GRU", "LRU", "LSTM", "Cell", "Elman", "MinGRU"]
+__all__ = ["GRU", "LRU", "LSTM", "Cell", "Elman", "MinGRU", "View"]

@@ -26,8 +26,7 @@ def test_the_list_names_every_measurement():
     shown = subprocess.run(
         [sys.executable, "-m", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    names = ("rnn", "scan", "compile", "scaled", "jacobians", "spgemm", "reuse", "gpu")
-    for name in names:
+    for name in command.BENCHES:
         assert any(line.split()[:1] == [name] for line in shown.splitlines())
 
 
@@ -47,7 +46,7 @@ def test_rnn_trains_both_sides_alike(tmp_path, capsys):
     assert 0 <= result["loss_curve_difference"]["parscan_bp.scan"] < 1e-4
     assert 0 < result["loss_curve_difference"]["jax.lax.scan, 1 ulp away"] < 1e-4
     assert result["gradient_error"] <= result["gradient_tolerance"]
-    assert set(result["phases"]) == {"forward", "backward", "value_and_grad", "step"}
+    assert set(result["phases"]) == {"value", "forward", "backward", "value_and_grad", "step"}
     drawn = sorted(tmp_path.glob("*.png"))
     assert [p.name for p in drawn] == ["rnn_loss_by_iteration.png", "rnn_loss_by_time.png"]
     assert all(p.stat().st_size < figures.LARGEST_PNG for p in drawn)
@@ -101,7 +100,7 @@ def test_scan_raises_at_the_end_when_a_derivative_is_wrong(tmp_path, monkeypatch
 
 def test_resuming_with_another_seed_is_refused(tmp_path):
     fresh = {"settings": {"wrt": "params", "seed": 1}, "points": []}
-    from_here = command.BENCHES["scan"].record.environment([])
+    from_here = record.environment([])
     (tmp_path / "scan.json").write_text(json.dumps({**fresh, "runs": [from_here]}))
     with pytest.raises(ValueError, match="--seed 1"):
         _run("scan", tmp_path, "--resume", *GRID)
@@ -112,6 +111,14 @@ def test_compile_counts_loops_and_skips_large_trees(tmp_path):
     plain, tree = _run("compile", tmp_path, *options)["programs"]
     assert plain["while_loops"] == 2 and plain["hlo_instructions"] > plain["dots"] > 0
     assert "exceed" in tree["skipped"]
+
+
+def test_flax_layers_are_checked_and_compared(tmp_path, capsys):
+    sizes = "--cells GRUCell --H 3 --B 2 --T 8 --rounds 2".split()
+    (point,) = _run("flax", tmp_path, *sizes)["points"]
+    assert point["error"] <= point["tolerance"]
+    assert set(point["phases"]) == {"forward", "backward", "value_and_grad"}
+    assert "GRUCell H=3 B=2 T=8" in capsys.readouterr().out
 
 
 def test_operations_are_counted_in_hlo_text():
@@ -187,8 +194,8 @@ def test_bits_follow_their_class():
     np.testing.assert_allclose(rates, 0.05 + 0.1 * streams.labels, atol=0.05)
     assert set(streams.labels) == set(range(10))
     batch = streams.batch(np.array([3, 5]))
-    assert batch.bits.shape == (4000, 2, 1)
-    np.testing.assert_array_equal(batch.bits[:, 1, 0], streams.bits[5])
+    assert batch.inputs.shape == (4000, 2, 1)
+    np.testing.assert_array_equal(batch.inputs[:, 1, 0], streams.bits[5])
 
 
 def test_an_epoch_visits_every_row_once():

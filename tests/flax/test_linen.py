@@ -76,11 +76,11 @@ BAD_CALLS = {
 
 @pytest.mark.parametrize("call", BAD_CALLS.values(), ids=BAD_CALLS)
 def test_mistakes_are_reported_as_flax_reports_them(call):
-    variables = nn.RNN(nn.GRUCell(HIDDEN)).init(jax.random.key(0), inputs())
+    variables = nn.RNN(nn.GRUCell(HIDDEN, param_dtype=FLOAT)).init(jax.random.key(0), inputs())
     raised = []
     for library in (nn, pb.linen):
         with pytest.raises(Exception) as info:
-            library.RNN(nn.GRUCell(HIDDEN)).apply(variables, inputs(), **call)
+            library.RNN(nn.GRUCell(HIDDEN, param_dtype=FLOAT)).apply(variables, inputs(), **call)
         raised.append((info.type, str(info.value).split("\n")[0].split("(")[0]))
     assert raised[0] == raised[1]
 
@@ -118,6 +118,9 @@ def test_collections_and_random_streams_do_what_they_do_in_flax():
     keys = dict(zip(("params", "dropout"), jax.random.split(jax.random.key(0)), strict=True))
     variables = Stateful().init(keys, carry, x)
     variables = {k: {"cell": v} for k, v in variables.items() if k != "intermediates"}
+    # Flax makes float32 statistics, which a float64 input turns into float64 ones.
+    stats = jax.tree.map(lambda a: a.astype(FLOAT), variables["batch_stats"])
+    variables = {**variables, "batch_stats": stats}
     how = {"mutable": ["counts", "batch_stats", "intermediates"], "rngs": keys}
     _same(theirs, ours, variables, {"return_carry": True}, "stateful", **how)
     _, changed = ours.apply(variables, inputs(), **how)
@@ -171,7 +174,7 @@ def test_a_jitted_call_is_traced_once():
             calls.append(None)
             return super().__call__(carry, x)
 
-    rnn = pb.linen.RNN(Traced(HIDDEN), solver=SOLVER)
+    rnn = pb.linen.RNN(Traced(HIDDEN, param_dtype=FLOAT), solver=SOLVER)
     variables = rnn.init(jax.random.key(0), inputs())
     grad = jax.jit(jax.grad(lambda v, x: scalar(rnn.apply(v, x))))
     grad(variables, inputs())

@@ -20,7 +20,8 @@ SOLVER = pb.Sweep(chunk=4)
 
 
 def _nnx_rnn(library=pb.nnx, kind=nnx.SimpleCell, **keywords):
-    return library.RNN(kind(INPUTS, HIDDEN, param_dtype=FLOAT, rngs=nnx.Rngs(0)), **keywords)
+    cell = kind(INPUTS, HIDDEN, dtype=FLOAT, param_dtype=FLOAT, rngs=nnx.Rngs(0))
+    return library.RNN(cell, **keywords)
 
 
 def _segments(row):

@@ -28,7 +28,7 @@ FAST = {
 
 
 def _cell(kind, seed=0):
-    return kind(INPUTS, HIDDEN, param_dtype=FLOAT, rngs=nnx.Rngs(seed))
+    return kind(INPUTS, HIDDEN, dtype=FLOAT, param_dtype=FLOAT, rngs=nnx.Rngs(seed))
 
 
 def _layer(library, kind, options, **keywords):
@@ -128,6 +128,9 @@ class Stateful(nnx.RNNCellBase):
         self.w = nnx.Linear(INPUTS + HIDDEN, HIDDEN, use_bias=False, param_dtype=FLOAT, rngs=rngs)
         self.dropout = nnx.Dropout(0.5, rngs=rngs)
         self.norm = nnx.BatchNorm(HIDDEN, param_dtype=FLOAT, rngs=rngs)
+        # Flax makes float32 statistics, which a float64 input turns into float64 ones.
+        self.norm.mean = nnx.BatchStat(jnp.zeros(HIDDEN, FLOAT))
+        self.norm.var = nnx.BatchStat(jnp.ones(HIDDEN, FLOAT))
         self.steps = nnx.Variable(jnp.zeros((), int))
 
     def initialize_carry(self, input_shape, rngs=None, carry_init=None):

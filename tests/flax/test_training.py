@@ -25,8 +25,8 @@ LOOSE = {"float64": 1e-8, "float32": 1e-3}[str(FLOAT)]  # Adam divides small gra
 
 def _cell(kind=nnx.GRUCell, seed=0, dtype=FLOAT):
     # The default, an orthogonal matrix, does not exist in half precision.
-    how = {"recurrent_kernel_init": nnx.initializers.lecun_normal(), "param_dtype": dtype}
-    return kind(INPUTS, HIDDEN, rngs=nnx.Rngs(seed), **how)
+    how = {"recurrent_kernel_init": nnx.initializers.lecun_normal(), "dtype": dtype}
+    return kind(INPUTS, HIDDEN, param_dtype=dtype, rngs=nnx.Rngs(seed), **how)
 
 
 def _train_nnx(library, **keywords):
@@ -43,7 +43,7 @@ def _train_nnx(library, **keywords):
         optimizer.update(model, grads)
         return loss
 
-    losses = [step(model, optimizer, inputs(seed=k)) for k in range(4)]
+    losses = [step(model, optimizer, inputs()) for _ in range(4)]
     return jnp.stack(losses), nnx.state(model, nnx.Param)
 
 

@@ -1,0 +1,125 @@
+"""Known cells of Flax use the analytic Jacobians; whatever is not quite one of them does not."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, inputs, scalar
+
+import parscan_bp as pb
+import parscan_bp.linen
+import parscan_bp.nnx
+from parscan_bp import flax_cells
+from parscan_bp.autodiff import within
+
+KNOWN = [(library, name) for library in (nnx, nn) for name in flax_cells.NNX]
+IDS = [f"{library.__name__}-{name}" for library, name in KNOWN]
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """How the scans of a test were linearised, in order."""
+    made, make = [], within.make_plan
+
+    def record(*args, **kwargs):
+        plan = make(*args, **kwargs)
+        made.append(plan.facts.linearisation)
+        return plan
+
+    monkeypatch.setattr(within, "make_plan", record)
+    return made
+
+
+def _gradients(library, cell, x, **keywords):
+    """Of the layer around the cell, by its parameters and inputs."""
+    if library in (nnx, pb.nnx):
+        loss = lambda model, x: scalar(model(x, return_carry=True))  # noqa: E731
+        return nnx.grad(loss, argnums=(0, 1))(library.RNN(cell, **keywords), x)
+    model = library.RNN(cell, return_carry=True, **keywords)
+    variables = model.init(jax.random.key(0), x)
+    return jax.grad(lambda v, x: scalar(model.apply(v, x)), (0, 1))(variables, x)
+
+
+def _cell(library, name, **how):
+    how = {"dtype": FLOAT, "param_dtype": FLOAT, **how}
+    if library is nnx:
+        return getattr(nnx, name)(INPUTS, HIDDEN, rngs=nnx.Rngs(0), **how)
+    return getattr(nn, name)(HIDDEN, **how)
+
+
+def _ours(library):
+    return pb.nnx if library is nnx else pb.linen
+
+
+def _compare(library, cell, solver, case):
+    x = inputs()
+    got = _gradients(_ours(library), cell, x, solver=solver)
+    assert_close(got, _gradients(library, cell, x), case=case)
+
+
+@pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
+def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name):
+    _compare(library, _cell(library, name), pb.Sweep(chunk=4), name)
+    assert plans == ["analytic"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
+def test_a_known_cell_in_a_tree(plans, library, name):
+    _compare(library, _cell(library, name), pb.Blelloch(), name)
+    assert plans == ["analytic"]
+
+
+def test_an_lstm_in_a_tree_has_its_carry_in_our_order(plans):
+    _compare(nnx, _cell(nnx, "OptimizedLSTMCell"), pb.Blelloch(), "tree")
+    assert plans == ["analytic"]
+
+
+class Doubled(nnx.Linear):
+    """A linear map that somebody put into a cell in place of Flax's."""
+
+    def __call__(self, inputs):
+        return 2 * super().__call__(inputs)
+
+
+def _tied():
+    cell = nnx.SimpleCell(HIDDEN, HIDDEN, dtype=FLOAT, param_dtype=FLOAT, rngs=nnx.Rngs(0))
+    cell.dense_i.kernel = cell.dense_h.kernel
+    return cell
+
+
+def _changed():
+    cell = _cell(nnx, "GRUCell")
+    cell.dense_h = Doubled(HIDDEN, 3 * HIDDEN, use_bias=False, param_dtype=FLOAT, rngs=nnx.Rngs(1))
+    return cell
+
+
+OTHERS = {
+    "another gate": lambda: _cell(nnx, "GRUCell", gate_fn=nnx.hard_sigmoid),
+    "gate and activation exchanged": lambda: _cell(
+        nnx, "GRUCell", gate_fn=nnx.tanh, activation_fn=nnx.sigmoid
+    ),
+    "a residual": lambda: _cell(nnx, "SimpleCell", residual=True),
+    "another linear map": _changed,
+    "one kernel twice": _tied,
+}
+
+
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_a_cell_that_was_changed_is_linearised_as_it_is(plans, make):
+    x = jnp.tile(inputs(), (1, 1, HIDDEN // INPUTS)) if make is _tied else inputs()
+    cell = make()
+    got = _gradients(pb.nnx, cell, x, solver=pb.Sweep(chunk=4))
+    assert_close(got, _gradients(nnx, cell, x))
+    assert plans == ["matrix-free"]
+
+
+def test_an_interceptor_that_changes_a_linen_cell_is_seen(plans):
+    def double(next_fun, args, kwargs, context):
+        out = next_fun(*args, **kwargs)
+        return 2 * out if isinstance(context.module, nn.Dense) else out
+
+    with nn.intercept_methods(double):
+        _compare(nn, _cell(nn, "GRUCell"), pb.Sweep(chunk=4), "intercepted")
+    assert plans == ["matrix-free"]

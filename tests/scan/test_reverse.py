@@ -1,0 +1,45 @@
+"""The reverse-mode form of the scan: the gradients of `lax.scan`, and no other derivative."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import parscan_bp as pb
+from parscan_bp.testing import assert_derivatives_close, compare_outputs
+
+FLOAT = jnp.zeros(()).dtype
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5}[str(FLOAT)]
+W, XS = (jax.random.normal(jax.random.key(n), (n, 4), FLOAT) for n in (4, 7))
+
+
+def _loss(scan, w, h, xs):
+    def step(carry, x):
+        h, count = carry
+        h = jnp.tanh(h @ w + x * count)
+        return (h, count + 1), jnp.sin(h)
+
+    (h, count), ys = scan(step, (h, 0), xs)
+    return jnp.sum(ys**2) + jnp.sum(h) * count
+
+
+@pytest.mark.parametrize("solver", [None, pb.Sweep(chunk=3), pb.Blelloch()])
+def test_gradients_through_closures_inputs_and_integer_carries(solver):
+    ours = lambda *args: pb.custom_vjp_scan(*args, solver=solver)  # noqa: E731
+    args = (W, jnp.ones(4, FLOAT), XS)
+    got, want = (
+        jax.jit(jax.value_and_grad(lambda *a: _loss(scan, *a), (0, 1, 2)))(*args)
+        for scan in (ours, jax.lax.scan)
+    )
+    compare_outputs(got[0], want[0])
+    assert_derivatives_close(got[1], want[1], TOLERANCE)
+
+
+def test_forward_mode_is_refused():
+    loss = lambda xs: _loss(pb.custom_vjp_scan, W, jnp.ones(4, FLOAT), xs)  # noqa: E731
+    with pytest.raises(TypeError, match="custom_vjp"):
+        jax.jvp(loss, (XS,), (XS,))
+
+
+def test_mistakes_are_those_of_scan():
+    with pytest.raises(ValueError, match="jacobian: got 'none'"):
+        pb.custom_vjp_scan(lambda h, x: (h, x), 0.0, XS, jacobian="none")
