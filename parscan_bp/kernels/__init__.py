@@ -2,6 +2,8 @@
 
 from parscan_bp.kernels.compat import interpreter as interpreter
 from parscan_bp.kernels.compat import missing as missing
+from parscan_bp.kernels.compat import unusable as unusable
+from parscan_bp.kernels.fused import fused_recurrence as fused_recurrence
 from parscan_bp.kernels.scan import check_size as check_size
 from parscan_bp.kernels.scan import dense_scan as dense_scan
 from parscan_bp.kernels.scan import diagonal_scan as diagonal_scan
@@ -14,8 +16,10 @@ __all__ = [
     "chunk_of",
     "dense_scan",
     "diagonal_scan",
+    "fused_recurrence",
     "interpreter",
     "missing",
     "radices_of",
+    "unusable",
     "weighted_scan",
 ]

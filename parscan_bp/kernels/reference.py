@@ -8,6 +8,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.kernels.gates import Rule
 from parscan_bp.kernels.tile_maps import Maps
 
 
@@ -35,6 +36,23 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
     """See `parscan_bp.kernels.tile_sweep`."""
     del interpret
     return _sweep(_matrices(maps), b, enter, chunk, reverse)
+
+
+def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpret=None):
+    """See `parscan_bp.kernels.recurrence`."""
+    del interpret
+
+    def step(carry, v):
+        out, state = carry
+        # weights (operand, product, i, j) times operands (operand, sample, j).
+        operands = jnp.stack(out[: rule.operands])
+        y = jnp.einsum("kpij,kbj->pbi", weights, operands, precision=lax.Precision.HIGHEST)
+        out, state = rule([v[:, n] for n in range(rule.inputs)], list(y), state)
+        return (list(out), list(state)), jnp.stack(out, 1)
+
+    vectors = [first[:, n] for n in range(first.shape[1])]
+    carry = vectors[: rule.outputs], vectors[rule.outputs :]
+    return lax.scan(step, carry, v, reverse=reverse)[1]
 
 
 def _matrices(maps):

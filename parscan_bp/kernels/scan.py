@@ -59,7 +59,7 @@ def dense_scan(a, b, start, *, radices: Sequence[int], reverse: bool = False, in
         a, b = jnp.moveaxis(a, 1, -1), jnp.moveaxis(b, 1, -1)
         x = _lanes_scan(a, b, jnp.moveaxis(start, 0, -1), radices, reverse, interpret)
         return jnp.moveaxis(x, -1, 1)
-    matrix = _pad_size(_pad_size(a, -1), -2)
+    matrix = pad_size(pad_size(a, -1), -2)
     return _tile_scan(Maps(matrix), b, start, radices, reverse, interpret)
 
 
@@ -76,7 +76,7 @@ def weighted_scan(w, d, b, start, *, radices: Sequence[int], reverse: bool = Fal
       x (T, B, H) in float32.
     """
     check_size(b.shape[-1])
-    maps = Maps(_pad_size(_pad_size(w, -1), -2), _pad_size(d, -1))
+    maps = Maps(pad_size(pad_size(w, -1), -2), pad_size(d, -1))
     return _tile_scan(maps, b, start, radices, reverse, interpret)
 
 
@@ -105,7 +105,7 @@ def _tile_scan(maps, b, start, radices, reverse, interpret):
         return Maps(maps.matrix, _pad_steps(maps.d, steps, reverse))
 
     size = b.shape[-1]
-    b, start = _pad_size(b, -1), _pad_size(start.astype(jnp.float32), -1)
+    b, start = pad_size(b, -1), pad_size(start.astype(jnp.float32), -1)
     return _levels(reduce, sweep, pad, maps, b, start, list(radices), reverse)[..., :size]
 
 
@@ -178,7 +178,7 @@ def _folding(b, chunk: int) -> tuple[Callable, Callable]:
     return fold, unfold
 
 
-def _pad_size(x, axis):
+def pad_size(x, axis):
     """An order that is a multiple of 16 bytes, as the copy engine wants of a row."""
     return _pad_axis(x, axis, -x.shape[axis] % (16 // x.dtype.itemsize))
 

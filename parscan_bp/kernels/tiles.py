@@ -115,3 +115,53 @@ def radices_of(length: int, batch: int, size: int) -> list[int]:
     """Steps per chunk on each level where the caller named neither chunk nor mode."""
     full = batch >= FULL_LANES if size == 1 else batch * size**3 >= FULL_PRODUCTS
     return [] if full or length < MIN_STEPS else [chunk_of(length)]
+
+
+SM_COUNT = 132
+"""Multiprocessors of an H100 or H200."""
+
+FUSED_SHARED_BYTES = 230_000
+"""Shared memory that one instance may have on an sm_90, less a little for its barriers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedTile:
+    """The shape of one instance of `recurrence`.
+
+    Attributes:
+      samples: samples per warpgroup: one as long as every sample can have a multiprocessor of
+        its own, since a step's latency is what counts; more share what is read of the weights.
+      rows: rows of a weight, 32 or more: four warps of eight rows.
+      pitch: columns of a weight in shared memory, see `Tile`.
+      depth: steps that are fetched ahead and steps whose results are on their way out.
+      columns: columns that are multiplied at once: at most 64 numbers of a weight in a thread.
+      held: whether all weights stay in registers, at most 96 in a thread.
+    """
+
+    samples: int
+    rows: int
+    pitch: int
+    depth: int
+    columns: int
+    held: bool
+
+    def slices(self, size: int) -> list[tuple[int, int]]:
+        """(start, size) of the columns that are multiplied at once."""
+        return [(c, min(self.columns, size - c)) for c in range(0, size, self.columns)]
+
+
+def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile | None:
+    """The tile of `recurrence` for weights of order ``size``; ``None`` if they do not fit."""
+    rows = ceil(size, 32)
+    unit = 16 // itemsize
+    pitch = ceil(size, unit)
+    pitch = pitch if pitch // unit % 2 else pitch + unit
+    count = rule.operands * rule.products
+    samples = min(4, max(1, 128 // rows), 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4)
+    vector = 4 * samples * rows
+    rest = count * rows * pitch * itemsize + (rule.outputs + rule.states) * vector
+    depth = min(8, (FUSED_SHARED_BYTES - rest) // ((rule.inputs + rule.outputs) * vector))
+    if depth < 2 or rows > 256:
+        return None
+    columns = min(size, 64 * LANES // rows // 4 * 4)
+    return FusedTile(samples, rows, pitch, depth, columns, count * rows * size <= 96 * LANES)

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -120,9 +119,7 @@ class Pallas(TreeSolver):
         return kernels.radices_of(length, *((samples * size, 1) if diagonal else (samples, size)))
 
     def _check_device(self) -> None:
-        reason = kernels.missing()
-        if reason is None and not self.interpret:
-            reason = _device_problem()
+        reason = kernels.unusable(self.interpret)
         if reason is not None:
             raise NotImplementedError(f"Pallas: {reason}; Chunked() and Sweep() run everywhere")
 
@@ -160,17 +157,3 @@ def _kernel_dtype(dtype: np.dtype) -> np.dtype:
             f"Pallas: the kernels take float32 and bfloat16, this system is {dtype}; use Chunked()"
         )
     return dtype
-
-
-def _device_problem() -> str | None:
-    """Why the default device cannot run the kernels."""
-    backend = jax.default_backend()
-    if backend != "gpu":
-        return (
-            f"the default backend is {backend}, the kernels need a CUDA GPU "
-            "(interpret=True simulates them)"
-        )
-    capability = str(getattr(jax.devices()[0], "compute_capability", "9.0"))
-    if not capability[:1].isdigit() or float(capability) < 9:
-        return f"the kernels need an NVIDIA GPU of capability 9.0, this one says {capability}"
-    return None
