@@ -2,6 +2,7 @@
 
 from parscan_bp import cells as cells
 from parscan_bp import operators as operators
+from parscan_bp.autodiff import Fused as Fused
 from parscan_bp.autodiff import scan as scan
 from parscan_bp.explain import explain as explain
 from parscan_bp.solvers import Associative as Associative
@@ -17,6 +18,7 @@ __all__ = [
     "Associative",
     "Blelloch",
     "Chunked",
+    "Fused",
     "Pallas",
     "Ragged",
     "Sweep",

@@ -316,6 +316,10 @@ class OfCell:
         """As `Linearisation.pullback`, for a body without outputs of its own."""
         cts = jax.tree.unflatten(self.trees[1], list(new_carry_cts))
         params, _, x = self.cell.pullback(*self.values(steps), cts)
+        return self.active_cotangents(steps, params, x, active)
+
+    def active_cotangents(self, steps, params, x, active) -> tuple[list[Array], list[Array]]:
+        """Cotangents of the cell's parameters and input as those of the body's."""
         by_const = dict(zip(self.const_of, jax.tree.leaves(params), strict=True))
         # A cotangent has the dtype of its primal, whatever the products were made in.
         consts = [by_const[k].astype(steps.consts[k].dtype) for k in active.consts]

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from parscan_bp.autodiff.body import Body, bind
 from parscan_bp.autodiff.check import check_operator
+from parscan_bp.autodiff.fused import Fused, fused_loop
 from parscan_bp.autodiff.linearise import (
     ByColumns,
     ByProducts,
@@ -107,6 +108,7 @@ def make_plan(
     *,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
+    forward: Fused | None = None,
 ) -> Plan:
     """Decides how the derivatives of a traced scan are computed.
 
@@ -117,9 +119,10 @@ def make_plan(
         cell and a given Jacobian need them.
       solver: a named solver, or ``None``.
       jacobian: a name of `JACOBIANS`, or a function.
+      forward: the fused kernels, or ``None`` for the values of `lax.scan`.
 
     Raises:
-      NotImplementedError: if a named solver cannot take the body.
+      NotImplementedError: if a named solver or the fused kernels cannot take the body.
       ValueError: if a given Jacobian does not fit the carry.
     """
     params = staged.equation.params
@@ -141,15 +144,24 @@ def make_plan(
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
     linear, extra = _linearisation(body, structure, staged, f, trees, solver, jacobian)
     facts = _facts(body, structure, linear, params["length"])
+    loop = None
+    if forward is not None:
+        of = _of_cell(staged, f, trees)
+        adjoins = solver is None and jacobian == "auto"
+        loop = fused_loop(forward, f, body, of, reverse=params["reverse"], adjoins=adjoins)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
+    elif loop is not None and loop.adjoins:
+        choice = Choice(Sweep(), "forward-mode; the backward pass is one fused kernel")
+    elif loop is not None:
+        choice = Choice(Sweep(), "the forward pass is a fused kernel, the Jacobian is given")
     elif callable(jacobian):
         choice = Choice(Sweep(), "a Jacobian is given")
     else:
         choice = choose(facts)
     if choice.solver is None:
         return Plan(staged, body, choice, structure, None, facts)
-    rule = ScanRule(staged.equation, linear, choice.solver)
+    rule = ScanRule(staged.equation, linear, choice.solver, loop)
     return Plan(staged, body, choice, structure, rule, facts, extra)
 
 
@@ -158,8 +170,8 @@ def _linearisation(
 ) -> tuple[Linearisation, Sequence[Any]]:
     shapes = tuple(body.carry_avals[k].shape for k in body.float_carry)
     dtypes = tuple(body.carry_avals[k].dtype for k in body.float_carry)
-    if isinstance(f, Cell) and jacobian == "auto":
-        cell = OfCell(f, _const_positions(staged, trees[0]), trees)
+    cell = _of_cell(staged, f, trees)
+    if cell is not None and jacobian == "auto":
         if not isinstance(solver, TreeSolver):
             return CellProducts(body, cell), ()
         batch = tuple(tuple(range(len(s) - 1)) for s in shapes)
@@ -180,6 +192,10 @@ def _linearisation(
 
 def _all_complex(dtypes) -> bool:
     return all(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes)
+
+
+def _of_cell(staged, f, trees) -> OfCell | None:
+    return OfCell(f, _const_positions(staged, trees[0]), trees) if isinstance(f, Cell) else None
 
 
 def _const_positions(staged: Staged, params_tree) -> tuple[int | None, ...]:

@@ -11,6 +11,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -28,13 +29,16 @@ Run = Callable[[gates.Rule, Array, Array, Array], Array]
 """``(rule, v, weights, first) -> out``, as `parscan_bp.kernels.fused_recurrence`."""
 
 
+@dataclasses.dataclass(frozen=True)
 class FusedCell(abc.ABC):
     """A cell in the form that the kernels take. Carries are lists of leaves (T, *batch, H).
 
     Attributes:
+      cell: the cell.
       forward_rule, backward_rule: its gates.
     """
 
+    cell: Any
     forward_rule: gates.Rule
     backward_rule: gates.Rule
 
@@ -100,19 +104,8 @@ class FusedCell(abc.ABC):
         return {"b": sum_leading(di)}
 
 
-@dataclasses.dataclass(frozen=True)
 class FusedElman(FusedCell):
     """See `parscan_bp.cells.Elman`."""
-
-    cell: Elman
-
-    @property
-    def forward_rule(self):
-        return gates.ElmanForward(self.cell.activation)
-
-    @property
-    def backward_rule(self):
-        return gates.ElmanBackward(self.cell.activation)
 
     def _bias(self, params):
         return params["b"]
@@ -124,13 +117,8 @@ class FusedElman(FusedCell):
         return [after[0]]
 
 
-@dataclasses.dataclass(frozen=True)
 class FusedGRU(FusedCell):
     """See `parscan_bp.cells.GRU`."""
-
-    cell: GRU
-    forward_rule = gates.GRUForward()
-    backward_rule = gates.GRUBackward()
 
     def _recurrent_bias(self, params):
         """b_h of the gates r, z, n."""
@@ -160,13 +148,8 @@ class FusedGRU(FusedCell):
         return grads | ({"bh": sum_leading(da)} if self.cell.recurrent_bias else {})
 
 
-@dataclasses.dataclass(frozen=True)
 class FusedLSTM(FusedCell):
     """See `parscan_bp.cells.LSTM`."""
-
-    cell: LSTM
-    forward_rule = gates.LSTMForward()
-    backward_rule = gates.LSTMBackward()
 
     def _bias(self, params):
         return params["b"]
@@ -179,13 +162,16 @@ class FusedLSTM(FusedCell):
         return [*jnp.split(a, 4, axis=-1), before[1]]
 
 
-_FORMS: dict[type[Cell], type[FusedCell]] = {Elman: FusedElman, GRU: FusedGRU, LSTM: FusedLSTM}
-
-
 def fused(cell: Cell) -> FusedCell | None:
     """The cell in the form that the kernels take, ``None`` if there is none."""
-    form = _FORMS.get(type(cell))
-    return None if form is None else form(cell)
+    if type(cell) is Elman:
+        rules = gates.ElmanForward(cell.activation), gates.ElmanBackward(cell.activation)
+        return FusedElman(cell, *rules)
+    if type(cell) is GRU:
+        return FusedGRU(cell, gates.GRUForward(), gates.GRUBackward())
+    if type(cell) is LSTM:
+        return FusedLSTM(cell, gates.LSTMForward(), gates.LSTMBackward())
+    return None
 
 
 def _product(x: Array, w: Array) -> Array:

@@ -3,6 +3,7 @@
 from parscan_bp.kernels.compat import interpreter as interpreter
 from parscan_bp.kernels.compat import missing as missing
 from parscan_bp.kernels.compat import unusable as unusable
+from parscan_bp.kernels.fused import check_hidden as check_hidden
 from parscan_bp.kernels.fused import fused_recurrence as fused_recurrence
 from parscan_bp.kernels.scan import check_size as check_size
 from parscan_bp.kernels.scan import dense_scan as dense_scan
@@ -12,6 +13,7 @@ from parscan_bp.kernels.tiles import chunk_of as chunk_of
 from parscan_bp.kernels.tiles import radices_of as radices_of
 
 __all__ = [
+    "check_hidden",
     "check_size",
     "chunk_of",
     "dense_scan",

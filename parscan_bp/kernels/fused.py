@@ -39,4 +39,4 @@ def check_hidden(rule: Rule, size: int, itemsize: int) -> None:
 
 def largest_hidden(rule: Rule, itemsize: int) -> int:
     """The most units H whose weights fit on chip, in float32 (4 bytes) or bfloat16 (2)."""
-    return max(h for h in range(4, 257, 4) if fused_tile(rule, h, 1, itemsize) is not None)
+    return max(h for h in range(4, 257, 4) if fused_tile(rule, h, 1, itemsize).fits)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -70,7 +72,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         held = [[weight(n, c) for c in slices] for n in range(len(pairs))] if tile.held else None
 
         def products(slot):
-            totals = [None] * rule.products
+            totals: list[Any] = [None] * rule.products
             for n, (k, p) in enumerate(pairs):
                 for m, columns in enumerate(slices):
                     shape = (samples, rows, columns[1])

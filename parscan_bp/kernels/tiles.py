@@ -145,13 +145,18 @@ class FusedTile:
     columns: int
     held: bool
 
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for the weights and two steps; a copy has at most 256 rows."""
+        return self.depth >= 2 and self.rows <= 256
+
     def slices(self, size: int) -> list[tuple[int, int]]:
         """(start, size) of the columns that are multiplied at once."""
         return [(c, min(self.columns, size - c)) for c in range(0, size, self.columns)]
 
 
-def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile | None:
-    """The tile of `recurrence` for weights of order ``size``; ``None`` if they do not fit."""
+def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
+    """The tile of `recurrence` for weights of order ``size``; it may not fit."""
     rows = ceil(size, 32)
     unit = 16 // itemsize
     pitch = ceil(size, unit)
@@ -161,7 +166,5 @@ def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile | None:
     vector = 4 * samples * rows
     rest = count * rows * pitch * itemsize + (rule.outputs + rule.states) * vector
     depth = min(8, (FUSED_SHARED_BYTES - rest) // ((rule.inputs + rule.outputs) * vector))
-    if depth < 2 or rows > 256:
-        return None
     columns = min(size, 64 * LANES // rows // 4 * 4)
     return FusedTile(samples, rows, pitch, depth, columns, count * rows * size <= 96 * LANES)
