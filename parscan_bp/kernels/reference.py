@@ -8,6 +8,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.kernels.factored_maps import FactoredMaps
 from parscan_bp.kernels.gates import Rule
 from parscan_bp.kernels.tile_maps import Maps
 
@@ -56,6 +57,13 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
 
 def _matrices(maps):
+    if isinstance(maps, FactoredMaps):
+        d, e = maps.vectors[:, :, : maps.gates], maps.vectors[:, :, maps.gates :]
+        total = jnp.einsum("gij,tbgj->tbij", maps.weights, d, precision=lax.Precision.HIGHEST)
+        for k, offset in enumerate(maps.offsets):
+            eye = jnp.eye(d.shape[-1], k=offset, dtype=d.dtype)
+            total = total + eye * e[:, :, k, None, :]
+        return total
     return maps.matrix if maps.d is None else maps.matrix * maps.d[..., None, :]
 
 

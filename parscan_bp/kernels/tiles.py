@@ -69,6 +69,30 @@ def tile_of(size: int, batch: int, itemsize: int, held: bool) -> Tile:
     return Tile(pairs, rows, pitch, width, columns)
 
 
+FACTORED_SHARED_BYTES = 215_000
+"""Shared memory that the weights and maps of gated cells may have, of 227 KB: the rest is for
+two steps fetched ahead."""
+
+
+def factored_bytes(tile: Tile, gates: int, itemsize: int) -> int:
+    """Shared memory for the weights of all gates and the map that is formed from them."""
+    return tile.pairs * tile.rows * tile.pitch * (gates * itemsize + 4)
+
+
+def factored_fits(size: int, gates: int, itemsize: int) -> bool:
+    """Whether the maps of a gated cell, of order ``size`` in all, can be formed on chip."""
+    if size > MAX_SIZE:
+        return False
+    tile = tile_of(size, 1, itemsize, True)
+    product = 4 * tile.pairs * tile.rows * tile.columns
+    return factored_bytes(tile, gates, itemsize) + product <= FACTORED_SHARED_BYTES
+
+
+def factored_columns(tile: Tile) -> int:
+    """Columns of a map that are formed at once: 32 numbers in a thread."""
+    return max(4, 32 * LANES // (tile.pairs * tile.rows) // 4 * 4)
+
+
 def depth(step_bytes: int, most: int, rest: int = 0) -> int:
     """Steps that are fetched ahead: as many as fit beside ``rest`` bytes, at most ``most``."""
     return max(1, min(most, (SHARED_BYTES - rest) // step_bytes))

@@ -23,8 +23,9 @@ class Pallas(TreeSolver):
 
     One launch per phase. Products are float32 multiply-adds, never tf32; bfloat16 operators
     are read as such and accumulated in float32. W diag(d_t), the Jacobian of an Elman step,
-    is never formed: W stays on chip. Other gated cells become dense. Maps are of order 128 at
-    most.
+    is never formed: W stays on chip. Those of a GRU (order 11 to 96 in float32) and of an LSTM (11
+    to 96, h and c together) are formed on chip from the weights and a few vectors per step;
+    other gated cells, and forward-mode, become dense. Maps are of order 128 at most.
 
     Steps 2 C + n / C for chunks of C steps, work n matrix and 2n vector products, memory
     n operators and n / C more.
@@ -76,7 +77,7 @@ class Pallas(TreeSolver):
         return self._traverse(operator, leaving, state, False)
 
     def _form(self, operator: Operator) -> Operator:
-        return operator if _is_weighted(operator) else explicit(operator)
+        return operator if _is_weighted(operator) or _is_formed(operator) else explicit(operator)
 
     def _traverse(self, operator, b, state, backward):
         dtype = _kernel_dtype(jnp.result_type(operator.dtype, b.dtype, state.dtype))
@@ -98,6 +99,17 @@ class Pallas(TreeSolver):
         if isinstance(operator, Diagonal):
             a = flat(operator.diagonal, size).reshape(length, -1)
             x = kernels.diagonal_scan(a, b.reshape(length, -1), start.ravel(), **how)
+        elif isinstance(operator, Factored) and not _is_weighted(operator):
+            *_, gates, states, units = operator.gates.shape
+            direct = operator.direct
+            x = kernels.factored_scan(
+                operator.weight.astype(dtype),
+                flat(operator.gates, gates, states, units),
+                None if direct is None else flat(direct, states, states, units),
+                b.reshape(length, samples, states, units),
+                start.reshape(samples, states, units),
+                **how,
+            )
         elif isinstance(operator, Factored):
             d = flat(operator.gates[..., 0, 0, :], size)
             x = kernels.weighted_scan(operator.weight.astype(dtype), d, b, start, **how)
@@ -148,6 +160,19 @@ def _is_weighted(operator: Operator) -> bool:
         and operator.direct is None
         and operator.gates.shape[-3:-1] == (1, 1)
         and operator.weight.ndim == 2
+    )
+
+
+def _is_formed(operator: Operator) -> bool:
+    """Whether its maps are formed on chip. Those that a thread holds take no less memory so."""
+    return (
+        isinstance(operator, Factored)
+        and not operator.transposed
+        and operator.weight.ndim == 2
+        and operator.shape[0] > kernels.MAX_LANES_SIZE
+        and kernels.factored_fits(
+            operator.shape[0], operator.gates.shape[-3], operator.weight.dtype.itemsize
+        )
     )
 
 
