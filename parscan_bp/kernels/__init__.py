@@ -14,9 +14,11 @@ from parscan_bp.kernels.tiles import MAX_LANES_SIZE as MAX_LANES_SIZE
 from parscan_bp.kernels.tiles import chunk_of as chunk_of
 from parscan_bp.kernels.tiles import factored_fits as factored_fits
 from parscan_bp.kernels.tiles import radices_of as radices_of
+from parscan_bp.kernels.tuning import autotune as autotune
 
 __all__ = [
     "MAX_LANES_SIZE",
+    "autotune",
     "check_hidden",
     "check_size",
     "chunk_of",

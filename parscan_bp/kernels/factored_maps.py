@@ -41,6 +41,10 @@ class FactoredMaps:
     def gates(self) -> int:
         return self.weights.shape[0]
 
+    @property
+    def size(self) -> int:
+        return self.weights.shape[-1]
+
     def map_steps(self, f: Callable) -> FactoredMaps:
         """With ``f`` applied to what has an entry per step."""
         return dataclasses.replace(self, vectors=f(self.vectors))
@@ -54,7 +58,7 @@ class FactoredMaps:
 
     def held_bytes(self, tile: Tile) -> int:
         """Shared memory for the weights and the map of the current step."""
-        return tiles.factored_bytes(tile, self.gates, self.weights.dtype.itemsize)
+        return tiles.factored_bytes(tile, self.size, self.gates, self.weights.dtype.itemsize)
 
     def held_arrivals(self, tile: Tile) -> int:
         """Copies that bring the weights."""
@@ -66,7 +70,7 @@ class FactoredMaps:
         return [
             plgpu.SMEM((self.gates, *shape), self.weights.dtype),
             plgpu.SMEM(vectors, jnp.float32),
-            plgpu.SMEM(shape, jnp.float32),
+            plgpu.SMEM((*shape[:2], tiles.pitch_of(self.size, 4)), jnp.float32),
         ]
 
     def reader(self, tile: Tile, refs, scratch, samples, zero) -> FactoredReader:
@@ -101,7 +105,7 @@ class FactoredReader:
     def at(self, slot) -> tuple[Any, None]:
         """Forms the map of the step in ``slot``, in shared memory."""
         weights, vectors, formed = self.scratch
-        size, layout = self.maps.vectors.shape[-1], vector_layout(self.tile.pairs)
+        size, layout = self.maps.size, vector_layout(self.tile.pairs)
         width = tiles.factored_columns(self.tile)
         for start in range(0, size, width):
             columns = pl.ds(start, min(width, size - start))

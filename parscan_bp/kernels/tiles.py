@@ -56,8 +56,7 @@ def tile_of(size: int, batch: int, itemsize: int, held: bool) -> Tile:
     """
     pairs = 1 if size > 32 else 8 if size <= 24 and batch >= 8 else 4
     rows = ceil(size, {1: 32, 4: 8, 8: 8 if held else 4}[pairs])
-    unit = 16 // itemsize
-    pitch = size if size // unit % 2 else size + unit
+    pitch = pitch_of(size, itemsize)
     width = ceil(size + 1, 16)
     if pairs == 1:
         # At most 64 accumulators in a thread; the other columns are another instance's.
@@ -74,9 +73,10 @@ FACTORED_SHARED_BYTES = 215_000
 two steps fetched ahead."""
 
 
-def factored_bytes(tile: Tile, gates: int, itemsize: int) -> int:
+def factored_bytes(tile: Tile, size: int, gates: int, itemsize: int) -> int:
     """Shared memory for the weights of all gates and the map that is formed from them."""
-    return tile.pairs * tile.rows * tile.pitch * (gates * itemsize + 4)
+    columns = tile.pitch * gates * itemsize + pitch_of(size, 4) * 4
+    return tile.pairs * tile.rows * columns
 
 
 def factored_fits(size: int, gates: int, itemsize: int) -> bool:
@@ -85,12 +85,19 @@ def factored_fits(size: int, gates: int, itemsize: int) -> bool:
         return False
     tile = tile_of(size, 1, itemsize, True)
     product = 4 * tile.pairs * tile.rows * tile.columns
-    return factored_bytes(tile, gates, itemsize) + product <= FACTORED_SHARED_BYTES
+    return factored_bytes(tile, size, gates, itemsize) + product <= FACTORED_SHARED_BYTES
 
 
 def factored_columns(tile: Tile) -> int:
     """Columns of a map that are formed at once: 32 numbers in a thread."""
     return max(4, 32 * LANES // (tile.pairs * tile.rows) // 4 * 4)
+
+
+def pitch_of(size: int, itemsize: int) -> int:
+    """Columns of a matrix in shared memory for ``size`` that are used, see `Tile`."""
+    unit = 16 // itemsize
+    size = ceil(size, unit)
+    return size if size // unit % 2 else size + unit
 
 
 def depth(step_bytes: int, most: int, rest: int = 0) -> int:
@@ -171,8 +178,8 @@ class FusedTile:
 
     @property
     def fits(self) -> bool:
-        """Whether there is room for the weights and two steps; a copy has at most 256 rows."""
-        return self.depth >= 2 and self.rows <= 256
+        """Whether there is room for the weights and two steps; a copy is 256 wide at most."""
+        return self.depth >= 2 and max(self.rows, self.pitch) <= 256
 
     def slices(self, size: int) -> list[tuple[int, int]]:
         """(start, size) of the columns that are multiplied at once."""
@@ -182,9 +189,7 @@ class FusedTile:
 def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
     """The tile of `recurrence` for weights of order ``size``; it may not fit."""
     rows = ceil(size, 32)
-    unit = 16 // itemsize
-    pitch = ceil(size, unit)
-    pitch = pitch if pitch // unit % 2 else pitch + unit
+    pitch = pitch_of(size, itemsize)
     count = rule.operands * rule.products
     samples = min(4, max(1, 128 // rows), 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4)
     vector = 4 * samples * rows

@@ -7,6 +7,7 @@ import pytest
 from kernel_cases import needs_kernels
 
 from parscan_bp.kernels import interpreter, reference
+from parscan_bp.kernels.factored_maps import FactoredMaps
 from parscan_bp.kernels.lanes_reduce import lanes_reduce
 from parscan_bp.kernels.lanes_sweep import lanes_sweep
 from parscan_bp.kernels.tile_maps import Maps
@@ -69,6 +70,32 @@ TILES = [
 ]
 
 
+# One per layout, and one whose maps are formed a few columns at a time.
+FORMED = [
+    (20, 9, "float32", (0,)),
+    (32, 2, "bfloat16", (-16, 0, 16)),
+    pytest.param(96, 1, "float32", (0,), marks=pytest.mark.slow),
+    pytest.param(92, 2, "float32", (-48, 0, 48), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("size", "batch", "dtype", "offsets"), FORMED)
+def test_tile_kernels_on_formed_maps(size, batch, dtype, offsets, capfd):
+    length, gates = CHUNK * COUNT, 3
+    vectors = (length, batch, gates + len(offsets), size)
+    (w,), (exact_w,) = _draw(dtype, (gates, size, size))
+    shapes = vectors, (length, batch, size), (COUNT, batch, size)
+    (v, b, enter), exact = _draw("float32", *shapes)
+    maps, exact_maps = FactoredMaps(w, v, offsets), FactoredMaps(exact_w, exact[0], offsets)
+    how = {"chunk": CHUNK, "reverse": True}
+    simulated = how | {"interpret": interpreter(detect_races=True)}
+    want = _float64(reference.tile_reduce, (exact_maps, exact[1]), how)
+    _close(tile_reduce(maps, b, **simulated), want)
+    want = _float64(reference.tile_sweep, (exact_maps, *exact[1:]), how)
+    _close([tile_sweep(maps, b, enter, **simulated)], [want])
+    _no_races(capfd)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("size", "batch", "dtype", "structure"), TILES)
 def test_tile_kernels(size, batch, dtype, structure, reverse, capfd):
@@ -98,6 +125,8 @@ def _float64(function, args, how):
 
 
 def _to_jax(value):
+    if isinstance(value, FactoredMaps):
+        return FactoredMaps(jnp.asarray(value.weights), jnp.asarray(value.vectors), value.offsets)
     if isinstance(value, Maps):
         return Maps(jnp.asarray(value.matrix), None if value.d is None else jnp.asarray(value.d))
     return jnp.asarray(value)

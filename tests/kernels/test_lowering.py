@@ -16,6 +16,8 @@ LANES, TILES = ("lanes_reduce", "lanes_sweep"), ("tile_reduce", "tile_sweep")
         ("dense", 10, LANES),
         ("dense", 20, TILES),
         ("weighted", 33, TILES),
+        ("gru", 33, TILES),
+        ("lstm", 40, TILES),
     ],
 )
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The scans of kernels, simulated, against float64 substitution."""
 
 import pytest
-from kernel_cases import GRID, draw, needs_kernels
+from kernel_cases import FACTORED_GRID, GRID, draw, needs_kernels
 
 from parscan_bp.kernels import interpreter, radices_of
 
@@ -21,6 +21,8 @@ def _check(structure, length, batch, size, radices, reverse):
         ("dense", 5, 3, 20, [2] * 3),
         ("dense", 1, 1, 33, []),
         ("weighted", 9, 3, 13, [4]),
+        ("gru", 7, 3, 13, [4]),
+        ("lstm", 5, 2, 22, [2]),
         ("diagonal", 33, 16, 10, [8]),
         ("diagonal", 31, 1, 3, [4, 2]),
     ],
@@ -34,4 +36,10 @@ def test_a_spread_of_sizes(structure, length, batch, size, radices, reverse):
 @pytest.mark.parametrize("structure", ["diagonal", "dense", "weighted"])
 @pytest.mark.parametrize(("size", "length", "batch"), GRID)
 def test_the_grid(structure, length, batch, size):
+    _check(structure, length, batch, size, radices_of(length, batch, size), True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("structure", "length", "batch", "size"), FACTORED_GRID)
+def test_the_grid_of_gated_cells(structure, length, batch, size):
     _check(structure, length, batch, size, radices_of(length, batch, size), True)
