@@ -68,7 +68,7 @@ def tile_of(size: int, batch: int, itemsize: int, held: bool) -> Tile:
     return Tile(pairs, rows, pitch, width, columns)
 
 
-FACTORED_SHARED_BYTES = 215_000
+FACTORED_SHARED_BYTES = 220_000
 """Shared memory that the weights and maps of gated cells may have, of 227 KB: the rest is for
 two steps fetched ahead."""
 
@@ -79,8 +79,16 @@ def factored_bytes(tile: Tile, size: int, gates: int, itemsize: int) -> int:
     return tile.pairs * tile.rows * columns
 
 
-def factored_fits(size: int, gates: int, itemsize: int) -> bool:
-    """Whether the maps of a gated cell, of order ``size`` in all, can be formed on chip."""
+def factored_fits(units: int, states: int, gates: int, itemsize: int) -> bool:
+    """Whether the maps of a gated cell can be formed on chip.
+
+    Args:
+      units: H.
+      states: groups of H units in the state.
+      gates: gates of H units.
+      itemsize: bytes of a weight.
+    """
+    size = states * ceil(units, 16 // itemsize)
     if size > MAX_SIZE:
         return False
     tile = tile_of(size, 1, itemsize, True)

@@ -23,9 +23,9 @@ class Pallas(TreeSolver):
 
     One launch per phase. Products are float32 multiply-adds, never tf32; bfloat16 operators
     are read as such and accumulated in float32. W diag(d_t), the Jacobian of an Elman step,
-    is never formed: W stays on chip. Those of a GRU (order 11 to 96 in float32) and of an LSTM (11
-    to 96, h and c together) are formed on chip from the weights and a few vectors per step;
-    other gated cells, and forward-mode, become dense. Maps are of order 128 at most.
+    is never formed: W stays on chip. Those of a GRU (H from 11 to 96 in float32) and of an LSTM
+    (6 to 48) are formed on chip, from the weights and a few vectors per step; other sizes and
+    forward-mode become dense. Maps are of order 128 at most, all groups of units together.
 
     Steps 2 C + n / C for chunks of C steps, work n matrix and 2n vector products, memory
     n operators and n / C more.
@@ -103,7 +103,7 @@ class Pallas(TreeSolver):
             *_, gates, states, units = operator.gates.shape
             direct = operator.direct
             x = kernels.factored_scan(
-                operator.weight.astype(dtype),
+                operator.weight.astype(_stored(operator.weight.dtype)),
                 flat(operator.gates, gates, states, units),
                 None if direct is None else flat(direct, states, states, units),
                 b.reshape(length, samples, states, units),
@@ -165,15 +165,16 @@ def _is_weighted(operator: Operator) -> bool:
 
 def _is_formed(operator: Operator) -> bool:
     """Whether its maps are formed on chip. Those that a thread holds take no less memory so."""
-    return (
-        isinstance(operator, Factored)
-        and not operator.transposed
-        and operator.weight.ndim == 2
-        and operator.shape[0] > kernels.MAX_LANES_SIZE
-        and kernels.factored_fits(
-            operator.shape[0], operator.gates.shape[-3], operator.weight.dtype.itemsize
-        )
-    )
+    if not isinstance(operator, Factored) or operator.transposed or operator.weight.ndim != 2:
+        return False
+    gates, states, units = operator.gates.shape[-3:]
+    fits = kernels.factored_fits(units, states, gates, _stored(operator.weight.dtype).itemsize)
+    return fits and states * units > kernels.MAX_LANES_SIZE
+
+
+def _stored(dtype: np.dtype) -> np.dtype:
+    """The dtype in which the kernels keep the weights of a gated cell."""
+    return jnp.dtype(jnp.bfloat16 if dtype == jnp.bfloat16 else jnp.float32)
 
 
 def _kernel_dtype(dtype: np.dtype) -> np.dtype:

@@ -20,7 +20,7 @@ GRID = list(itertools.product(SIZES, LENGTHS, BATCHES))
 
 FACTORED_GRID = [
     (structure, length, batch, size)
-    for structure, most in (("gru", 96), ("lstm", 92))
+    for structure, most in (("gru", 96), ("lstm", 96))
     for size, length, batch in GRID
     if size <= most and (structure == "gru" or size % 2 == 0)
 ]
