@@ -70,8 +70,8 @@ class ElmanBackward(Rule):
     def __call__(self, v, products, state):
         h, g = v
         ct = g + products[0]
-        slope = 1 - h * h if self.activation == "tanh" else jnp.where(h > 0, 1.0, 0.0)
-        return [ct * slope, ct], []
+        da = ct * (1 - h * h) if self.activation == "tanh" else jnp.where(h > 0, ct, 0.0)
+        return [da, ct], []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,7 +154,8 @@ def _tile_scan(maps, b, start, radices, reverse, interpret):
         return maps.map_steps(lambda x: _pad_steps(x, steps, reverse))
 
     size = b.shape[-1]
-    b, start = pad_size(b, -1), pad_size(start.astype(jnp.float32), -1)
+    b = pad_size(b, -1)
+    start = _pad_axis(start.astype(jnp.float32), -1, b.shape[-1] - size)
     return _levels(reduce, sweep, pad, maps, b, start, list(radices), reverse)[..., :size]
 
 

@@ -47,15 +47,16 @@ class Tile:
 def tile_of(size: int, batch: int, itemsize: int, held: bool) -> Tile:
     """The tile for maps of order ``size``, a multiple of 16 bytes.
 
-    ``held`` says whether one matrix stays on chip for all steps; its copies, one per pair,
-    are multiples of 128 bytes each.
+    ``held`` says whether one matrix stays on chip for all steps. Every copy is a multiple of
+    128 bytes: the vectors of all pairs, and the held matrix of one.
 
     Two pairs per warp up to order 24 where the batch fills them (128 registers at 20), one per
     warp up to 32 (168 registers), and above that one per warpgroup: four of order 60 take all
     255 registers, and of order 64 they spill.
     """
     pairs = 1 if size > 32 else 8 if size <= 24 and batch >= 8 else 4
-    rows = ceil(size, {1: 32, 4: 8, 8: 8 if held else 4}[pairs])
+    least = {1: 32, 4: 8, 8: 8 if held else 4}[pairs]
+    rows = ceil(size, max(least, 128 // (pairs * itemsize)))
     pitch = pitch_of(size, itemsize)
     width = ceil(size + 1, 16)
     if pairs == 1:

@@ -1,5 +1,6 @@
 """The scans of kernels, simulated, against float64 substitution."""
 
+import jax.numpy as jnp
 import pytest
 from kernel_cases import FACTORED_GRID, GRID, draw, needs_kernels
 
@@ -30,6 +31,12 @@ def _check(structure, length, batch, size, radices, reverse):
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_spread_of_sizes(structure, length, batch, size, radices, reverse):
     _check(structure, length, batch, size, radices, reverse)
+
+
+@pytest.mark.parametrize("structure", ["dense", "weighted"])
+def test_bfloat16(structure):
+    case = draw(structure, 5, 3, 12, dtype=jnp.bfloat16)
+    case.check(case.scan(*case.args, radices=[4], interpret=interpreter()))
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_gradients_of_gated_cells(cell, mode):
 def test_no_jacobian_of_a_gated_cell_is_in_memory(cell):
     params = cell.init(jax.random.key(0), 2, H, jnp.float32)
     carries = jax.tree.map(
-        lambda c: jnp.ones((T, *c.shape)), cell.initial_carry((B,), H, jnp.float32)
+        lambda c: jnp.ones((T, *c.shape), c.dtype), cell.initial_carry((B,), H, jnp.float32)
     )
     operator = cell.jacobian(params, carries, XS, carries)
     order = operator.shape[0]
