@@ -70,7 +70,7 @@ class FusedLoop:
 
     def adjoint(
         self, primal: Primal, active: Active, gamma: Sequence[Array], last: Sequence[Array]
-    ):
+    ) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
         """Solves `parscan_bp.autodiff.systems.Adjoint`.
 
         Args:

@@ -34,8 +34,8 @@ def scan(
 ) -> tuple[PyTree, PyTree]:
     """`jax.lax.scan` with derivatives by the solution of a bi-diagonal system.
 
-    Values are those of `jax.lax.scan`: the same traced loop is run. Its derivatives, of
-    every order and mode, come from
+    Values are those of `jax.lax.scan`, by the same traced loop, unless ``forward`` asks for
+    others. Its derivatives, of every order and mode, come from
 
         lambda_{t-1} = g_{t-1} + J_t^T lambda_t        (BPPSA eq. 3)
 

@@ -18,11 +18,10 @@ LANES, TILES = ("lanes_reduce", "lanes_sweep"), ("tile_reduce", "tile_sweep")
         ("dense", 20, TILES),
         ("weighted", 33, TILES),
         ("gru", 33, TILES),
-        ("lstm", 40, TILES),
     ],
 )
 @pytest.mark.parametrize(
-    ("radices", "reduces", "sweeps"), [([8], 1, 2), ([], 0, 1), ([2] * 6, 5, 6)]
+    ("radices", "reduces", "sweeps"), [([8], 1, 2), ([], 0, 1), ([4, 2, 2, 2], 4, 5)]
 )
 def test_one_kernel_per_phase(structure, size, names, radices, reduces, sweeps):
     case = draw(structure, 33, 3, size)

@@ -17,8 +17,7 @@ TOLERANCE = 2e-5
 """Of the largest number, in float32: a thousand steps, each of which rounds."""
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("cell", "reverse"), [(cell, k % 2 == 1) for k, cell in enumerate(CELLS)])
 def test_reference_in_float64(cell, reverse):
     with jax.enable_x64(True):
         draw(cell, 31, 3, 8, reverse=reverse, dtype=jnp.float64).check(reference.recurrence, 1e-13)
