@@ -108,15 +108,15 @@ class FactoredReader:
         size, layout = self.maps.size, vector_layout(self.tile.pairs)
         width = tiles.factored_columns(self.tile)
         for start in range(0, size, width):
-            columns = pl.ds(start, min(width, size - start))
-            shape = (self.tile.pairs, self.tile.rows, columns.size)
+            shape = (self.tile.pairs, self.tile.rows, min(width, size - start))
+            columns = pl.ds(start, shape[2])
             at = [plgpu.broadcasted_iota(jnp.int32, shape, d, layout=layout) for d in (1, 2)]
 
             def vector(n, columns=columns, shape=shape):
                 v = compat.load(vectors.at[slot, :, n, columns], layout.reduce(1))
                 return spread(v, shape, (0, 2), layout)
 
-            total = None
+            total: Any = None
             for g in range(self.maps.gates):
                 w = compat.load(weights.at[g, :, :, columns], layout).astype(jnp.float32)
                 total = w * vector(g) if total is None else total + w * vector(g)

@@ -112,7 +112,8 @@ def factored_scan(
 
     by_gate = jnp.moveaxis(w.reshape(size, -1, size), 1, 0)
     by_gate = _pad_axis(_pad_axis(by_gate, -1, units - size), -2, order - size)
-    vectors, offsets = [joined(gates)], ()
+    vectors = [joined(gates)]
+    offsets: tuple[int, ...] = ()
     if direct is not None:
         offsets = tuple(units * k for k in range(1 - states, states))
         diagonals = [_group_diagonal(direct, k) for k in range(1 - states, states)]

@@ -20,7 +20,7 @@ _BEST: dict[Any, int] = {}
 
 def autotune(
     scan: Callable[..., Array],
-    *args: Array | None,
+    *args: Any,
     candidates: Sequence[int] | None = None,
     repeats: int = 5,
     interpret: Any = None,

@@ -16,19 +16,20 @@ def _check(structure, length, batch, size, radices, reverse):
 
 
 @pytest.mark.parametrize(
-    ("structure", "length", "batch", "size", "radices"),
+    ("structure", "length", "batch", "size", "radices", "reverse"),
     [
-        ("dense", 33, 3, 4, [8]),
-        ("dense", 5, 3, 20, [2] * 3),
-        ("dense", 1, 1, 33, []),
-        ("weighted", 9, 3, 13, [4]),
-        ("gru", 7, 3, 13, [4]),
-        ("lstm", 5, 2, 22, [2]),
-        ("diagonal", 33, 16, 10, [8]),
-        ("diagonal", 31, 1, 3, [4, 2]),
+        ("dense", 33, 3, 4, [8], True),
+        ("dense", 33, 3, 4, [8], False),
+        ("dense", 5, 3, 20, [2] * 3, True),
+        ("dense", 1, 1, 33, [], True),
+        ("weighted", 9, 3, 13, [4], True),
+        ("weighted", 9, 3, 13, [4], False),
+        ("gru", 7, 3, 13, [4], True),
+        ("lstm", 5, 2, 22, [2], False),
+        ("diagonal", 33, 16, 10, [8], True),
+        ("diagonal", 31, 1, 3, [4, 2], False),
     ],
 )
-@pytest.mark.parametrize("reverse", [False, True])
 def test_a_spread_of_sizes(structure, length, batch, size, radices, reverse):
     _check(structure, length, batch, size, radices, reverse)
 
