@@ -40,9 +40,12 @@ def _no_races(capfd):
     assert "RACE DETECTED" not in out + err
 
 
+SLOW_LANES = pytest.param(10, "float32", True, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("size", "dtype", "reverse"),
-    [(1, "float32", False), (3, "bfloat16", True), (4, "float32", False), (10, "float32", True)],
+    [(1, "float32", False), (3, "bfloat16", True), (4, "float32", False), SLOW_LANES],
 )
 def test_lane_kernels(size, dtype, reverse, capfd):
     shapes = (CHUNK * COUNT, size, size, 128), (CHUNK * COUNT, size, 128), (COUNT, size, 128)
@@ -61,10 +64,9 @@ def test_lane_kernels(size, dtype, reverse, capfd):
 # instances that share the columns; rows and columns that fill no tile.
 TILES = [
     (20, 9, "float32", "dense", True),
-    (24, 9, "bfloat16", "weighted", False),
+    pytest.param(24, 9, "bfloat16", "weighted", False, marks=pytest.mark.slow),
     (12, 3, "float32", "weighted", True),
     (32, 3, "bfloat16", "dense", False),
-    (36, 1, "float32", "weighted", False),
     (36, 1, "float32", "weighted", True),
     pytest.param(128, 1, "float32", "dense", True, marks=pytest.mark.slow),
     pytest.param(128, 2, "bfloat16", "weighted", False, marks=pytest.mark.slow),
