@@ -3,6 +3,7 @@
 from parscan_bp import cells as cells
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
+from parscan_bp.autodiff import Fused as Fused
 from parscan_bp.autodiff import chain as chain
 from parscan_bp.autodiff import custom_vjp_scan as custom_vjp_scan
 from parscan_bp.autodiff import layer_cotangents as layer_cotangents
@@ -23,6 +24,7 @@ __all__ = [
     "Associative",
     "Blelloch",
     "Chunked",
+    "Fused",
     "Pallas",
     "Planned",
     "Ragged",

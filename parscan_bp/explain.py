@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parscan_bp.autodiff.chain import plan_chain
+from parscan_bp.autodiff.fused import Fused, checked_forward
 from parscan_bp.autodiff.plan import Plan
 from parscan_bp.autodiff.scan import checked_solver, plan_of
 from parscan_bp.planner import Plan as ChainPlan
@@ -80,13 +81,14 @@ def explain(
     unroll: int | bool = 1,
     *,
     solver: Solver | None = None,
+    forward: str | Fused = "exact",
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
 ) -> Explanation:
     """What `scan` with the same arguments would do: chosen by structure, sizes and platform.
 
     Args:
-      f, init, xs, length, reverse, unroll, solver, jacobian, memory_limit: as in `scan`.
+      f, init, xs, length, reverse, unroll, solver, forward, jacobian, memory_limit: as in `scan`.
         Arrays may be `jax.ShapeDtypeStruct`.
 
     Returns:
@@ -104,7 +106,8 @@ def explain(
       'diagonal'
     """
     solver = checked_solver(solver, jacobian, memory_limit)
-    plan, _ = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian)
+    fused = checked_forward(forward)
+    plan, _ = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian, fused)
     if plan is None:
         return Explanation("lax.scan", "no loop is left to trace", None, (), 0, (), "nothing", ())
     return _explanation(plan)

@@ -332,6 +332,10 @@ class OfCell:
         """As `Linearisation.pullback`, for a body without outputs of its own."""
         cts = self.own_carry(new_carry_cts)
         params, _, x = self.cell.pullback(*self.values(steps), cts)
+        return self.active_cotangents(steps, params, x, active)
+
+    def active_cotangents(self, steps, params, x, active) -> tuple[list[Array], list[Array]]:
+        """Cotangents of the cell's parameters and input as those of the body's."""
         if self.arrange is not None:
             (params,) = jax.vjp(self.arrange, self._params(steps))[1](params)
         by_const = dict(zip(self.const_of, jax.tree.leaves(params), strict=True))

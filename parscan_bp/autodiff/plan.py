@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from parscan_bp.autodiff.body import Body, bind
 from parscan_bp.autodiff.check import check_operator
+from parscan_bp.autodiff.fused import Fused, fused_loop
 from parscan_bp.autodiff.linearise import (
     ByColumns,
     ByProducts,
@@ -106,6 +107,7 @@ def make_plan(
     cell: OfCell | None = None,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
+    forward: Fused | None = None,
 ) -> Plan:
     """Decides how the derivatives of a traced scan are computed.
 
@@ -116,9 +118,10 @@ def make_plan(
       cell: the cell that the body is, if it is known to be one.
       solver: a named solver, or ``None``.
       jacobian: a name of `JACOBIANS`, or a function.
+      forward: the fused kernels, or ``None`` for the values of `lax.scan`.
 
     Raises:
-      NotImplementedError: if a named solver cannot take the body.
+      NotImplementedError: if a named solver or the fused kernels cannot take the body.
       ValueError: if a given Jacobian does not fit the carry.
     """
     params = staged.equation.params
@@ -140,15 +143,23 @@ def make_plan(
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
     linear, extra = _linearisation(body, structure, cell, trees, solver, jacobian)
     facts = _facts(body, structure, linear, params["length"])
+    loop = None
+    if forward is not None:
+        adjoins = solver is None and jacobian == "auto"
+        loop = fused_loop(forward, body, cell, reverse=params["reverse"], adjoins=adjoins)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
+    elif loop is not None and loop.adjoins:
+        choice = Choice(Sweep(), "forward-mode; the backward pass is one fused kernel")
+    elif loop is not None:
+        choice = Choice(Sweep(), "the forward pass is a fused kernel, the Jacobian is given")
     elif callable(jacobian):
         choice = Choice(Sweep(), "a Jacobian is given")
     else:
         choice = choose(facts)
     if choice.solver is None:
         return Plan(staged, body, choice, structure, None, facts)
-    rule = ScanRule(staged.equation, linear, choice.solver)
+    rule = ScanRule(staged.equation, linear, choice.solver, loop)
     return Plan(staged, body, choice, structure, rule, facts, extra)
 
 

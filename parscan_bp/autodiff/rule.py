@@ -29,6 +29,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from parscan_bp.autodiff.body import is_differentiable
+from parscan_bp.autodiff.fused import FusedLoop
 from parscan_bp.autodiff.linearise import Active, Linearisation
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
@@ -45,11 +46,13 @@ class ScanRule:
       equation: the traced `lax.scan`, bound as it is for the values.
       linearisation: how the step's Jacobian is obtained.
       solver: what solves the bi-diagonal system.
+      fused: the kernels that make the values, if the caller asked for them.
     """
 
     equation: Any
     linearisation: Linearisation
     solver: Solver
+    fused: FusedLoop | None = None
 
     @property
     def body(self):
@@ -61,10 +64,13 @@ class ScanRule:
 
     @functools.cached_property
     def _values(self):
-        """(carry, ys): exactly the equation that `lax.scan` makes."""
+        """(carry, ys): exactly the equation that `lax.scan` makes, or the fused kernel."""
 
         @jax.custom_jvp
         def values(args, extra):
+            if self.fused is not None:
+                carry, ys, _ = self.fused.run(*self._split(args))
+                return [*carry, *ys]
             return self.equation.primitive.bind(*args, **self.equation.params)
 
         def jvp(primals, tangents):
@@ -81,7 +87,10 @@ class ScanRule:
 
         @jax.jit
         def run(args):
-            carry, ys, after = run_with_trajectory(self.body, *self._split(args), **how)
+            if self.fused is not None:
+                carry, ys, after = self.fused.run(*self._split(args))
+            else:
+                carry, ys, after = run_with_trajectory(self.body, *self._split(args), **how)
             return [*carry, *ys], after
 
         @jax.custom_jvp
@@ -187,12 +196,14 @@ class ScanRule:
         @jax.jit
         def backward(residuals, cts):
             consts, init, xs, d, last, dy = cts
-            system = Adjoint(primal(residuals), active, d, dy)
-            linear = self.linearisation
-            state, summed, (stacked, lambdas) = self.solver.run(
-                system, linear.pack(last, cotangent=True)
-            )
-            start = linear.unpack(state, cotangent=True)
+            scan, linear = primal(residuals), self.linearisation
+            if self.fused is not None and self.fused.adjoins:
+                summed, start, stacked, lambdas = self.fused.adjoint(scan, active, d, last)
+            else:
+                state, summed, (stacked, lambdas) = self.solver.run(
+                    Adjoint(scan, active, d, dy), linear.pack(last, cotangent=True)
+                )
+                start = linear.unpack(state, cotangent=True)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
         def solve(residuals, b):

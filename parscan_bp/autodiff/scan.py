@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from parscan_bp.autodiff.fused import Fused, checked_forward
 from parscan_bp.autodiff.linearise import OfCell
 from parscan_bp.autodiff.plan import JACOBIANS, Plan, make_plan
 from parscan_bp.autodiff.stage import stage
@@ -27,14 +28,15 @@ def scan(
     unroll: int | bool = 1,
     *,
     solver: Solver | None = None,
+    forward: str | Fused = "exact",
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
     check_jacobian: bool = False,
 ) -> tuple[PyTree, PyTree]:
     """`jax.lax.scan` with derivatives by the solution of a bi-diagonal system.
 
-    Values are those of `jax.lax.scan`: the same traced loop is run. Its derivatives, of
-    every order and mode, come from
+    Values are those of `jax.lax.scan`, by the same traced loop, unless ``forward`` asks for
+    others. Its derivatives, of every order and mode, come from
 
         lambda_{t-1} = g_{t-1} + J_t^T lambda_t        (BPPSA eq. 3)
 
@@ -49,6 +51,14 @@ def scan(
       solver: a solver, or ``None`` to choose by structure, sizes and platform. A step that
         the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
         then runs through `jax.lax.scan` itself.
+      forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
+        of an `Elman`, `GRU` or `LSTM` of `parscan_bp.cells` in float32 or bfloat16, with float32
+        accumulation (`Fused` has its options). With ``solver=None`` the backward pass is such a
+        kernel, too. Its values differ by rounding: in float32, with S the largest of
+        1 + |x| |W_i| + |h| |W_h| + |b| + |carry|, a step from the same carry is within
+        (inputs + H + 16) eps S (1 + S) of exact arithmetic, as `jax.lax.scan` at highest
+        precision is; what the next steps make of it is the recurrence's own condition.
+        bfloat16 carries are rounded when they leave the kernel, not between the steps.
       jacobian: "auto", "dense" or "diagonal" for Jacobians by automatic differentiation, or
         a function ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian
         of one step, on the carry's leaves joined along their features, leading axes being
@@ -63,7 +73,7 @@ def scan(
 
     Raises:
       TypeError, ValueError: as `jax.lax.scan`; or for an option that is not known.
-      NotImplementedError: if a named solver cannot take the step.
+      NotImplementedError: if a named solver, or ``forward``, cannot take the step or the device.
 
     Example:
       >>> import jax, jax.numpy as jnp, parscan_bp as pb
@@ -72,7 +82,8 @@ def scan(
       [0.25, 0.5, 1.0]
     """
     solver = checked_solver(solver, jacobian, memory_limit)
-    plan, args = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian)
+    fused = checked_forward(forward)
+    plan, args = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian, fused)
     if plan is None or plan.rule is None:
         return lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
     if check_jacobian:
@@ -107,13 +118,15 @@ def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
     return None, None
 
 
-def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Plan | None, list]:
+def plan_of(
+    f, init, xs, length, reverse, unroll, solver, jacobian, forward=None
+) -> tuple[Plan | None, list]:
     """The plan of a call and its flat arguments; from the cache where the step came before."""
     cell, params = _as_cell(f)
     args, tree = jax.tree.flatten((params, init, xs))
     try:
         length = None if length is None else int(length)
-        options = (length, reverse, unroll, solver, jacobian, *settings())
+        options = (length, reverse, unroll, solver, jacobian, forward, *settings())
         key = (tree, tuple(map(jax.typeof, args)), options)
         cache = plans_of(f if cell is None else cell)
         if cache is not None and key in cache:
@@ -134,7 +147,7 @@ def plan_of(f, init, xs, length, reverse, unroll, solver, jacobian) -> tuple[Pla
     if cell is not None:
         leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
         of_cell = OfCell(cell, leading, tuple(range(trees[1].num_leaves)), trees)
-    plan = make_plan(staged, trees, cell=of_cell, solver=solver, jacobian=jacobian)
+    plan = make_plan(staged, trees, cell=of_cell, solver=solver, jacobian=jacobian, forward=forward)
     held = (*staged.consts, *plan.extra)
     if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in held):
         cache[key] = plan

@@ -37,6 +37,23 @@ def missing() -> str | None:
     return None
 
 
+def unusable(interpret: bool) -> str | None:
+    """Why the kernels cannot run here, simulated or not; ``None`` if they can."""
+    reason = missing()
+    if reason is not None or interpret:
+        return reason
+    backend = jax.default_backend()
+    if backend != "gpu":
+        return (
+            f"the default backend is {backend}, the kernels need a CUDA GPU "
+            "(interpret=True simulates them)"
+        )
+    capability = str(getattr(jax.devices()[0], "compute_capability", "9.0"))
+    if not capability[:1].isdigit() or float(capability) < 9:
+        return f"the kernels need an NVIDIA GPU of capability 9.0, this one says {capability}"
+    return None
+
+
 def interpreter(*, detect_races: bool = False) -> Any:
     """The ``interpret`` argument that runs a kernel on any device, simulated.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.kernels.factored_maps import FactoredMaps
+from parscan_bp.kernels.gates import Rule
 from parscan_bp.kernels.tile_maps import Maps
 
 
@@ -37,7 +39,31 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
     return _sweep(_matrices(maps), b, enter, chunk, reverse)
 
 
+def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpret=None):
+    """See `parscan_bp.kernels.recurrence`."""
+    del interpret
+
+    def step(carry, v):
+        out, state = carry
+        # weights (operand, product, i, j) times operands (operand, sample, j).
+        operands = jnp.stack(out[: rule.operands])
+        y = jnp.einsum("kpij,kbj->pbi", weights, operands, precision=lax.Precision.HIGHEST)
+        out, state = rule([v[:, n] for n in range(rule.inputs)], list(y), state)
+        return (list(out), list(state)), jnp.stack(out, 1)
+
+    vectors = [first[:, n] for n in range(first.shape[1])]
+    carry = vectors[: rule.outputs], vectors[rule.outputs :]
+    return lax.scan(step, carry, v, reverse=reverse)[1]
+
+
 def _matrices(maps):
+    if isinstance(maps, FactoredMaps):
+        d, e = maps.vectors[:, :, : maps.gates], maps.vectors[:, :, maps.gates :]
+        total = jnp.einsum("gij,tbgj->tbij", maps.weights, d, precision=lax.Precision.HIGHEST)
+        for k, offset in enumerate(maps.offsets):
+            eye = jnp.eye(d.shape[-1], k=offset, dtype=d.dtype)
+            total = total + eye * e[:, :, k, None, :]
+        return total
     return maps.matrix if maps.d is None else maps.matrix * maps.d[..., None, :]
 
 

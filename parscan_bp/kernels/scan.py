@@ -16,6 +16,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from parscan_bp.kernels.factored_maps import FactoredMaps
 from parscan_bp.kernels.lanes_reduce import lanes_reduce
 from parscan_bp.kernels.lanes_sweep import lanes_sweep
 from parscan_bp.kernels.tile_maps import Maps
@@ -59,7 +60,7 @@ def dense_scan(a, b, start, *, radices: Sequence[int], reverse: bool = False, in
         a, b = jnp.moveaxis(a, 1, -1), jnp.moveaxis(b, 1, -1)
         x = _lanes_scan(a, b, jnp.moveaxis(start, 0, -1), radices, reverse, interpret)
         return jnp.moveaxis(x, -1, 1)
-    matrix = _pad_size(_pad_size(a, -1), -2)
+    matrix = pad_size(pad_size(a, -1), -2)
     return _tile_scan(Maps(matrix), b, start, radices, reverse, interpret)
 
 
@@ -76,8 +77,59 @@ def weighted_scan(w, d, b, start, *, radices: Sequence[int], reverse: bool = Fal
       x (T, B, H) in float32.
     """
     check_size(b.shape[-1])
-    maps = Maps(_pad_size(_pad_size(w, -1), -2), _pad_size(d, -1))
+    maps = Maps(pad_size(pad_size(w, -1), -2), pad_size(d, -1))
     return _tile_scan(maps, b, start, radices, reverse, interpret)
+
+
+def factored_scan(
+    w, gates, direct, b, start, *, radices: Sequence[int], reverse: bool = False, interpret=None
+):
+    """x_t = A_t x_{t-1} + b_t with the A_t of a gated cell, formed on chip.
+
+        A v = E_0 W u + D v,   u_gh = sum_s gates_gsh v_sh,   (D v)_sh = sum_r direct_srh v_rh
+
+    for a state of S groups of H units, of which W reaches the first (E_0).
+
+    Args:
+      w: (H, G H), float32 or bfloat16, with `tiles.factored_fits`.
+      gates: (T, B, G, S, H).
+      direct: (T, B, S, S, H) as (to group, from group, unit), or ``None`` for D = 0.
+      b: (T, B, S, H).
+      start: (B, S, H).
+      radices, reverse, interpret: see `diagonal_scan`.
+
+    Returns:
+      x (T, B, S, H) in float32.
+    """
+    length, batch, states, size = b.shape
+    unit = 16 // w.dtype.itemsize
+    units = ceil(size, unit)
+    order = states * units
+
+    def joined(x):
+        x = _pad_axis(x.astype(jnp.float32), -1, units - size)
+        return x.reshape(*x.shape[:-2], order)
+
+    by_gate = jnp.moveaxis(w.reshape(size, -1, size), 1, 0)
+    by_gate = _pad_axis(_pad_axis(by_gate, -1, units - size), -2, order - size)
+    vectors = [joined(gates)]
+    offsets: tuple[int, ...] = ()
+    if direct is not None:
+        offsets = tuple(units * k for k in range(1 - states, states))
+        diagonals = [_group_diagonal(direct, k) for k in range(1 - states, states)]
+        vectors.append(joined(jnp.stack(diagonals, axis=2)))
+    maps = FactoredMaps(jnp.tile(by_gate, states), jnp.concatenate(vectors, axis=2), offsets)
+    x = _tile_scan(maps, joined(b), joined(start), radices, reverse, interpret)
+    return x.reshape(length, batch, states, units)[..., :size]
+
+
+def _group_diagonal(direct, k: int):
+    """direct[s - k, s] for every s, zero where there is no such group."""
+    states = direct.shape[-2]
+    zero = jnp.zeros_like(direct[..., 0, 0, :])
+    rows = [(s, s - k) for s in range(states)]
+    parts = [direct[..., r, s, :] if 0 <= r < states else zero for s, r in rows]
+    return jnp.stack(parts, axis=-2)
 
 
 def check_size(size: int) -> None:
@@ -100,12 +152,11 @@ def _tile_scan(maps, b, start, radices, reverse, interpret):
         return tile_sweep(maps, b, enter, chunk=chunk, **how)
 
     def pad(maps, steps):
-        if maps.d is None:
-            return Maps(_pad_steps(maps.matrix, steps, reverse))
-        return Maps(maps.matrix, _pad_steps(maps.d, steps, reverse))
+        return maps.map_steps(lambda x: _pad_steps(x, steps, reverse))
 
     size = b.shape[-1]
-    b, start = _pad_size(b, -1), _pad_size(start.astype(jnp.float32), -1)
+    b = pad_size(b, -1)
+    start = _pad_axis(start.astype(jnp.float32), -1, b.shape[-1] - size)
     return _levels(reduce, sweep, pad, maps, b, start, list(radices), reverse)[..., :size]
 
 
@@ -178,7 +229,7 @@ def _folding(b, chunk: int) -> tuple[Callable, Callable]:
     return fold, unfold
 
 
-def _pad_size(x, axis):
+def pad_size(x, axis):
     """An order that is a multiple of 16 bytes, as the copy engine wants of a row."""
     return _pad_axis(x, axis, -x.shape[axis] % (16 // x.dtype.itemsize))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from parscan_bp.kernels import compat
@@ -29,6 +30,10 @@ class Maps:
     @property
     def itemsize(self) -> int:
         return self.matrix.dtype.itemsize
+
+    def map_steps(self, f: Callable) -> Maps:
+        """With ``f`` applied to what has an entry per step."""
+        return Maps(f(self.matrix)) if self.d is None else Maps(self.matrix, f(self.d))
 
     def tile(self, batch: int, size: int) -> Tile:
         return tile_of(size, batch, self.itemsize, self.d is not None)

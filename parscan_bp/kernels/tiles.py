@@ -47,17 +47,17 @@ class Tile:
 def tile_of(size: int, batch: int, itemsize: int, held: bool) -> Tile:
     """The tile for maps of order ``size``, a multiple of 16 bytes.
 
-    ``held`` says whether one matrix stays on chip for all steps; its copies, one per pair,
-    are multiples of 128 bytes each.
+    ``held`` says whether one matrix stays on chip for all steps. Every copy is a multiple of
+    128 bytes: the vectors of all pairs, and the held matrix of one.
 
     Two pairs per warp up to order 24 where the batch fills them (128 registers at 20), one per
     warp up to 32 (168 registers), and above that one per warpgroup: four of order 60 take all
     255 registers, and of order 64 they spill.
     """
     pairs = 1 if size > 32 else 8 if size <= 24 and batch >= 8 else 4
-    rows = ceil(size, {1: 32, 4: 8, 8: 8 if held else 4}[pairs])
-    unit = 16 // itemsize
-    pitch = size if size // unit % 2 else size + unit
+    least = {1: 32, 4: 8, 8: 8 if held else 4}[pairs]
+    rows = ceil(size, max(least, 128 // (pairs * itemsize)))
+    pitch = pitch_of(size, itemsize)
     width = ceil(size + 1, 16)
     if pairs == 1:
         # At most 64 accumulators in a thread; the other columns are another instance's.
@@ -67,6 +67,46 @@ def tile_of(size: int, batch: int, itemsize: int, held: bool) -> Tile:
     else:
         columns = width
     return Tile(pairs, rows, pitch, width, columns)
+
+
+FACTORED_SHARED_BYTES = 220_000
+"""Shared memory that the weights and maps of gated cells may have, of 227 KB: the rest is for
+two steps fetched ahead."""
+
+
+def factored_bytes(tile: Tile, size: int, gates: int, itemsize: int) -> int:
+    """Shared memory for the weights of all gates and the map that is formed from them."""
+    columns = tile.pitch * gates * itemsize + pitch_of(size, 4) * 4
+    return tile.pairs * tile.rows * columns
+
+
+def factored_fits(units: int, states: int, gates: int, itemsize: int) -> bool:
+    """Whether the maps of a gated cell can be formed on chip.
+
+    Args:
+      units: H.
+      states: groups of H units in the state.
+      gates: gates of H units.
+      itemsize: bytes of a weight.
+    """
+    size = states * ceil(units, 16 // itemsize)
+    if size > MAX_SIZE:
+        return False
+    tile = tile_of(size, 1, itemsize, True)
+    product = 4 * tile.pairs * tile.rows * tile.columns
+    return factored_bytes(tile, size, gates, itemsize) + product <= FACTORED_SHARED_BYTES
+
+
+def factored_columns(tile: Tile) -> int:
+    """Columns of a map that are formed at once: 32 numbers in a thread."""
+    return max(4, 32 * LANES // (tile.pairs * tile.rows) // 4 * 4)
+
+
+def pitch_of(size: int, itemsize: int) -> int:
+    """Columns of a matrix in shared memory for ``size`` that are used, see `Tile`."""
+    unit = 16 // itemsize
+    size = ceil(size, unit)
+    return size if size // unit % 2 else size + unit
 
 
 def depth(step_bytes: int, most: int, rest: int = 0) -> int:
@@ -115,3 +155,54 @@ def radices_of(length: int, batch: int, size: int) -> list[int]:
     """Steps per chunk on each level where the caller named neither chunk nor mode."""
     full = batch >= FULL_LANES if size == 1 else batch * size**3 >= FULL_PRODUCTS
     return [] if full or length < MIN_STEPS else [chunk_of(length)]
+
+
+SM_COUNT = 132
+"""Multiprocessors of an H100 or H200."""
+
+FUSED_SHARED_BYTES = 230_000
+"""Shared memory that one instance may have on an sm_90, less a little for its barriers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedTile:
+    """The shape of one instance of `recurrence`.
+
+    Attributes:
+      samples: samples per warpgroup: one as long as every sample can have a multiprocessor of
+        its own, since a step's latency is what counts; more share what is read of the weights.
+      rows: rows of a weight, 32 or more: four warps of eight rows.
+      pitch: columns of a weight in shared memory, see `Tile`.
+      depth: steps that are fetched ahead and steps whose results are on their way out.
+      columns: columns that are multiplied at once: at most 64 numbers of a weight in a thread.
+      held: whether all weights stay in registers, at most 96 in a thread.
+    """
+
+    samples: int
+    rows: int
+    pitch: int
+    depth: int
+    columns: int
+    held: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for the weights and two steps; a copy is 256 wide at most."""
+        return self.depth >= 2 and max(self.rows, self.pitch) <= 256
+
+    def slices(self, size: int) -> list[tuple[int, int]]:
+        """(start, size) of the columns that are multiplied at once."""
+        return [(c, min(self.columns, size - c)) for c in range(0, size, self.columns)]
+
+
+def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
+    """The tile of `recurrence` for weights of order ``size``; it may not fit."""
+    rows = ceil(size, 32)
+    pitch = pitch_of(size, itemsize)
+    count = rule.operands * rule.products
+    samples = min(4, max(1, 128 // rows), 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4)
+    vector = 4 * samples * rows
+    rest = count * rows * pitch * itemsize + (rule.outputs + rule.states) * vector
+    depth = min(8, (FUSED_SHARED_BYTES - rest) // ((rule.inputs + rule.outputs) * vector))
+    columns = min(size, 64 * LANES // rows // 4 * 4)
+    return FusedTile(samples, rows, pitch, depth, columns, count * rows * size <= 96 * LANES)

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,8 +23,9 @@ class Pallas(TreeSolver):
 
     One launch per phase. Products are float32 multiply-adds, never tf32; bfloat16 operators
     are read as such and accumulated in float32. W diag(d_t), the Jacobian of an Elman step,
-    is never formed: W stays on chip. Other gated cells become dense. Maps are of order 128 at
-    most.
+    is never formed: W stays on chip. Those of a GRU (H from 11 to 96 in float32) and of an LSTM
+    (6 to 48) are formed on chip, from the weights and a few vectors per step; other sizes and
+    forward-mode become dense. Maps are of order 128 at most, all groups of units together.
 
     Steps 2 C + n / C for chunks of C steps, work n matrix and 2n vector products, memory
     n operators and n / C more.
@@ -77,7 +77,7 @@ class Pallas(TreeSolver):
         return self._traverse(operator, leaving, state, False)
 
     def _form(self, operator: Operator) -> Operator:
-        return operator if _is_weighted(operator) else explicit(operator)
+        return operator if _is_weighted(operator) or _is_formed(operator) else explicit(operator)
 
     def _traverse(self, operator, b, state, backward):
         dtype = _kernel_dtype(jnp.result_type(operator.dtype, b.dtype, state.dtype))
@@ -99,6 +99,17 @@ class Pallas(TreeSolver):
         if isinstance(operator, Diagonal):
             a = flat(operator.diagonal, size).reshape(length, -1)
             x = kernels.diagonal_scan(a, b.reshape(length, -1), start.ravel(), **how)
+        elif isinstance(operator, Factored) and not _is_weighted(operator):
+            *_, gates, states, units = operator.gates.shape
+            direct = operator.direct
+            x = kernels.factored_scan(
+                operator.weight.astype(_stored(operator.weight.dtype)),
+                flat(operator.gates, gates, states, units),
+                None if direct is None else flat(direct, states, states, units),
+                b.reshape(length, samples, states, units),
+                start.reshape(samples, states, units),
+                **how,
+            )
         elif isinstance(operator, Factored):
             d = flat(operator.gates[..., 0, 0, :], size)
             x = kernels.weighted_scan(operator.weight.astype(dtype), d, b, start, **how)
@@ -120,9 +131,7 @@ class Pallas(TreeSolver):
         return kernels.radices_of(length, *((samples * size, 1) if diagonal else (samples, size)))
 
     def _check_device(self) -> None:
-        reason = kernels.missing()
-        if reason is None and not self.interpret:
-            reason = _device_problem()
+        reason = kernels.unusable(self.interpret)
         if reason is not None:
             raise NotImplementedError(f"Pallas: {reason}; Chunked() and Sweep() run everywhere")
 
@@ -154,23 +163,23 @@ def _is_weighted(operator: Operator) -> bool:
     )
 
 
+def _is_formed(operator: Operator) -> bool:
+    """Whether its maps are formed on chip. Those that a thread holds take no less memory so."""
+    if not isinstance(operator, Factored) or operator.transposed or operator.weight.ndim != 2:
+        return False
+    gates, states, units = operator.gates.shape[-3:]
+    fits = kernels.factored_fits(units, states, gates, _stored(operator.weight.dtype).itemsize)
+    return fits and states * units > kernels.MAX_LANES_SIZE
+
+
+def _stored(dtype: np.dtype) -> np.dtype:
+    """The dtype in which the kernels keep the weights of a gated cell."""
+    return jnp.dtype(jnp.bfloat16 if dtype == jnp.bfloat16 else jnp.float32)
+
+
 def _kernel_dtype(dtype: np.dtype) -> np.dtype:
     if dtype not in (jnp.float32, jnp.bfloat16):
         raise NotImplementedError(
             f"Pallas: the kernels take float32 and bfloat16, this system is {dtype}; use Chunked()"
         )
     return dtype
-
-
-def _device_problem() -> str | None:
-    """Why the default device cannot run the kernels."""
-    backend = jax.default_backend()
-    if backend != "gpu":
-        return (
-            f"the default backend is {backend}, the kernels need a CUDA GPU "
-            "(interpret=True simulates them)"
-        )
-    capability = str(getattr(jax.devices()[0], "compute_capability", "9.0"))
-    if not capability[:1].isdigit() or float(capability) < 9:
-        return f"the kernels need an NVIDIA GPU of capability 9.0, this one says {capability}"
-    return None

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import bitstream, candidates, compile, figures, programs, scan_point, timing, workloads
+from bench import (
+    bitstream,
+    candidates,
+    compile,
+    figures,
+    programs,
+    record,
+    scan_point,
+    timing,
+    workloads,
+)
 
 ROOT = pathlib.Path(__file__).parents[2]
 GRID = "--H 2 --B 2 --T 6 --rounds 2 --unrolls 1 2 --modes value_and_grad backward".split()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parscan_bp import kernels
-from parscan_bp.kernels import dense_scan, diagonal_scan, weighted_scan
+from parscan_bp.kernels import dense_scan, diagonal_scan, factored_scan, weighted_scan
 
 needs_kernels = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
 
@@ -18,12 +18,21 @@ BATCHES = (1, 3, 16)
 GRID = list(itertools.product(SIZES, LENGTHS, BATCHES))
 
 
+FACTORED_GRID = [
+    (structure, length, batch, size)
+    for structure, most in (("gru", 96), ("lstm", 96))
+    for size, length, batch in GRID
+    if size <= most and (structure == "gru" or size % 2 == 0)
+]
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """x_t = A_t x_{t-1} + b_t, as the arguments of a scan of kernels and with its solution.
 
     Attributes:
-      structure: "diagonal", "dense" or "weighted" (W diag(d)).
+      structure: "diagonal", "dense", "weighted" (W diag(d)), "gru" or "lstm" (their factors, H
+        being that of all groups of units together).
       args: the arrays that the scan takes, in the dtype asked for.
       want: x (T, B, H) in float64, computed from ``args``.
     """
@@ -35,7 +44,7 @@ class Case:
     def scan(self, *args, **how):
         """The scan of kernels, as a function of `args`."""
         run = {"diagonal": diagonal_scan, "dense": dense_scan, "weighted": weighted_scan}
-        return run[self.structure](*args, **how).reshape(self.want.shape)
+        return run.get(self.structure, factored_scan)(*args, **how).reshape(self.want.shape)
 
     def check(self, got, tolerance=2e-6):
         """Elementwise, against the largest entry."""
@@ -58,10 +67,37 @@ def draw(structure, length, batch, size, *, reverse=False, dtype=jnp.float32):
         d = _rounded(rng.uniform(0.2, 1, size=b.shape), dtype)
         want = _substitute(lambda t, x: (d[t] * x) @ w.T, b, start, reverse)
         return Case(structure, (*_arrays(dtype, w, d, b), jnp.float32(start)), want)
+    if structure in GROUPS:
+        return _factored(structure, rng, b, start, reverse, dtype)
     a = rng.normal(size=(length, batch, size, size)) * 0.95 / np.sqrt(size)
     a = _rounded(a, dtype)
     want = _substitute(lambda t, x: np.einsum("bij,bj->bi", a[t], x), b, start, reverse)
     return Case(structure, (*_arrays(dtype, a, b), jnp.float32(start)), want)
+
+
+GROUPS = {"gru": (3, 1), "lstm": (4, 2)}
+"""Gates and groups of units of a cell."""
+
+
+def _factored(structure, rng, b, start, reverse, dtype):
+    (length, batch, size), (gates, states) = b.shape, GROUPS[structure]
+    units = size // states
+    w = _rounded(rng.normal(size=(units, gates * units)) / np.sqrt(gates * size), dtype)
+    d = _rounded(rng.uniform(-1, 1, size=(length, batch, gates, states, units)), jnp.float32)
+    e = _rounded(rng.uniform(-0.4, 0.4, size=(length, batch, states, states, units)), jnp.float32)
+    by_gate = w.reshape(units, gates, units)
+
+    def apply(t, x):
+        x = x.reshape(batch, states, units)
+        u = np.einsum("bgsh,bsh->bgh", d[t], x)
+        out = np.einsum("bsrh,brh->bsh", e[t], x)
+        out[:, 0] += np.einsum("igj,bgj->bi", by_gate, u)
+        return out.reshape(batch, size)
+
+    want = _substitute(apply, b, start, reverse)
+    shapes = (length, batch, states, units), (batch, states, units)
+    args = (*_arrays(jnp.float32, d, e, b.reshape(shapes[0]), start.reshape(shapes[1])),)
+    return Case(structure, (*_arrays(dtype, w), *args), want)
 
 
 def _rounded(x, dtype):

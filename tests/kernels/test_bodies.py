@@ -7,6 +7,7 @@ import pytest
 from kernel_cases import needs_kernels
 
 from parscan_bp.kernels import interpreter, reference
+from parscan_bp.kernels.factored_maps import FactoredMaps
 from parscan_bp.kernels.lanes_reduce import lanes_reduce
 from parscan_bp.kernels.lanes_sweep import lanes_sweep
 from parscan_bp.kernels.tile_maps import Maps
@@ -39,8 +40,13 @@ def _no_races(capfd):
     assert "RACE DETECTED" not in out + err
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("size", "dtype"), [(1, "float32"), (3, "bfloat16"), (10, "float32")])
+SLOW_LANES = pytest.param(10, "float32", True, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "reverse"),
+    [(1, "float32", False), (3, "bfloat16", True), (4, "float32", False), SLOW_LANES],
+)
 def test_lane_kernels(size, dtype, reverse, capfd):
     shapes = (CHUNK * COUNT, size, size, 128), (CHUNK * COUNT, size, 128), (COUNT, size, 128)
     (a, b, _), exact = _draw(dtype, *shapes)
@@ -57,20 +63,45 @@ def test_lane_kernels(size, dtype, reverse, capfd):
 # One per layout: 8, 4 and 1 pairs per warpgroup; samples that do not fill the last one; several
 # instances that share the columns; rows and columns that fill no tile.
 TILES = [
-    (20, 9, "float32", "dense"),
-    (24, 9, "bfloat16", "weighted"),
-    (12, 3, "float32", "weighted"),
-    (32, 3, "bfloat16", "dense"),
-    (36, 1, "float32", "weighted"),
-    pytest.param(128, 1, "float32", "dense", marks=pytest.mark.slow),
-    pytest.param(128, 2, "bfloat16", "weighted", marks=pytest.mark.slow),
-    pytest.param(64, 2, "float32", "dense", marks=pytest.mark.slow),
-    pytest.param(100, 1, "float32", "weighted", marks=pytest.mark.slow),
+    (20, 9, "float32", "dense", True),
+    pytest.param(24, 9, "bfloat16", "weighted", False, marks=pytest.mark.slow),
+    (12, 3, "float32", "weighted", True),
+    (32, 3, "bfloat16", "dense", False),
+    (36, 1, "float32", "weighted", True),
+    pytest.param(128, 1, "float32", "dense", True, marks=pytest.mark.slow),
+    pytest.param(128, 2, "bfloat16", "weighted", False, marks=pytest.mark.slow),
+    pytest.param(64, 2, "float32", "dense", False, marks=pytest.mark.slow),
+    pytest.param(100, 1, "float32", "weighted", True, marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("size", "batch", "dtype", "structure"), TILES)
+# One per layout, and one whose maps are formed a few columns at a time.
+FORMED = [
+    (20, 9, "float32", (0,)),
+    (32, 2, "bfloat16", (-16, 0, 16)),
+    pytest.param(96, 1, "float32", (0,), marks=pytest.mark.slow),
+    pytest.param(92, 2, "float32", (-48, 0, 48), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("size", "batch", "dtype", "offsets"), FORMED)
+def test_tile_kernels_on_formed_maps(size, batch, dtype, offsets, capfd):
+    length, gates = CHUNK * COUNT, 3
+    vectors = (length, batch, gates + len(offsets), size)
+    (w,), (exact_w,) = _draw(dtype, (gates, size, size))
+    shapes = vectors, (length, batch, size), (COUNT, batch, size)
+    (v, b, enter), exact = _draw("float32", *shapes)
+    maps, exact_maps = FactoredMaps(w, v, offsets), FactoredMaps(exact_w, exact[0], offsets)
+    how = {"chunk": CHUNK, "reverse": True}
+    simulated = how | {"interpret": interpreter(detect_races=True)}
+    want = _float64(reference.tile_reduce, (exact_maps, exact[1]), how)
+    _close(tile_reduce(maps, b, **simulated), want)
+    want = _float64(reference.tile_sweep, (exact_maps, *exact[1:]), how)
+    _close([tile_sweep(maps, b, enter, **simulated)], [want])
+    _no_races(capfd)
+
+
+@pytest.mark.parametrize(("size", "batch", "dtype", "structure", "reverse"), TILES)
 def test_tile_kernels(size, batch, dtype, structure, reverse, capfd):
     length = CHUNK * COUNT
     vectors = (length, batch, size)
@@ -98,6 +129,8 @@ def _float64(function, args, how):
 
 
 def _to_jax(value):
+    if isinstance(value, FactoredMaps):
+        return FactoredMaps(jnp.asarray(value.weights), jnp.asarray(value.vectors), value.offsets)
     if isinstance(value, Maps):
         return Maps(jnp.asarray(value.matrix), None if value.d is None else jnp.asarray(value.d))
     return jnp.asarray(value)

@@ -1,6 +1,7 @@
 """The scans lower for CUDA, without one at hand, to the kernels that they name."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 from kernel_cases import draw, needs_kernels
 
@@ -13,13 +14,14 @@ LANES, TILES = ("lanes_reduce", "lanes_sweep"), ("tile_reduce", "tile_sweep")
     ("structure", "size", "names"),
     [
         ("diagonal", 20, LANES),
-        ("dense", 10, LANES),
+        ("dense", 4, LANES),
         ("dense", 20, TILES),
         ("weighted", 33, TILES),
+        ("gru", 33, TILES),
     ],
 )
 @pytest.mark.parametrize(
-    ("radices", "reduces", "sweeps"), [([8], 1, 2), ([], 0, 1), ([2] * 6, 5, 6)]
+    ("radices", "reduces", "sweeps"), [([8], 1, 2), ([], 0, 1), ([4, 4], 2, 3)]
 )
 def test_one_kernel_per_phase(structure, size, names, radices, reduces, sweeps):
     case = draw(structure, 33, 3, size)
@@ -28,3 +30,15 @@ def test_one_kernel_per_phase(structure, size, names, radices, reduces, sweeps):
     assert text.count("custom_call @mosaic_gpu_v2") == reduces + sweeps
     jaxpr = str(run.trace(*case.args).jaxpr)
     assert [jaxpr.count(f"name={name}") for name in names] == [reduces, sweeps]
+
+
+@pytest.mark.parametrize(
+    ("structure", "batch", "size"),
+    [("weighted", 1, 5), ("dense", 3, 12), ("dense", 2, 96), ("gru", 9, 24)],
+)
+def test_bfloat16(structure, batch, size):
+    """Rows of 2-byte numbers that fill no whole line of memory."""
+    case = draw(structure, 9, batch, size, dtype=jnp.bfloat16)
+    run = jax.jit(lambda *args: case.scan(*args, radices=[4]))
+    text = run.trace(*case.args).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("custom_call @mosaic_gpu_v2") == 3

@@ -1,7 +1,8 @@
 """The scans of kernels, simulated, against float64 substitution."""
 
+import jax.numpy as jnp
 import pytest
-from kernel_cases import GRID, draw, needs_kernels
+from kernel_cases import FACTORED_GRID, GRID, draw, needs_kernels
 
 from parscan_bp.kernels import interpreter, radices_of
 
@@ -15,23 +16,36 @@ def _check(structure, length, batch, size, radices, reverse):
 
 
 @pytest.mark.parametrize(
-    ("structure", "length", "batch", "size", "radices"),
+    ("structure", "length", "batch", "size", "radices", "reverse"),
     [
-        ("dense", 33, 3, 4, [8]),
-        ("dense", 5, 3, 20, [2] * 3),
-        ("dense", 1, 1, 33, []),
-        ("weighted", 9, 3, 13, [4]),
-        ("diagonal", 33, 16, 10, [8]),
-        ("diagonal", 31, 1, 3, [4, 2]),
+        ("dense", 33, 3, 4, [8], True),
+        ("dense", 5, 3, 12, [2] * 3, True),
+        ("dense", 1, 1, 33, [], True),
+        ("weighted", 9, 3, 13, [4], False),
+        ("gru", 7, 3, 13, [4], True),
+        ("lstm", 5, 2, 22, [2], False),
+        ("diagonal", 33, 16, 10, [8], True),
+        ("diagonal", 31, 1, 3, [4, 2], False),
     ],
 )
-@pytest.mark.parametrize("reverse", [False, True])
 def test_a_spread_of_sizes(structure, length, batch, size, radices, reverse):
     _check(structure, length, batch, size, radices, reverse)
+
+
+@pytest.mark.parametrize("structure", ["dense", "weighted"])
+def test_bfloat16(structure):
+    case = draw(structure, 5, 3, 12, dtype=jnp.bfloat16)
+    case.check(case.scan(*case.args, radices=[4], interpret=interpreter()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", ["diagonal", "dense", "weighted"])
 @pytest.mark.parametrize(("size", "length", "batch"), GRID)
 def test_the_grid(structure, length, batch, size):
+    _check(structure, length, batch, size, radices_of(length, batch, size), True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("structure", "length", "batch", "size"), FACTORED_GRID)
+def test_the_grid_of_gated_cells(structure, length, batch, size):
     _check(structure, length, batch, size, radices_of(length, batch, size), True)

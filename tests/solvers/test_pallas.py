@@ -43,6 +43,39 @@ def test_gradients_are_those_of_lax_scan():
 
 
 @needs_kernels
+@pytest.mark.parametrize("cell", [pb.cells.GRU(), pb.cells.LSTM()], ids=["gru", "lstm"])
+@pytest.mark.parametrize("mode", ["chunked", "sequential"])
+def test_gradients_of_gated_cells(cell, mode):
+    solver = pb.Pallas(mode=mode, chunk=4 if mode == "chunked" else None, interpret=True)
+    params = cell.init(jax.random.key(0), 2, H, jnp.float32)
+    carry = cell.initial_carry((B,), H, jnp.float32)
+
+    def loss(scan, params):
+        return jnp.sum(jnp.sin(scan(functools.partial(cell, params), carry, XS)[1]))
+
+    ours = functools.partial(loss, functools.partial(pb.scan, solver=solver))
+    got, want = jax.jit(jax.grad(ours))(params), jax.grad(functools.partial(loss, lax.scan))(params)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.abs(b).max()))
+
+
+@needs_kernels
+@pytest.mark.parametrize("cell", [pb.cells.GRU(), pb.cells.LSTM()], ids=["gru", "lstm"])
+def test_no_jacobian_of_a_gated_cell_is_in_memory(cell):
+    params = cell.init(jax.random.key(0), 2, H, jnp.float32)
+    carries = jax.tree.map(
+        lambda c: jnp.ones((T, *c.shape), c.dtype), cell.initial_carry((B,), H, jnp.float32)
+    )
+    operator = cell.jacobian(params, carries, XS, carries)
+    order = operator.shape[0]
+    solve = lambda a, g: pb.solve(pb.Uniform(a, g), SOLVER)  # noqa: E731
+    program = str(jax.make_jaxpr(solve)(operator, jnp.ones((T + 1, B, order), jnp.float32)))
+    # The maps of the three chunks are; those of the steps, as they are or padded, are not.
+    assert f"[3,{B},{order},{order}]" in program
+    assert not any(f"[{n},{B},{order},{order}]" in program for n in (T, 12))
+
+
+@needs_kernels
 def test_second_derivatives():
     def curvature(loss):
         return jax.grad(lambda h: jnp.sum(jax.grad(loss, 1)(PARAMS, h, XS) ** 2))(H0)

@@ -1,0 +1,124 @@
+"""A whole recurrence in one launch: products with weights that stay on chip, gates between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from parscan_bp.kernels import compat, tiles
+from parscan_bp.kernels.compat import from_zero, plgpu
+from parscan_bp.kernels.gates import Rule
+from parscan_bp.kernels.layouts import spread, vector_layout
+
+
+def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpret=None):
+    """Runs a gate rule over all steps.
+
+        y_p = sum_k weights[k, p] out_k,   out, state <- rule(v_t, y, state)
+
+    A warpgroup takes one or a few samples through all steps. Its threads share the rows of
+    every weight; four neighbours sum the columns of a row, so that all gates of a unit meet in
+    the same thread, and only the operands go through shared memory.
+
+    Args:
+      rule: the elementwise half of a step, see `parscan_bp.kernels.gates`.
+      v: (T, B, inputs, H), float32, H a multiple of 4.
+      weights: (operands, products, H, H), float32 or bfloat16.
+      first: (B, outputs + states, H), float32: out and state before the first step.
+      reverse: whether step t follows step t + 1.
+      interpret: see `compat.kernel`.
+
+    Returns:
+      out (T, B, outputs, H) in float32.
+    """
+    length, batch, _, size = v.shape
+    tile = tiles.fused_tile(rule, size, batch, weights.dtype.itemsize)
+    samples, rows, depth = tile.samples, tile.rows, tile.depth
+    layout = vector_layout(1)
+    vector = layout.reduce(2)
+    pairs = [(k, p) for k in range(rule.operands) for p in range(rule.products)]
+
+    def body(v_ref, w_ref, first_ref, out_ref, w_s, v_s, first_s, out_s, bars, first_bar):
+        zero = lax.axis_index("batch")
+        sample, row = pl.ds(zero * samples, samples), from_zero(zero, rows)
+
+        def step_at(s):
+            return length - 1 - s if reverse else s
+
+        def fetch(s, slot):
+            compat.fetch(v_ref.at[step_at(s), sample, :, row], v_s.at[slot], bars.at[slot])
+
+        for s in range(min(depth, length)):
+            fetch(s, s)
+        compat.fetch(first_ref.at[sample, :, row], first_s, first_bar)
+        for n, (k, p) in enumerate(pairs):
+            compat.fetch(w_ref.at[k, p, row, from_zero(zero, tile.pitch)], w_s.at[n], first_bar)
+        plgpu.barrier_wait(first_bar)
+        # The operands before step 0 lie where the last step of a round will put its own.
+        for k in range(rule.operands):
+            out_s[depth - 1, :, k] = compat.load(first_s.at[:, k], vector)
+        state = [compat.load(first_s.at[:, rule.outputs + s], vector) for s in range(rule.states)]
+        plgpu.commit_smem()
+
+        def weight(n, columns):
+            w = compat.load(w_s.at[n, :, pl.ds(*columns)], layout.reduce(0))
+            return w.astype(jnp.float32)
+
+        slices = tile.slices(size)
+        held = [[weight(n, c) for c in slices] for n in range(len(pairs))] if tile.held else None
+
+        def products(slot):
+            totals: list[Any] = [None] * rule.products
+            for n, (k, p) in enumerate(pairs):
+                for m, columns in enumerate(slices):
+                    shape = (samples, rows, columns[1])
+                    x = compat.load(out_s.at[slot, :, k, pl.ds(*columns)], layout.reduce(1))
+                    w = weight(n, columns) if held is None else held[n][m]
+                    y = spread(w, shape, (1, 2), layout) * spread(x, shape, (0, 2), layout)
+                    y = jnp.sum(y, axis=2)
+                    totals[p] = y if totals[p] is None else totals[p] + y
+            return totals
+
+        def step(s, state):
+            slot = lax.rem(s, depth)
+            y = products(lax.rem(s + depth - 1, depth))
+            plgpu.barrier_wait(bars.at[slot])
+            inputs = [compat.load(v_s.at[slot, :, n], vector) for n in range(rule.inputs)]
+            out, state = rule(inputs, y, state)
+            # The copy out of this slot, a round ago, must have read it.
+            plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
+            for n, value in enumerate(out):
+                out_s[slot, :, n] = value
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(out_s.at[slot], out_ref.at[step_at(s), sample, :, row])
+
+            @pl.when(s + depth < length)
+            def refill():
+                fetch(s + depth, slot)
+
+            return list(state)
+
+        lax.fori_loop(0, length, step, state)
+        plgpu.wait_smem_to_gmem(0)
+
+    out = jax.ShapeDtypeStruct((length, batch, rule.outputs, size), jnp.float32)
+    scratch = [
+        plgpu.SMEM((len(pairs), rows, tile.pitch), weights.dtype),
+        plgpu.SMEM((depth, samples, rule.inputs, rows), jnp.float32),
+        plgpu.SMEM((samples, rule.outputs + rule.states, rows), jnp.float32),
+        plgpu.SMEM((depth, samples, rule.outputs, rows), jnp.float32),
+        plgpu.Barrier(num_arrivals=1, num_barriers=depth),
+        plgpu.Barrier(num_arrivals=1 + len(pairs)),
+    ]
+    grid = {"batch": -(-batch // samples)}
+    how = {"grid": grid, "scratch": scratch, "interpret": interpret}
+    return compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
+
+
+def name_of(rule: Rule) -> str:
+    """The kernel's name in the program."""
+    return f"recurrence_{type(rule).__name__}"

@@ -1,0 +1,110 @@
+"""The fused recurrences against the loops of their cells in float64."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from kernel_cases import BATCHES, GRID, LENGTHS, SIZES, needs_kernels
+from recurrence_cases import CELLS, draw
+
+from parscan_bp.cells.fused import fused
+from parscan_bp.kernels import fused_recurrence, interpreter, reference
+from parscan_bp.kernels.fused import largest_hidden
+
+TOLERANCE = 2e-5
+"""Of the largest number, in float32: a thousand steps, each of which rounds."""
+
+
+@pytest.mark.parametrize(("cell", "reverse"), [(cell, k % 2 == 1) for k, cell in enumerate(CELLS)])
+def test_reference_in_float64(cell, reverse):
+    with jax.enable_x64(True):
+        draw(cell, 31, 3, 8, reverse=reverse, dtype=jnp.float64).check(reference.recurrence, 1e-13)
+
+
+# Every size, length, batch and cell at least once; the products of all are marked slow.
+SPREAD = [
+    (list(CELLS)[k % 5], size, LENGTHS[k % 6], BATCHES[k % 3]) for k, size in enumerate(SIZES)
+]
+
+
+@pytest.mark.parametrize(("cell", "size", "length", "batch"), SPREAD)
+def test_reference(cell, size, length, batch):
+    draw(cell, length, batch, size).check(reference.recurrence, TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("size", "length", "batch"), GRID)
+def test_reference_on_the_grid(cell, size, length, batch):
+    draw(cell, length, batch, size).check(reference.recurrence, TOLERANCE)
+
+
+# Weights that stay in registers, and that are read in slices; samples that do not fill the
+# last instance; fewer steps than are fetched ahead, and more.
+SIMULATED = [
+    ("elman", 11, 3, 5, True, "float32"),
+    ("relu", 1, 3, 4, False, "bfloat16"),
+    ("gru", 10, 2, 20, False, "float32"),
+    ("gru_one_bias", 2, 3, 3, True, "bfloat16"),
+    ("lstm", 3, 1, 33, True, "float32"),
+    ("lstm", 9, 2, 1, False, "bfloat16"),
+    pytest.param("elman", 3, 300, 8, False, "float32", marks=pytest.mark.slow),
+    pytest.param("elman", 4, 2, 200, True, "float32", marks=pytest.mark.slow),
+    pytest.param("gru", 4, 2, 128, True, "float32", marks=pytest.mark.slow),
+    pytest.param("lstm", 4, 2, 100, False, "float32", marks=pytest.mark.slow),
+    pytest.param("lstm", 4, 2, 128, False, "bfloat16", marks=pytest.mark.slow),
+]
+
+
+@needs_kernels
+@pytest.mark.parametrize(("cell", "length", "batch", "size", "reverse", "dtype"), SIMULATED)
+def test_kernels(cell, length, batch, size, reverse, dtype, capfd):
+    """With races detected; what is rounded to bfloat16 is only what leaves the kernels."""
+    case = draw(cell, length, batch, size, reverse=reverse, dtype=jnp.dtype(dtype))
+    run = functools.partial(fused_recurrence, interpret=interpreter(detect_races=True))
+    case.check(run, 2e-6 if dtype == "float32" else 2e-2)
+    out, err = capfd.readouterr()
+    assert "RACE DETECTED" not in out + err
+
+
+@needs_kernels
+@pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
+@pytest.mark.parametrize("size", [3, 64])
+def test_one_kernel_each_way(cell, size):
+    case = draw(cell, 4, 3, size)
+    form = fused(CELLS[cell])
+    for call, rule in [(case.forward, form.forward_rule), (_backward(case), form.backward_rule)]:
+        run = jax.jit(functools.partial(call, fused_recurrence))
+        text = run.trace().lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count("custom_call @mosaic_gpu_v2") == 1
+        assert str(run.trace().jaxpr).count(f"name=recurrence_{type(rule).__name__}") == 1
+
+
+def _backward(case):
+    after = jax.tree.map(jnp.float32, case.after)
+    return lambda run: case.backward(run, after)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("cell", "most"), [("elman", 224), ("gru", 128), ("lstm", 100)])
+def test_the_largest_hidden(cell, most):
+    form = fused(CELLS[cell])
+    assert min(largest_hidden(r, 4) for r in (form.forward_rule, form.backward_rule)) == most
+    with pytest.raises(NotImplementedError, match=f"hidden: got {most + 40}"):
+        draw(cell, 1, 1, most + 40).forward(fused_recurrence)
+
+
+@pytest.mark.gpu
+@needs_kernels
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a CUDA GPU")
+@pytest.mark.parametrize(
+    ("cell", "size", "length", "batch"),
+    [(c, *g) for c, g in itertools.product(CELLS, GRID) if c != "lstm" or g[0] <= 100],
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_compiled_kernels(cell, size, length, batch, reverse):
+    case = draw(cell, length, batch, size, reverse=reverse)
+    run = jax.jit(fused_recurrence, static_argnums=0, static_argnames="reverse")
+    case.check(run, TOLERANCE)
