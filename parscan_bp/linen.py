@@ -8,8 +8,7 @@ from typing import Any
 
 import jax
 
-from parscan_bp.autodiff import solve_within
-from parscan_bp.cells import View
+from parscan_bp.autodiff import Fused, solve_within
 from parscan_bp.flax_cells import LINEN, view_of
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.masking import Masked, check_layers, masked
@@ -41,6 +40,8 @@ class RNN(nn.RNN):
         variable_broadcast, variable_carry, split_rngs: as in `flax.linen.RNN`.
       solver: as in `parscan_bp.scan`. A cell that the linear model does not hold runs through
         `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
+      forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
+        arrangement, without a mask.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -53,6 +54,7 @@ class RNN(nn.RNN):
     """
 
     solver: Solver | None = None
+    forward: str | Fused = "exact"
 
     def __call__(
         self,
@@ -116,22 +118,23 @@ class RNN(nn.RNN):
         if self.is_initializing():
             result = forward(self, *args)
             return result if view is None else result[0]
-        return lift_direct_transform(_lifted, (forward,), self, self.solver, view, *args)
+        options = {"solver": self.solver, "forward": self.forward, "view": view}
+        return lift_direct_transform(_lifted, (forward,), self, options, *args)
 
 
-def _lifted(fn: Callable, scopes: Any, solver: Solver | None, view: View | None, *args: PyTree):
+def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):
     """`solve_within` of a function of scopes: variables and random streams are its arguments."""
 
     def inner(scope_fn, repack_fn, variables, rngs, *args):
         def pure(variables, rngs, *args):
             scopes = scope_fn(variables, rngs)
             result = fn(scopes, *args)
-            if view is None:
+            if options["view"] is None:
                 return result, repack_fn(scopes)
             result, params = result
             return (result, repack_fn(scopes)), params
 
-        return solve_within(pure, variables, rngs, *args, solver=solver, view=view)
+        return solve_within(pure, variables, rngs, *args, **options)
 
     return lift.pack(inner, (True,), (True,), (True,))(scopes, *args)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from parscan_bp.autodiff import solve_within
+from parscan_bp.autodiff import Fused, solve_within
 from parscan_bp.flax_cells import NNX, view_of
 from parscan_bp.layers import BatchNorm, LayerNorm
 from parscan_bp.layers.traced import traced_layer
@@ -46,6 +46,8 @@ class RNN(FlaxRNN):
         as in `flax.nnx.RNN`.
       solver: as in `parscan_bp.scan`. A cell that the linear model does not hold runs through
         `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
+      forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
+        arrangement, without a mask.
 
     Example:
       >>> import jax.numpy as jnp
@@ -69,6 +71,7 @@ class RNN(FlaxRNN):
         broadcast_rngs: nnx.filterlib.Filter = None,
         rngs: Rngs | bool = True,
         solver: Solver | None = None,
+        forward: str | Fused = "exact",
     ):
         super().__init__(
             cell,
@@ -82,6 +85,7 @@ class RNN(FlaxRNN):
             rngs=rngs,
         )
         self.solver = solver
+        self.forward = forward
 
     def __call__(
         self,
@@ -142,7 +146,11 @@ class RNN(FlaxRNN):
             rngs = self.rngs
         view = view_of(cell, NNX, nnx)
         forward = _forward if view is None else _forward_with_params
-        run = split_inputs(functools.partial(solve_within, forward, solver=self.solver, view=view))
+        run = split_inputs(
+            functools.partial(
+                solve_within, forward, solver=self.solver, forward=self.forward, view=view
+            )
+        )
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
 
 

@@ -129,6 +129,10 @@ def make_plan(
     if not body.float_carry or params["length"] == 0:
         why = "no step carries a derivative: there is nothing to solve"
         return Plan(staged, body, Choice(None, why), None, None)
+    loop = None
+    if forward is not None:
+        adjoins = solver is None and jacobian == "auto"
+        loop = fused_loop(forward, body, cell, reverse=params["reverse"], adjoins=adjoins)
     reasons = unsupported(body.jaxpr)
     if callable(jacobian):
         reasons = [r for r in reasons if r.primitive != "custom_vjp_call"]
@@ -143,10 +147,6 @@ def make_plan(
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
     linear, extra = _linearisation(body, structure, cell, trees, solver, jacobian)
     facts = _facts(body, structure, linear, params["length"])
-    loop = None
-    if forward is not None:
-        adjoins = solver is None and jacobian == "auto"
-        loop = fused_loop(forward, body, cell, reverse=params["reverse"], adjoins=adjoins)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
     elif loop is not None and loop.adjoins:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 
+from parscan_bp.autodiff.fused import Fused, checked_forward
 from parscan_bp.autodiff.linearise import OfCell
 from parscan_bp.autodiff.plan import Plan, make_plan
 from parscan_bp.autodiff.scan import plans_of, settings
@@ -17,7 +18,11 @@ from parscan_bp.types import PyTree
 
 
 def solve_within(
-    f: Callable, *args: PyTree, solver: Solver | None = None, view: View | None = None
+    f: Callable,
+    *args: PyTree,
+    solver: Solver | None = None,
+    forward: str | Fused = "exact",
+    view: View | None = None,
 ) -> PyTree:
     """``f(*args)``, with the derivatives of its last `jax.lax.scan` by a solver.
 
@@ -30,6 +35,7 @@ def solve_within(
       *args: its arguments.
       solver: as in `parscan_bp.scan`. With ``None``, a scan that is better left to
         `jax.lax.scan` is left to it.
+      forward: as in `parscan_bp.scan`; "fused" wants a ``view``.
       view: the cell that the step of the scan is, where that is known. Then ``f`` returns a pair:
         its result, and the parameters of ``view`` as they enter the scan. The cell's Jacobian is
         used if the traced step is one that `View.describes`.
@@ -39,7 +45,7 @@ def solve_within(
 
     Raises:
       What ``f`` raises.
-      NotImplementedError: if a named solver cannot take the step.
+      NotImplementedError: if a named solver, or ``forward``, cannot take the step or the device.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -51,21 +57,22 @@ def solve_within(
       5.0
     """
     leaves, tree = jax.tree.flatten(args)
-    key = (tree, tuple(map(jax.typeof, leaves)), solver, view, *settings())
+    options = (solver, checked_forward(forward), view)
+    key = (tree, tuple(map(jax.typeof, leaves)), options, *settings())
     plan = _plan_within(f, args, key)
     result = f(*args) if plan is None else plan(leaves)
     return result if view is None else result[0]
 
 
 def _plan_within(f, args, key) -> Plan | None:
-    (solver, view), cache = key[2:4], plans_of(f)
+    (solver, forward, view), cache = key[2], plans_of(f)
     if cache is not None and key in cache:
         return cache[key]
     staged = stage_call(f, *args)
     if staged is None:
         return None
     cell = None if view is None else _cell_of(staged, view)
-    plan = make_plan(staged, cell=cell, solver=solver)
+    plan = make_plan(staged, cell=cell, solver=solver, forward=forward)
     if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in staged.consts):
         cache[key] = plan
     return plan
