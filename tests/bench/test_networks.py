@@ -53,6 +53,7 @@ def test_lenet_trains_both_sides_alike(tmp_path, capsys):
     assert "largest difference from jax.grad" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_vgg11_is_trained_pruned_and_counted(tmp_path, capsys):
     options = ["--quick", "--checkpoint", str(tmp_path / "vgg11.npz"), "--parts"]
     result = _run("vgg11", tmp_path, *options, "training", "counts", "memory")

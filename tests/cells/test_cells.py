@@ -76,9 +76,11 @@ def test_the_pullback_is_the_vector_jacobian_product(name):
     _close(got, want)
 
 
-@pytest.mark.parametrize("batch", [(), (B,), (2, B)])
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("solver", [None, pb.Sweep(chunk=4), pb.Blelloch(), pb.Chunked(chunks=2)])
+@pytest.mark.parametrize(
+    ("solver", "batch"),
+    [(None, (2, B)), (pb.Sweep(chunk=4), (B,)), (pb.Blelloch(), ()), (pb.Chunked(chunks=2), (B,))],
+)
 def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
     cell = CELLS[name]
     params, carry, xs = _problem(cell, batch)

@@ -163,9 +163,9 @@ OTHERS = [
     ),
 ]
 WINDOWS = [*CONV_2D, *DEPTHWISE, *CONV_1D, *TRANSPOSED, *MAX_POOL, *AVERAGE_POOL]
-# Compiling a case takes a quarter of a second: by default one geometry in seven, all others slow.
+# Compiling a case takes a quarter of a second: by default one geometry in 13, all others slow.
 THINNED = [
-    example if k % 7 == 0 else pytest.param(example, marks=pytest.mark.slow)
+    example if k % 13 == 0 else pytest.param(example, marks=pytest.mark.slow)
     for k, example in enumerate(WINDOWS)
 ]
 REST = [*CONV_3D, *ELEMENTWISE, *OTHERS]

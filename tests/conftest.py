@@ -1,0 +1,38 @@
+"""The whole run is done twice, in single and in double precision; no test need run twice alike."""
+
+import pathlib
+import sys
+
+import jax
+import pytest
+
+# Makes `import bench` find the repository's package, whatever folder pytest is started in.
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+# Their claims differ with the precision.
+IN_BOTH = (
+    "tests/chain/test_chain.py",
+    "tests/flax/test_nnx.py",
+    "tests/operators/test_operators.py",
+    "tests/scan/test_contract.py",
+    "tests/solvers/test_solve.py",
+)
+# Rounding hides less in double precision.
+IN_DOUBLE = ("tests/cells/", "tests/flax/test_linen.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what the other precision runs, unless tests were named."""
+    if config.args != config.getini("testpaths"):
+        return
+    double = jax.config.jax_enable_x64
+
+    def belongs(item: pytest.Item) -> bool:
+        if item.nodeid.startswith(IN_DOUBLE):
+            return double
+        return not double or item.nodeid.startswith(IN_BOTH)
+
+    out = [item for item in items if not belongs(item)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if belongs(item)]
