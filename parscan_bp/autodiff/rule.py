@@ -38,6 +38,10 @@ from parscan_bp.trees import add, map_chunks
 from parscan_bp.types import Array
 
 
+BATCH_BYTES = (2**23, 2**23)
+"""Bytes of a chunk without a loop inside that should stay in cache: only memory counts."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScanRule:
     """A traced scan with its derivatives. Functions are made once, so that JAX caches them.
@@ -167,8 +171,7 @@ class ScanRule:
                 return jax.jvp(call, at, (consts, entering, xs))[1]
 
             steps = dataclasses.replace(scan.steps(0, scan.length), consts=[], extra=[])
-            # Four times a sweep's chunk: there is no loop inside that should stay in cache.
-            size = default_chunk(scan.length, scan.length * self.body.nbytes // 4)
+            size = default_chunk(scan.length, scan.length * self.body.nbytes, BATCH_BYTES)
             pushed, ys = map_chunks(push, (steps, entering, xs), scan.length, size)
             end = 0 if scan.reverse else -1
             rows = (

@@ -253,14 +253,14 @@ CHUNK_BYTES = (2**18, 2**20)
 """Least and most that the linearised steps of one chunk take, where there are enough."""
 
 
-def default_chunk(n: int, total_bytes: int) -> int:
-    """Steps per chunk: an eighth of all, within `CHUNK_BYTES`.
+def default_chunk(n: int, total_bytes: int, bounds: tuple[int, int] = CHUNK_BYTES) -> int:
+    """Steps per chunk: an eighth of all, within ``bounds``, in bytes.
 
     Large chunks make efficient products, small ones stay in cache and keep the memory near
     that of the stored carries. A divisor of n is taken where there is one nearby: no stretch
     is left over then, and the program has one copy of the step fewer.
     """
-    least, most = CHUNK_BYTES
+    least, most = bounds
     target = min(max(total_bytes // 8, least), most)
     size = max(1, min(n, n * target // max(total_bytes, 1)))
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
