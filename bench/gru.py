@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=400, help="training steps of each side")
     parser.add_argument("--hidden", type=int, default=20)
     parser.add_argument("--solver", choices=tuple(candidates.SOLVERS), default=candidates.AUTO)
-    parser.add_argument("--lr", type=float, default=3e-3, help="of Adam (paper: 3e-4)")
+    parser.add_argument("--lr", type=float, default=1e-3, help="of Adam (paper: 3e-4)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--unroll", type=int, default=1, help="of the baseline's lax.scan")
     parser.add_argument("--rounds", type=int, default=25, help="timing rounds at most")
@@ -116,7 +116,7 @@ def measure(
         "phases": phases,
         "training": {
             side: {
-                "losses": training.losses,
+                "losses": [float(f"{loss:.6g}") for loss in training.losses],
                 "seconds": training.seconds[-1],
                 "accuracy": bitstream.accuracy(CELL, training.params, test),
                 "loss_difference": rnn_report.curve_difference(plain, training.losses),
