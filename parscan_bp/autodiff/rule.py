@@ -37,7 +37,6 @@ from parscan_bp.solvers.base import Solver, default_chunk
 from parscan_bp.trees import add, map_chunks
 from parscan_bp.types import Array
 
-
 BATCH_BYTES = (2**23, 2**23)
 """Bytes of a chunk without a loop inside that should stay in cache: only memory counts."""
 

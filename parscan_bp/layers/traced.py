@@ -40,7 +40,7 @@ def traced_layer(function: Callable[[Any], Any], x: jax.ShapeDtypeStruct) -> lis
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from parscan_bp.layers.traced import traced_layer
-      >>> kernel, x = jnp.ones((3, 2)), jax.ShapeDtypeStruct((4, 3), float)
+      >>> kernel, x = jnp.ones((3, 2)), jax.ShapeDtypeStruct((4, 3), "float32")
       >>> [(layer, params)] = traced_layer(lambda x: x @ kernel, x)
       >>> layer
       Linear(channels=2, bias=False)
