@@ -24,7 +24,7 @@ import optax
 
 import parscan_bp
 from bench import audio, bitstream, candidates, gru_report, record, rnn, rnn_report
-from bench.training import Trainer
+from bench.training import Trainer, train_sides
 
 CELL = parscan_bp.cells.GRU()
 
@@ -104,7 +104,10 @@ def measure(
     phases = rnn.race_sides(made, options)
     rng = np.random.default_rng(options.seed)
     rows = bitstream.shuffled(rng, len(train.labels), options.batch)
-    trainings = rnn.train_sides(made, trainers, params, map(train.batch, rows), options.steps)
+    steps = {side: own[rnn_report.STEP] for side, own in made.items()}
+    trainings = train_sides(
+        steps, trainers, params, map(train.batch, rows), options.steps, rnn_report.CONTROL
+    )
     plain = trainings[rnn_report.BASELINE].losses
     return {
         "frames": length,

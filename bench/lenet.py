@@ -18,7 +18,7 @@ import optax
 import parscan_bp
 from bench import bitstream, cifar, lenet_report, networks, programs, record
 from bench.lenet_report import BASELINE, CONTROL, OURS
-from bench.training import Trainer, side_by_side
+from bench.training import Trainer, train_sides
 from parscan_bp.layers import Layer, init
 
 SOLVERS: dict[str, Any] = {
@@ -54,14 +54,13 @@ def main(argv: Sequence[str]) -> None:
 
     start, batch = trainers[BASELINE].start(params), train.batch(slice(options.batch))
     made = {side: programs.build(own.step, start, batch) for side, own in trainers.items()}
-    trainings = side_by_side(
-        {**{side: own.run for side, own in made.items()}, CONTROL: made[BASELINE].run},
-        {
-            **dict.fromkeys(made, start),
-            CONTROL: trainers[BASELINE].start(programs.one_ulp_up(params)),
-        },
+    trainings = train_sides(
+        made,
+        trainers,
+        params,
         map(train.batch, bitstream.shuffled(rng, options.train_images, options.batch)),
         options.steps,
+        CONTROL,
         probe=networks.scorer(layers, test.batch(slice(None))),
         every=options.every,
     )

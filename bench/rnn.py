@@ -15,7 +15,7 @@ apart than these.
 
 import argparse
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ import optax
 
 import parscan_bp
 from bench import bitstream, candidates, programs, record, rnn_report, timing
-from bench.training import Trainer, Training, side_by_side
+from bench.training import Trainer, train_sides
 
 CELLS = {
     "rnn": parscan_bp.cells.Elman(),
@@ -58,7 +58,10 @@ def main(argv: Sequence[str]) -> None:
     allowed, error = check_gradients(made, params, batch, options.T * options.batch)
     phases = race_sides(made, options)
     rows = bitstream.shuffled(rng, options.train_samples, options.batch)
-    trainings = train_sides(made, trainers, params, map(train.batch, rows), options.steps)
+    steps = {side: own[rnn_report.STEP] for side, own in made.items()}
+    trainings = train_sides(
+        steps, trainers, params, map(train.batch, rows), options.steps, rnn_report.CONTROL
+    )
     curves = {side: training.losses for side, training in trainings.items()}
     result = {
         "runs": [{**run, "load_end": record.load_average()}],
@@ -137,23 +140,6 @@ def _programs(
     made[rnn_report.VALUE] = programs.build(loss, params, batch)
     made[rnn_report.STEP] = programs.build(trainer.step, trainer.start(params), batch)
     return made
-
-
-def train_sides(
-    made: dict[str, dict[str, programs.Program]],
-    trainers: dict[str, Trainer],
-    params: Any,
-    batches: Iterable[Any],
-    count: int,
-) -> dict[str, Training]:
-    """Both sides from the same parameters, and the baseline once more from one ulp away."""
-    plain = trainers[rnn_report.BASELINE]
-    steps = {side: own[rnn_report.STEP].run for side, own in made.items()}
-    starts = dict.fromkeys(made, plain.start(params))
-    # How far rounding alone drives training apart.
-    steps[rnn_report.CONTROL] = steps[rnn_report.BASELINE]
-    starts[rnn_report.CONTROL] = plain.start(programs.one_ulp_up(params))
-    return side_by_side(steps, starts, batches, count)
 
 
 def loss_of(cell: Any, scan: candidates.Scan) -> programs.Loss:

@@ -90,3 +90,29 @@ def side_by_side(
         side: Training(states[side].params, losses[side], seconds[side], probes[side])
         for side in steps
     }
+
+
+def train_sides(
+    steps: Mapping[str, programs.Program],
+    trainers: Mapping[str, Trainer],
+    params: Any,
+    batches: Iterable[Any],
+    count: int,
+    control: str,
+    **probing: Any,
+) -> dict[str, Training]:
+    """Every side from the same parameters, and the first, the baseline, from one ulp away.
+
+    Args:
+        steps: the compiled step of each side.
+        trainers: the same.
+        params: what they start from.
+        batches, count: as in `side_by_side`, which takes `probing`.
+        control: the name of the one from one ulp away: how far rounding alone drives training.
+    """
+    plain = next(iter(steps))
+    runs = {side: step.run for side, step in steps.items()}
+    starts = dict.fromkeys(steps, trainers[plain].start(params))
+    runs[control] = runs[plain]
+    starts[control] = trainers[plain].start(programs.one_ulp_up(params))
+    return side_by_side(runs, starts, batches, count, **probing)

@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-from parscan_bp.autodiff.rule import empty_of, tied_zeros
+from parscan_bp.autodiff.rule import empty_of, linear_solve, tied_zeros
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
@@ -208,15 +207,7 @@ class ChainRule:
             for_x = [lambdas[0]] if active.x else []
             return for_params, for_x, [lambdas[k] for k in active.unknown]
 
-        def solve(residuals, b):
-            return lax.custom_linear_solve(
-                functools.partial(matvec, residuals),
-                b,
-                lambda _, b: forward(residuals, b),
-                lambda _, b: backward(residuals, b),
-            )
-
-        return solve
+        return linear_solve(matvec, forward, backward)
 
     def _operators(self, active, params, xs) -> list[Operator]:
         """The transposed Jacobians between the activations of the system, and no others."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -208,15 +208,7 @@ class ScanRule:
                 start = linear.unpack(state, cotangent=True)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
-        def solve(residuals, b):
-            return lax.custom_linear_solve(
-                functools.partial(matvec, residuals),
-                b,
-                lambda _, b: forward(residuals, b),
-                lambda _, b: backward(residuals, b),
-            )
-
-        return solve
+        return linear_solve(matvec, forward, backward)
 
     def _primal(self, residuals) -> Primal:
         consts, init, xs, after, extra = residuals
@@ -224,6 +216,26 @@ class ScanRule:
         return Primal(
             self.linearisation, consts, init, xs, after, extra, params["length"], params["reverse"]
         )
+
+
+def linear_solve(matvec: Callable, forward: Callable, backward: Callable) -> Callable:
+    """``(residuals, b) -> u`` with ``matvec(residuals, u) = b``, and its transpose.
+
+    Args:
+      matvec: ``(residuals, u)``, which every further derivative comes from.
+      forward: the solution for ``(residuals, b)``.
+      backward: that of the transposed system.
+    """
+
+    def solve(residuals, b):
+        return lax.custom_linear_solve(
+            functools.partial(matvec, residuals),
+            b,
+            lambda _, b: forward(residuals, b),
+            lambda _, b: backward(residuals, b),
+        )
+
+    return solve
 
 
 def _fill(values, tangents):

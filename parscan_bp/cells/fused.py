@@ -21,6 +21,7 @@ from parscan_bp.cells.elman import Elman
 from parscan_bp.cells.gru import GRU
 from parscan_bp.cells.lstm import LSTM
 from parscan_bp.kernels import gates
+from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.types import Array, PyTree
 
 Arrays = Sequence[Array]
@@ -176,11 +177,8 @@ def fused(cell: Cell) -> FusedCell | None:
 
 def _product(x: Array, w: Array) -> Array:
     """x @ w in at least float32: a GPU's default precision would round to tf32."""
-    return jnp.matmul(x, w, precision=lax.Precision.HIGHEST, preferred_element_type=_wide(x))
-
-
-def _wide(x: Array) -> jnp.dtype:
-    return jnp.promote_types(jnp.float32, x.dtype)
+    dtype = accumulation_dtype(x.dtype)
+    return jnp.matmul(x, w, precision=lax.Precision.HIGHEST, preferred_element_type=dtype)
 
 
 def _by_gate(w: Array) -> Array:
@@ -192,4 +190,4 @@ def _stack(vectors: Sequence[Array], steps: int) -> Array:
     """Vectors (*steps, *batch, H) as (*steps, samples, vectors, H) in at least float32."""
     x = jnp.stack(vectors, axis=-2)
     samples = math.prod(x.shape[steps:-2])
-    return x.reshape(*x.shape[:steps], samples, *x.shape[-2:]).astype(_wide(x))
+    return x.reshape(*x.shape[:steps], samples, *x.shape[-2:]).astype(accumulation_dtype(x.dtype))

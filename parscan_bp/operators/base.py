@@ -113,6 +113,16 @@ class Operator(abc.ABC):
     def cost(self) -> Cost:
         """Of one `matvec` over the whole stack."""
 
+    @property
+    def nnz(self) -> int:
+        """Numbers of one map that are not zero by construction."""
+        numbers = [
+            leaf.shape[leaf.ndim - ndim :]
+            for leaf, ndim in self.leaves()
+            if jnp.issubdtype(leaf.dtype, jnp.inexact)
+        ]
+        return sum(map(math.prod, numbers))
+
     def map_leaves(self, f: OnLeaf) -> Self:
         """The operator with ``f(leaf, core_ndim)`` in place of every leaf."""
         leaves = {name: (getattr(self, name), ndim) for name, ndim in self.core_ndims.items()}

@@ -50,6 +50,10 @@ class Identity(Operator):
     def shape(self):
         return (self.size, self.size)
 
+    @property
+    def nnz(self):
+        return self.size
+
     def matvec(self, v):
         self._check_vector(v)
         return v

@@ -65,6 +65,10 @@ class Product(Operator):
         with_leaves = [factor.dtype for factor in self.factors if factor.leaves()]
         return jnp.result_type(*(with_leaves or [self.factors[0].dtype]))
 
+    @property
+    def nnz(self):
+        return sum(factor.nnz for factor in self.factors)
+
     def map_leaves(self, f):
         return Product(tuple(factor.map_leaves(f) for factor in self.factors))
 

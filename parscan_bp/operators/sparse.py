@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import sparse as jax_sparse
 
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.plan import pick
 from parscan_bp.types import Array
+
+if TYPE_CHECKING:
+    from jax.experimental import sparse as jax_sparse
 
 
 @final
@@ -131,7 +134,7 @@ class Sparse(Operator):
         ndim = len(self.stack_shape)
         indices = jnp.stack([first(self.rows), first(self.cols)], axis=-1)
         indices = indices.reshape((1,) * ndim + indices.shape)
-        return jax_sparse.BCOO(
+        return _jax_sparse().BCOO(
             (jnp.broadcast_to(self.data, (*self.stack_shape, self.pattern.nnz)), indices),
             shape=(*self.stack_shape, *self.shape),
             indices_sorted=True,
@@ -147,7 +150,7 @@ class Sparse(Operator):
         if self.stack_shape:
             raise ValueError(f"to_bcsr: the stack is {self.stack_shape}; one map is wanted")
         indptr = jnp.asarray(self.pattern.indptr, jnp.int32)
-        return jax_sparse.BCSR(
+        return _jax_sparse().BCSR(
             (self.data, self.cols, indptr),
             shape=self.shape,
             indices_sorted=True,
@@ -221,3 +224,8 @@ def _concrete(name: str, index: Any) -> np.ndarray:
     if isinstance(index, jax.core.Tracer):
         raise TypeError(f"{name}: got a traced array; a pattern is static, build it outside of jit")
     return np.asarray(index)
+
+
+def _jax_sparse() -> Any:
+    """Imported where it is used: it takes as long to import as all of this package."""
+    return importlib.import_module("jax.experimental.sparse")

@@ -7,7 +7,6 @@ brought to a denser structure first.
 from __future__ import annotations
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -40,15 +39,6 @@ FULL = 0.25
 """Part of all entries above which a product entry by entry is made dense instead."""
 FULL_BLOCKS = 0.5
 """The same for blocks and bands, whose arithmetic is that of dense products."""
-
-
-def nnz(op: Sparse | ChannelDense | Selection | Banded | Convolution) -> int:
-    """Numbers of one map."""
-    if isinstance(op, Convolution):
-        return op.nnz
-    core = {Sparse: 1, ChannelDense: 3, Selection: 2, Banded: 2}[type(op)]
-    leaf = op.weight if isinstance(op, Selection) else op.leaves()[0][0]
-    return math.prod(leaf.shape[-core:])
 
 
 # Entry by entry.
@@ -255,7 +245,7 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
     ),
     (Selection, Selection): Row(
         _selection_selection,
-        lambda a, b: nnz(b if a.transposed else a),
+        lambda a, b: (b if a.transposed else a).nnz,
         _stays_selection,
     ),
     (Banded, Banded): Row(
@@ -266,11 +256,11 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
     # A diagonal scales columns when it comes first, rows when it comes second.
     (Diagonal, Sparse): Row(
         lambda a, b: Sparse(b.data * pick(a.diagonal, first(b.cols)), b.pattern, b.rows, b.cols),
-        lambda a, b: nnz(b),
+        lambda a, b: b.nnz,
     ),
     (Sparse, Diagonal): Row(
         lambda a, b: Sparse(pick(b.diagonal, first(a.rows)) * a.data, a.pattern, a.rows, a.cols),
-        lambda a, b: nnz(a),
+        lambda a, b: a.nnz,
     ),
     (Diagonal, ChannelDense): Row(
         lambda a, b: ChannelDense(
@@ -279,7 +269,7 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
             b.rows,
             b.cols,
         ),
-        lambda a, b: nnz(b),
+        lambda a, b: b.nnz,
     ),
     (ChannelDense, Diagonal): Row(
         lambda a, b: ChannelDense(
@@ -288,24 +278,24 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
             a.rows,
             a.cols,
         ),
-        lambda a, b: nnz(a),
+        lambda a, b: a.nnz,
     ),
     (Diagonal, Selection): Row(
-        lambda a, b: _scaled_selection(b, a.diagonal, not b.transposed), lambda a, b: nnz(b)
+        lambda a, b: _scaled_selection(b, a.diagonal, not b.transposed), lambda a, b: b.nnz
     ),
     (Selection, Diagonal): Row(
-        lambda a, b: _scaled_selection(a, b.diagonal, a.transposed), lambda a, b: nnz(a)
+        lambda a, b: _scaled_selection(a, b.diagonal, a.transposed), lambda a, b: a.nnz
     ),
-    (Diagonal, Banded): Row(_banded_columns, lambda a, b: nnz(b)),
+    (Diagonal, Banded): Row(_banded_columns, lambda a, b: b.nnz),
     (Banded, Diagonal): Row(
-        lambda a, b: Banded(b.diagonal[..., None, :] * a.bands, a.lower), lambda a, b: nnz(a)
+        lambda a, b: Banded(b.diagonal[..., None, :] * a.bands, a.lower), lambda a, b: a.nnz
     ),
     **{
-        (Dense, kind): Row(_after_dense, lambda a, b: 2 * nnz(b) * a.shape[1])
+        (Dense, kind): Row(_after_dense, lambda a, b: 2 * b.nnz * a.shape[1])
         for kind in (ChannelDense, Convolution, Selection, Banded)
     },
     **{
-        (kind, Dense): Row(_before_dense, lambda a, b: 2 * nnz(a) * b.shape[0])
+        (kind, Dense): Row(_before_dense, lambda a, b: 2 * a.nnz * b.shape[0])
         for kind in (ChannelDense, Convolution, Selection, Banded)
     },
 }

@@ -57,6 +57,10 @@ class Sum(Operator):
         with_leaves = [term.dtype for term in self.terms if term.leaves()]
         return jnp.result_type(*(with_leaves or [self.terms[0].dtype]))
 
+    @property
+    def nnz(self):
+        return sum(term.nnz for term in self.terms)
+
     def map_leaves(self, f):
         return Sum(tuple(term.map_leaves(f) for term in self.terms))
 

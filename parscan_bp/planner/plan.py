@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 
-import jax.numpy as jnp
-
-from parscan_bp.operators import Convolution, Identity, Operator, Product, Sum
 from parscan_bp.planner.machine import FLOPS, Machine
 from parscan_bp.planner.outlook import Outlook, Step, outlook, steps
 from parscan_bp.planner.schedule import Schedule, blelloch, linear, span
 from parscan_bp.planner.search import candidates
 from parscan_bp.planner.table import Problem, Table
 
-DEFAULT_LIMIT = 4 * 2**30
-"""Bytes that a plan may take if no limit is given and the linear scan does not take more."""
+DEFAULT_MEMORY_LIMIT = 4 * 2**30
+"""Bytes that operators and their products may take where no limit is given."""
 
 
 class Plan:
@@ -87,13 +83,13 @@ class Plan:
         name = self.names[i] if j - i == 1 else f"{self.names[i]}..{self.names[j - 1]}"
         op, task = step.task.operator, step.task
         shape = f"{op.shape[0]}x{op.shape[1]}"
-        numbers = nnz(op)
         return (
-            f"{step.kind:<9}{name:<25.25} {type(op).__name__:<14}{shape:>14}{numbers:>11}"
+            f"{step.kind:<9}{name:<25.25} {type(op).__name__:<14}{shape:>14}{op.nnz:>11}"
             f"{task.cost.flops:>10.2e}{task.nbytes:>10.2e}{task.seconds:>10.2e}"
         )
 
 
+@functools.lru_cache(maxsize=128)
 def plan(problem: Problem, machine: Machine, workers: int, memory_limit: int | None) -> Plan:
     """The fastest schedule that was found under a memory limit.
 
@@ -112,17 +108,12 @@ def plan(problem: Problem, machine: Machine, workers: int, memory_limit: int | N
 
     Source: BPPSA sections 3.6 and 5.3, for any parenthesisation.
     """
-    return _plan(problem, machine, workers, memory_limit)
-
-
-@functools.lru_cache(maxsize=128)
-def _plan(problem: Problem, machine: Machine, workers: int, memory_limit: int | None) -> Plan:
     n = len(problem.given) - 1
     table, plain = Table(problem, machine), _plain(problem, machine)
     least = Plan(plain, linear(n).only(problem.wanted), workers)
     limit = memory_limit
     if limit is None:
-        limit = max(DEFAULT_LIMIT, least.outlook.bytes)
+        limit = max(DEFAULT_MEMORY_LIMIT, least.outlook.bytes)
     best = least if least.outlook.bytes <= limit else None
     for schedules in _rounds(table, workers, limit):
         fits = False
@@ -172,24 +163,6 @@ def _named(n: int) -> Iterator[tuple[str, Schedule]]:
     for levels in range(1, max((n - 1).bit_length(), 1)):
         yield f"Blelloch({levels})", blelloch(n, levels)
     yield "Blelloch()", blelloch(n)
-
-
-def nnz(op: Operator) -> int:
-    """Numbers of one map that are not zero by construction."""
-    if isinstance(op, Convolution):
-        return op.nnz
-    if isinstance(op, Identity):
-        return op.size
-    if isinstance(op, Product):
-        return sum(map(nnz, op.factors))
-    if isinstance(op, Sum):
-        return sum(map(nnz, op.terms))
-    numbers = [
-        leaf.shape[leaf.ndim - ndim :]
-        for leaf, ndim in op.leaves()
-        if jnp.issubdtype(leaf.dtype, jnp.inexact)
-    ]
-    return sum(map(math.prod, numbers))
 
 
 def _plain(problem: Problem, machine: Machine) -> Table:

@@ -29,6 +29,7 @@ from parscan_bp.operators import (
     Sum,
     to_scaled,
 )
+from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
 from parscan_bp.trees import add, nbytes, stretch, write_stretch
 from parscan_bp.types import Array, PyTree
@@ -37,9 +38,6 @@ EXPLICIT = (Dense, Diagonal, BlockDiagonal, Identity, Scaled)
 """Structures closed under composition: what a tree multiplies."""
 KEPT_APART = (Factored, Product, Sum, Convolution, LowRankUpdate)
 """Structures that become their join, `Dense`, before a tree."""
-
-DEFAULT_MEMORY_LIMIT = 4 * 2**30
-"""Bytes that a solver which forms Jacobians may use when ``memory_limit`` is not given."""
 
 
 @dataclasses.dataclass(frozen=True)
