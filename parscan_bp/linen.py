@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
+from parscan_bp.adapters.flax_cells import LINEN, view_of
+from parscan_bp.adapters.masking import Masked, check_layers, masked
+from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.autodiff import Fused, solve_within
-from parscan_bp.flax_cells import LINEN, view_of
 from parscan_bp.layers.traced import traced_layer
-from parscan_bp.masking import Masked, check_layers, masked
-from parscan_bp.sequential import Known, apply_layers, known_function
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
 

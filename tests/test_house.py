@@ -10,13 +10,13 @@ import parscan_bp
 ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
     {"types"},
-    {"trees", "masking", "kernels"},
+    {"trees", "kernels"},
     {"sparsity"},
     {"operators", "structure"},
     {"system", "planner"},
     {"solvers", "cells", "layers"},
-    {"autodiff", "flax_cells"},
-    {"explain", "sequential"},
+    {"autodiff"},
+    {"explain", "adapters"},
     {"testing", "__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

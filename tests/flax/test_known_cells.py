@@ -10,7 +10,7 @@ from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, inputs, scalar
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
-from parscan_bp import flax_cells
+from parscan_bp.adapters import flax_cells
 from parscan_bp.autodiff import within
 
 KNOWN = [(library, name) for library in (nnx, nn) for name in flax_cells.NNX]

@@ -12,7 +12,7 @@ from flax_cases import FLOAT, assert_close, scalar
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
-from parscan_bp.sequential import BY_AD
+from parscan_bp.adapters.sequential import BY_AD
 
 HOW = {"dtype": FLOAT, "param_dtype": FLOAT}
 IMAGES = jax.random.normal(jax.random.key(0), (2, 9, 8, 3), FLOAT)

@@ -69,6 +69,13 @@ class Draw:
         return jnp.asarray(x, self.dtype)
 
 
+class Integers(Draw):
+    """Small integers as floats: products of a few matrices are exact, also in float32."""
+
+    def __call__(self, *shape):
+        return jnp.asarray(self.rng.integers(-2, 3, shape), self.dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class Example:
     """A row: `make(draw, stack)` gives an operator with these stack axes."""

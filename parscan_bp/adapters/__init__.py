@@ -1,0 +1,1 @@
+"""What the layers of nnx and linen share; without Flax itself."""
