@@ -21,12 +21,15 @@ POOL = {"window_shape": (2, 2), "strides": (2, 2)}
 
 def _nnx_layers():
     rngs = nnx.Rngs(0)
+    norm = nnx.BatchNorm(4, use_running_average=True, rngs=rngs, **HOW)
+    # Flax's statistics are float32 whatever the parameters are, and mixed types are left to AD.
+    norm.mean, norm.var = (nnx.BatchStat(v[...].astype(FLOAT)) for v in (norm.mean, norm.var))
     return [
         nnx.Conv(3, 4, (3, 2), strides=(2, 1), padding="VALID", rngs=rngs, **HOW),
         nnx.relu,
         functools.partial(nnx.max_pool, **POOL),
         nnx.Conv(4, 4, (2, 2), feature_group_count=2, kernel_dilation=2, rngs=rngs, **HOW),
-        nnx.BatchNorm(4, use_running_average=True, rngs=rngs, **HOW),
+        norm,
         lambda x: jnp.sin(3 * x),
         lambda x: nnx.avg_pool(x, (2, 1), strides=(1, 2)),
         lambda x: x[..., ::-1],
