@@ -79,7 +79,12 @@ def test_the_pullback_is_the_vector_jacobian_product(name):
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize(
     ("solver", "batch"),
-    [(None, (2, B)), (pb.Sweep(chunk=4), (B,)), (pb.Blelloch(), ()), (pb.Chunked(chunks=2), (B,))],
+    [
+        (None, (2, B)),
+        (pb.Sweep(chunk=4), (B,)),
+        (pb.Blelloch(), ()),
+        pytest.param(pb.Chunked(chunks=2), (B,), marks=pytest.mark.slow),
+    ],
 )
 def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
     cell = CELLS[name]

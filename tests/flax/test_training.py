@@ -100,14 +100,26 @@ def test_a_checkpoint_of_one_loads_into_the_other(tmp_path, written):
 HALF = {"bfloat16": 4e-2, "float16": 5e-3}
 
 
-@pytest.mark.parametrize("name", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
-def test_half_precision(name):
+HALVES = [
+    (nnx.GRUCell, "bfloat16"),
+    (nnx.LSTMCell, "float16"),
+    pytest.param(nnx.GRUCell, "float16", marks=pytest.mark.slow),
+    pytest.param(nnx.LSTMCell, "bfloat16", marks=pytest.mark.slow),
+    pytest.param(nnx.OptimizedLSTMCell, "bfloat16", marks=pytest.mark.slow),
+    pytest.param(nnx.OptimizedLSTMCell, "float16", marks=pytest.mark.slow),
+    pytest.param(nnx.SimpleCell, "bfloat16", marks=pytest.mark.slow),
+    pytest.param(nnx.SimpleCell, "float16", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), HALVES)
+def test_half_precision(kind, name):
     dtype = jnp.dtype(name)
     x = inputs().astype(dtype)
-    narrow = pb.nnx.RNN(_cell(dtype=dtype), solver=SOLVER)
-    theirs = nnx.RNN(_cell(dtype=dtype))
+    narrow = pb.nnx.RNN(_cell(kind, dtype=dtype), solver=SOLVER)
+    theirs = nnx.RNN(_cell(kind, dtype=dtype))
     compare_outputs(narrow(x), theirs(x))
-    wide = nnx.RNN(_cell(dtype=jnp.float32))
+    wide = nnx.RNN(_cell(kind, dtype=jnp.float32))
     state = nnx.state(narrow, nnx.Param)
     nnx.update(wide, jax.tree.map(lambda a: a.astype(jnp.float32), state))
     grad = nnx.grad(lambda m, x: jnp.sum(m(x).astype(jnp.float32) ** 2))

@@ -16,13 +16,14 @@ SIZES = (1, 2, 3, 4, 8, 10, 16, 20, 32, 33, 60, 64, 100, 128)
 LENGTHS = (1, 2, 31, 32, 33, 1000)
 BATCHES = (1, 3, 16)
 GRID = list(itertools.product(SIZES, LENGTHS, BATCHES))
+MOST = {"gru": 96, "lstm": 96}
+"""The largest size of the structures whose maps are formed on chip."""
 
-
-FACTORED_GRID = [
+CASES = [
     (structure, length, batch, size)
-    for structure, most in (("gru", 96), ("lstm", 96))
+    for structure in ("diagonal", "dense", "weighted", "gru", "lstm")
     for size, length, batch in GRID
-    if size <= most and (structure == "gru" or size % 2 == 0)
+    if size <= MOST.get(structure, size) and (structure != "lstm" or size % 2 == 0)
 ]
 
 

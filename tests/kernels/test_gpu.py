@@ -2,7 +2,7 @@
 
 import jax
 import pytest
-from kernel_cases import FACTORED_GRID, GRID, draw, needs_kernels
+from kernel_cases import CASES, draw, needs_kernels
 
 from parscan_bp.kernels import radices_of
 
@@ -14,19 +14,8 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("structure", ["diagonal", "dense", "weighted"])
-@pytest.mark.parametrize(("size", "length", "batch"), GRID)
+@pytest.mark.parametrize(("structure", "length", "batch", "size"), CASES)
 def test_compiled_kernels(structure, length, batch, size, reverse):
-    _check(structure, length, batch, size, reverse)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("structure", "length", "batch", "size"), FACTORED_GRID)
-def test_compiled_kernels_of_gated_cells(structure, length, batch, size, reverse):
-    _check(structure, length, batch, size, reverse)
-
-
-def _check(structure, length, batch, size, reverse):
     case = draw(structure, length, batch, size, reverse=reverse)
     radices = radices_of(length, batch, size)
     run = jax.jit(lambda *args: case.scan(*args, radices=radices, reverse=reverse))

@@ -90,7 +90,7 @@ def test_disable_jit_without_steps():
     assert str(got.value) == str(want.value)
 
 
-@every_solver
+@pytest.mark.parametrize("solver", ["sweep", "blelloch"])  # one linear, one tree: the slowest test
 def test_checking_leaks(solver):
     with jax.checking_leaks():
         _gradient(_scan(solver))(*_arguments(6))
