@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 from parscan_bp.autodiff.body import Body, over_steps
 from parscan_bp.autodiff.fold import fold
 from parscan_bp.operators import Dense, Diagonal, MatrixFree, Operator
-from parscan_bp.trees import CarryLayout
+from parscan_bp.trees import CarryLayout, Grouped
 from parscan_bp.types import Array, PyTree
 
 
@@ -133,6 +133,21 @@ class ByProducts(Linearisation):
 
     body: Body
 
+    # Bytes of a leaf that is carried beside its like, of cotangents and of tangents. Measured on
+    # elementwise steps: from here on the copy costs more than it saves.
+    small: ClassVar[tuple[int, int]] = (2**9, 2**9)
+
+    def _grouped(self, cotangent: bool) -> Grouped:
+        avals = [self.body.carry_avals[k] for k in self.body.float_carry]
+        most = self.small[0] if cotangent else self.small[1]
+        return Grouped(tuple(a.shape for a in avals), tuple(a.dtype for a in avals), most)
+
+    def pack(self, leaves, *, cotangent):
+        return self._grouped(cotangent).join(leaves)
+
+    def unpack(self, vector, *, cotangent):
+        return self._grouped(cotangent).split(vector)
+
     def adjoint_operator(self, steps):
         return self._operator(steps, transposed=True)
 
@@ -142,6 +157,7 @@ class ByProducts(Linearisation):
     def _operator(self, steps, transposed):
         floats = [steps.carry[k] for k in self.body.float_carry]
         shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
+        grouped = self._grouped(transposed)
 
         def one(consts, values):
             apply = self._map(Steps(consts, *values), shapes, transposed)
@@ -149,11 +165,13 @@ class ByProducts(Linearisation):
             closed = jax.make_jaxpr(lambda known, v: jax.tree.unflatten(tree, known)(v))(
                 known, shapes
             )
-            return fold(closed, known, shapes, jax.tree.structure(shapes))
+            folded = fold(closed, known, shapes, jax.tree.structure(shapes))
+            return Partial(_on_groups(grouped), folded)
 
         stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
         linear, flags = over_steps(one, list(steps.consts), stacked)
-        return MatrixFree(linear, flags, shapes, codomain=shapes)
+        vector = jax.eval_shape(grouped.join, shapes)
+        return MatrixFree(linear, flags, vector, codomain=vector)
 
     def _map(self, step: Steps, shapes, transposed) -> Callable:
         """J v of one step, or its transpose; known values are leaves of the function."""
@@ -166,6 +184,11 @@ class ByProducts(Linearisation):
 
         push = jax.linearize(new_carry, [carry[k] for k in static])[1]
         return Partial(_transpose(shapes), push) if transposed else push
+
+
+def _on_groups(grouped: Grouped):
+    """(linear, v) -> linear(v) for a linear function of leaves and v grouped ones."""
+    return lambda linear, v: grouped.join(linear(grouped.split(v)))
 
 
 def _transpose(shapes):
@@ -371,6 +394,9 @@ class CellProducts(ByProducts):
     """Matrix-free by the products that a cell states, for the sequential sweep."""
 
     of: OfCell
+
+    # Beside the product with its weights the copy of a cotangent is small for longer.
+    small: ClassVar[tuple[int, int]] = (2**11, 2**9)
 
     def _map(self, step, shapes, transposed):
         pull = Partial(_pull(self.of), step)
