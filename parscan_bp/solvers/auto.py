@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
+
 from parscan_bp.solvers.base import Solver
 from parscan_bp.solvers.sweep import Sweep
 
@@ -21,6 +23,7 @@ class Facts:
       structure: "diagonal", "block" or "dense".
       linearisation: "analytic" or "matrix-free".
       equations: equations in the body's jaxpr.
+      jax: its version, (major, minor).
     """
 
     platform: str
@@ -31,6 +34,7 @@ class Facts:
     structure: str
     linearisation: str
     equations: int
+    jax: tuple[int, ...] = jax.__version_info__[:2]
 
     @property
     def columns(self) -> int:
@@ -53,13 +57,18 @@ TINY_WORK = 4000
 """Elements times equations times steps below which fixed costs outweigh what is saved."""
 
 
+ONE_ROW = {"analytic": 64, "matrix-free": 192}
+"""Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
+
+
 def choose(facts: Facts) -> Choice:
     """The solver for a scan whose solver was not named; measured on CPUs (``bench scan``).
 
     On a CPU the sequential sweep wins: a tree multiplies matrices where the sweep
     multiplies vectors, and two cores do not make up for it. The exception is a step so
-    small that XLA makes one kernel of its whole loop body: `lax.scan` has no overhead left
-    to save there. Other platforms were not measured; there a solver has to be named.
+    small that XLA makes one kernel of its whole loop: `lax.scan` has no overhead left
+    to save there. From jax 0.12 on that includes the products of matrices with a single row.
+    Other platforms were not measured; there a solver has to be named.
     """
     elements = facts.batch * facts.features
     if facts.platform != "cpu":
@@ -69,4 +78,7 @@ def choose(facts: Facts) -> Choice:
         return Choice(None, "the whole scan is too short to pay for anything but its loop")
     if (facts.equations <= 16 and elements <= 4) or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
+    most = ONE_ROW[facts.linearisation]
+    if facts.jax >= (0, 12) and facts.batch == 1 and 1 < facts.features < most:
+        return Choice(None, "a loop over one row is a single kernel from jax 0.12 on")
     return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")

@@ -16,12 +16,31 @@ RNN = Facts(
     structure="block",
     linearisation="analytic",
     equations=8,
+    jax=(0, 10),
 )
+ROW = dataclasses.replace(RNN, batch=1, jax=(0, 12))
 
 
 def test_a_recurrent_network_on_a_cpu_is_swept():
     assert choose(RNN).solver == pb.Sweep()
     assert str(choose(RNN)).startswith("Sweep(")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        dataclasses.replace(ROW, jax=(0, 11)),
+        dataclasses.replace(ROW, batch=2),
+        dataclasses.replace(ROW, features=64),
+        dataclasses.replace(ROW, features=256, linearisation="matrix-free"),
+    ],
+)
+def test_a_single_row_is_swept_before_jax_0_12_or_with_many_features(facts):
+    assert choose(ROW).solver is None
+    assert (
+        choose(dataclasses.replace(ROW, features=100, linearisation="matrix-free")).solver is None
+    )
+    assert choose(facts).solver == pb.Sweep()
 
 
 @pytest.mark.parametrize(
