@@ -247,7 +247,7 @@ def in_chunks(n: int, size: int, backward: bool, visit, carry):
     return carry
 
 
-CHUNK_BYTES = (2**18, 2**20)
+CHUNK_BYTES = (2**17, 2**20)
 """Least and most that the linearised steps of one chunk take, where there are enough."""
 
 
