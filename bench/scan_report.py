@@ -107,9 +107,9 @@ def verdicts(result: Result, confirmation: Result | None = None) -> str:
         f"{counted} comparisons judged: the interval of the speedup must reach "
         + ", ".join(f"{limit} ({mode})" for mode, limit in SLOWEST.items()),
         f"slower, twice: {len(failed)}",
-        *(f"  {lane}: {_range(slow[lane])} and {_range(again[lane])}" for lane in failed),
+        *(f"  {lane}: {range_of(slow[lane])} and {range_of(again[lane])}" for lane in failed),
         f"slower, once, not measured again: {len(open_)}",
-        *(f"  {lane}: {_range(slow[lane])}" for lane in open_),
+        *(f"  {lane}: {range_of(slow[lane])}" for lane in open_),
         f"slower, once, cleared by the second measurement: {len(slow) - len(failed) - len(open_)}",
     ]
     large = too_large(result)
@@ -151,7 +151,7 @@ def _memory(result: Result) -> Iterator[tuple[Result, str, tuple[int, int, int]]
 
 def _cells(point: Result, entry: dict[str, Any], modes: Sequence[str]) -> list[str]:
     measured = entry["modes"]
-    speedups = [_range(measured[mode]) if mode in measured else "-" for mode in modes]
+    speedups = [range_of(measured[mode]) if mode in measured else "-" for mode in modes]
     laps = [measured[mode]["again"] for mode in measured]
     worst = max(laps, key=lambda lap: abs(lap - 1), default=None)
     ours, plain = entry["programs"], point["baseline"]["programs"]
@@ -171,7 +171,8 @@ def _named(solver: str, point: Result) -> str:
     return f"auto = {point['choice']}" if solver == "auto" else solver
 
 
-def _range(comparison: dict[str, Any]) -> str:
+def range_of(comparison: dict[str, Any]) -> str:
+    """A speedup with its interval, where that tells something."""
     if not is_resolved(comparison):
         return "not resolved"
     return tables.interval(comparison["speedup"], comparison["low"], comparison["high"])
