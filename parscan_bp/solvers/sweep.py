@@ -35,7 +35,8 @@ class Sweep(Solver):
     Steps n, work n matrix-vector products, memory one chunk.
 
     Args:
-      chunk: steps per chunk; ``None`` takes about 2 MB of linearised steps at a time.
+      chunk: steps per chunk; ``None`` takes an eighth of all, but at least 128 kB and at most
+        1 MB of linearised steps at a time.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
 
     Raises:

@@ -40,7 +40,7 @@ def test_nnx(name):
 
 
 @needs_kernels
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_linen(reverse):
     cell = nn.LSTMCell(4, dtype="float32", param_dtype="float32")
     theirs = nn.RNN(cell, reverse=reverse)

@@ -43,8 +43,15 @@ def test_gradients_are_those_of_lax_scan():
 
 
 @needs_kernels
-@pytest.mark.parametrize("cell", [pb.cells.GRU(), pb.cells.LSTM()], ids=["gru", "lstm"])
-@pytest.mark.parametrize("mode", ["chunked", "sequential"])
+@pytest.mark.parametrize(
+    ("cell", "mode"),
+    [
+        (pb.cells.LSTM(), "chunked"),
+        (pb.cells.GRU(), "sequential"),
+        pytest.param(pb.cells.GRU(), "chunked", marks=pytest.mark.slow),
+        pytest.param(pb.cells.LSTM(), "sequential", marks=pytest.mark.slow),
+    ],
+)
 def test_gradients_of_gated_cells(cell, mode):
     solver = pb.Pallas(mode=mode, chunk=4 if mode == "chunked" else None, interpret=True)
     params = cell.init(jax.random.key(0), 2, H, jnp.float32)
