@@ -23,9 +23,9 @@ def test_reference_in_float64(cell, reverse):
         draw(cell, 31, 3, 8, reverse=reverse, dtype=jnp.float64).check(reference.recurrence, 1e-13)
 
 
-# Every size, length, batch and cell at least once; the products of all are marked slow.
+# Every length, batch and cell at least once; the products of all are marked slow.
 SPREAD = [
-    (list(CELLS)[k % 5], size, LENGTHS[k % 6], BATCHES[k % 3]) for k, size in enumerate(SIZES)
+    (list(CELLS)[k % 5], size, LENGTHS[k % 6], BATCHES[k % 3]) for k, size in enumerate(SIZES[::2])
 ]
 
 

@@ -98,6 +98,12 @@ def _oracle(operators, g):
     return np.stack(out[::-1])
 
 
+def _solve(system, solver):
+    """As one program: eagerly, every operation would be compiled by itself."""
+    kind = type(system)
+    return jax.jit(lambda a, g: pb.solve(kind(a, g), solver))(system.operators, system.g)
+
+
 def _close(got, want, n):
     scale = np.abs(want).max()
     eps = float(jnp.finfo(DTYPE).eps)
@@ -128,7 +134,7 @@ def test_every_solver_equals_the_oracle(structure, n):
             with pytest.raises(NotImplementedError, match=type(operators).__name__):
                 pb.solve(system, solver)
             continue
-        got = jax.jit(lambda op, g, s=solver: pb.solve(pb.Uniform(op, g), s))(operators, g)
+        got = _solve(system, solver)
         assert got.dtype == DTYPE, name
         _close(got, want, n + 1)
 
@@ -142,7 +148,7 @@ def test_the_dense_form_is_the_system():
 @pytest.mark.parametrize("name", SOLVERS)
 def test_batch_axes_stay_behind_the_scanned_one(name):
     operators, g = Dense(_orthogonal_ish(9, (3, 2))), _draw(1, 10, 3, 2, H)
-    _close(pb.solve(pb.Uniform(operators, g), SOLVERS[name]), _oracle(operators, g), 10)
+    _close(_solve(pb.Uniform(operators, g), SOLVERS[name]), _oracle(operators, g), 10)
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (2, 5, 3), (3, 1, 4, 2, 5), tuple(range(1, 12))])
@@ -157,7 +163,7 @@ def test_ragged_systems(sizes):
             with pytest.raises(NotImplementedError, match=r"uniform systems only|cannot take"):
                 pb.solve(system, solver)
             continue
-        got = np.concatenate(pb.solve(system, solver))
+        got = np.concatenate(_solve(system, solver))
         _close(got, want, 30 * len(sizes)), name
 
 
@@ -167,7 +173,7 @@ def test_square_ragged_systems_take_structured_operators():
     system = pb.Ragged(operators, g)
     want = np.linalg.solve(np.asarray(system.as_dense(), np.float64), np.concatenate(g))
     for solver in (pb.Sweep(), pb.Blelloch(), pb.Blelloch(up_levels=1)):
-        _close(np.concatenate(pb.solve(system, solver)), want, 30)
+        _close(np.concatenate(_solve(system, solver)), want, 30)
 
 
 def _layers():
@@ -204,7 +210,7 @@ def test_ragged_systems_of_every_structure(zero):
         np.asarray(system.as_dense(), np.float64), np.concatenate([*dense, g[-1]])
     )
     for solver in (s for s in SOLVERS.values() if s.ragged):
-        got = pb.solve(system, solver)
+        got = _solve(system, solver)
         _close(np.concatenate(got), want, 100)
 
 
@@ -253,7 +259,7 @@ def test_scaled_products_survive_where_plain_ones_overflow(scaled):
     d = jnp.asarray([1e-20, 1e-20, 1e20, 1e20] * 8, jnp.float32)[:, None] * jnp.ones(2, jnp.float32)
     g = jnp.zeros((33, 2), jnp.float32).at[-1].set(1e-30)
     solver = pb.Blelloch(scaled=scaled)
-    lam = np.asarray(pb.solve(pb.Uniform(Diagonal(d), g), solver))
+    lam = np.asarray(_solve(pb.Uniform(Diagonal(d), g), solver))
     want = _oracle(Diagonal(d), g)
     finite = np.isfinite(want.astype(np.float32)) & (np.abs(want) > 1e-37)
     agree = np.isclose(lam[finite], want[finite], rtol=1e-4).all()
