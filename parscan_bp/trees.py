@@ -68,11 +68,11 @@ def nbytes(tree: PyTree) -> int:
 class Grouped:
     """Small leaves of one shape and dtype as one array, for a loop that carries them.
 
-    XLA on CPU runs the operations of a loop's body one after the other where they are eight or
-    fewer, and hands more to threads, which takes longer than the small ones do themselves. An
-    array that is carried and stacked is two of them, whatever its size; so an LSTM's sweep at
-    batch 1 takes 0.2 us a step with one array and 0.6 us with two. Large leaves stay apart: there
-    the copy costs more.
+    Up to jax 0.11, XLA on CPU runs the operations of a loop's body one after the other where they
+    are eight or fewer, and hands more to threads, which takes longer than the small ones do
+    themselves. An array that is carried and stacked is two of them, whatever its size; so an
+    LSTM's sweep at batch 1 takes 0.2 us a step with one array and 0.6 us with two. Large leaves
+    stay apart: there the copy costs more.
 
     Attributes:
       shapes: shape of each leaf.
