@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from parscan_bp import kernels
 from parscan_bp.autodiff.body import Body
-from parscan_bp.autodiff.linearise import Active, OfCell, Steps
+from parscan_bp.autodiff.linearise import Active, Steps
+from parscan_bp.autodiff.of_cell import OfCell
 from parscan_bp.autodiff.systems import Primal
 from parscan_bp.cells.fused import FusedCell, fused
 from parscan_bp.types import Array

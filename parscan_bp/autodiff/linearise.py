@@ -1,4 +1,4 @@
-"""From a step to its transposed Jacobian: matrix-free, by columns, given, or analytic.
+"""From a step to its transposed Jacobian: matrix-free, by columns, or given; see `of_cell`.
 
 A *linearisation* answers three questions about a stretch of steps: what vector the
 carry becomes (`pack`, `unpack`), what operator acts on it (`adjoint_operator`,
@@ -133,20 +133,21 @@ class ByProducts(Linearisation):
 
     body: Body
 
-    # Bytes of a leaf that is carried beside its like, of cotangents and of tangents. Measured on
-    # elementwise steps: from here on the copy costs more than it saves.
-    small: ClassVar[tuple[int, int]] = (2**9, 2**9)
+    # Most bytes of a leaf that is carried beside its like. Measured on elementwise steps: for
+    # larger ones the copy costs more than it saves.
+    small_cotangent: ClassVar[int] = 2**9
+    small_tangent: ClassVar[int] = 2**9
 
-    def _grouped(self, cotangent: bool) -> Grouped:
+    def _grouped(self, *, cotangent: bool) -> Grouped:
         avals = [self.body.carry_avals[k] for k in self.body.float_carry]
-        most = self.small[0] if cotangent else self.small[1]
+        most = self.small_cotangent if cotangent else self.small_tangent
         return Grouped(tuple(a.shape for a in avals), tuple(a.dtype for a in avals), most)
 
     def pack(self, leaves, *, cotangent):
-        return self._grouped(cotangent).join(leaves)
+        return self._grouped(cotangent=cotangent).join(leaves)
 
     def unpack(self, vector, *, cotangent):
-        return self._grouped(cotangent).split(vector)
+        return self._grouped(cotangent=cotangent).split(vector)
 
     def adjoint_operator(self, steps):
         return self._operator(steps, transposed=True)
@@ -157,7 +158,7 @@ class ByProducts(Linearisation):
     def _operator(self, steps, transposed):
         floats = [steps.carry[k] for k in self.body.float_carry]
         shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
-        grouped = self._grouped(transposed)
+        grouped = self._grouped(cotangent=transposed)
 
         def one(consts, values):
             apply = self._map(Steps(consts, *values), shapes, transposed)
@@ -183,7 +184,7 @@ class ByProducts(Linearisation):
             return [new[k] for k in static]
 
         push = jax.linearize(new_carry, [carry[k] for k in static])[1]
-        return Partial(_transpose(shapes), push) if transposed else push
+        return Partial(transpose_of(shapes), push) if transposed else push
 
 
 def _on_groups(grouped: Grouped):
@@ -191,7 +192,7 @@ def _on_groups(grouped: Grouped):
     return lambda linear, v: grouped.join(linear(grouped.split(v)))
 
 
-def _transpose(shapes):
+def transpose_of(shapes):
     """(linear, v) -> linear^T v for a linear function of values of these shapes."""
     return lambda linear, v: jax.linear_transpose(linear, shapes)(v)[0]
 
@@ -298,115 +299,3 @@ def stack_of_operators(
         return jnp.broadcast_to(leaf, (n, *leaf.shape))
 
     return operator.map_leaves(scanned)
-
-
-@dataclasses.dataclass(frozen=True)
-class OfCell:
-    """A recurrent cell as the body of a scan.
-
-    Attributes:
-      cell: see `parscan_bp.cells.Cell`.
-      const_of: for each leaf of the parameters, its position among the consts of the body, or
-        ``None`` where the body does not use it.
-      carry_of: for each leaf of the cell's carry, its position among the body's.
-      trees: pytree structures of the parameters, the cell's carry and the input.
-      arrange: linear function of the parameters to the cell's own; ``None`` if they are these.
-    """
-
-    cell: Any
-    const_of: tuple[int | None, ...]
-    carry_of: tuple[int, ...]
-    trees: tuple[Any, Any, Any]
-    arrange: Callable[[PyTree], PyTree] | None = None
-
-    def values(self, steps: Steps) -> tuple[PyTree, PyTree, PyTree, PyTree]:
-        """Parameters, carry, input and new carry as the cell knows them."""
-        params = self._params(steps)
-        return (
-            params if self.arrange is None else self.arrange(params),
-            self.own_carry(steps.carry),
-            jax.tree.unflatten(self.trees[2], steps.x),
-            self.own_carry(steps.new_carry),
-        )
-
-    def _params(self, steps: Steps) -> PyTree:
-        leaves = [None if k is None else steps.consts[k] for k in self.const_of]
-        return jax.tree.unflatten(self.trees[0], leaves)
-
-    def own_carry(self, leaves: Sequence[Array]) -> PyTree:
-        """The cell's carry from the body's leaves."""
-        return jax.tree.unflatten(self.trees[1], [leaves[k] for k in self.carry_of])
-
-    def carry_leaves(self, carry: PyTree) -> list[Array]:
-        """The inverse of `own_carry`."""
-        by_position = dict(zip(self.carry_of, jax.tree.leaves(carry), strict=True))
-        return [by_position[k] for k in range(len(by_position))]
-
-    def jacobian(self, steps: Steps) -> Operator:
-        return self.cell.jacobian(*self.values(steps))
-
-    def to_carry(self, steps: Steps, cts: Sequence[Array]) -> list[Array]:
-        """A_t times the cotangents of the new carry."""
-        carry = self.cell.pullback(*self.values(steps), self.own_carry(cts))[1]
-        leaves = zip(self.carry_leaves(carry), steps.carry, strict=True)
-        return [a.astype(c.dtype) for a, c in leaves]
-
-    def pullback(self, steps, new_carry_cts, active) -> tuple[list[Array], list[Array]]:
-        """As `Linearisation.pullback`, for a body without outputs of its own."""
-        cts = self.own_carry(new_carry_cts)
-        params, _, x = self.cell.pullback(*self.values(steps), cts)
-        return self.active_cotangents(steps, params, x, active)
-
-    def active_cotangents(self, steps, params, x, active) -> tuple[list[Array], list[Array]]:
-        """Cotangents of the cell's parameters and input as those of the body's."""
-        if self.arrange is not None:
-            (params,) = jax.vjp(self.arrange, self._params(steps))[1](params)
-        by_const = dict(zip(self.const_of, jax.tree.leaves(params), strict=True))
-        # A cotangent has the dtype of its primal, whatever the products were made in.
-        consts = [by_const[k].astype(steps.consts[k].dtype) for k in active.consts]
-        xs = [a.astype(b.dtype) for a, b in zip(jax.tree.leaves(x), steps.x, strict=True)]
-        return consts, active.of_x(xs)
-
-
-@dataclasses.dataclass(frozen=True)
-class CellJacobian(Joined):
-    """The explicit Jacobian that a cell states, for solvers that multiply Jacobians."""
-
-    of: OfCell
-
-    def pack(self, leaves, *, cotangent):
-        return super().pack(jax.tree.leaves(self.of.own_carry(leaves)), cotangent=cotangent)
-
-    def unpack(self, vector, *, cotangent):
-        return self.of.carry_leaves(super().unpack(vector, cotangent=cotangent))
-
-    def adjoint_operator(self, steps):
-        return self.of.jacobian(steps)
-
-    def pullback(self, steps, new_carry_cts, y_cts, active):
-        if active.y:  # a y of its own is not in the cell's pullback
-            return super().pullback(steps, new_carry_cts, y_cts, active)
-        return self.of.pullback(steps, new_carry_cts, active)
-
-
-@dataclasses.dataclass(frozen=True)
-class CellProducts(ByProducts):
-    """Matrix-free by the products that a cell states, for the sequential sweep."""
-
-    of: OfCell
-
-    # Beside the product with its weights the copy of a cotangent is small for longer.
-    small: ClassVar[tuple[int, int]] = (2**11, 2**9)
-
-    def _map(self, step, shapes, transposed):
-        pull = Partial(_pull(self.of), step)
-        return pull if transposed else Partial(_transpose(shapes), pull)
-
-    def pullback(self, steps, new_carry_cts, y_cts, active):
-        if active.y:
-            return super().pullback(steps, new_carry_cts, y_cts, active)
-        return self.of.pullback(steps, new_carry_cts, active)
-
-
-def _pull(of: OfCell):
-    return lambda step, v: of.to_carry(step, v)

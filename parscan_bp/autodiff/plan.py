@@ -14,15 +14,8 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from parscan_bp.autodiff.body import Body, bind
 from parscan_bp.autodiff.check import check_operator
 from parscan_bp.autodiff.fused import Fused, fused_loop
-from parscan_bp.autodiff.linearise import (
-    ByColumns,
-    ByProducts,
-    CellJacobian,
-    CellProducts,
-    Given,
-    Linearisation,
-    OfCell,
-)
+from parscan_bp.autodiff.linearise import ByColumns, ByProducts, Given, Linearisation
+from parscan_bp.autodiff.of_cell import CellJacobian, CellProducts, OfCell
 from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.operators import Operator
@@ -266,4 +259,5 @@ def _facts(body, structure, linear, length) -> Facts:
         structure=structure.kind,
         linearisation=kind,
         equations=len(body.jaxpr.jaxpr.eqns),
+        jax_version=jax.__version_info__[:2],
     )

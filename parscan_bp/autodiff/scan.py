@@ -11,7 +11,7 @@ import jax
 from jax import lax
 
 from parscan_bp.autodiff.fused import Fused, checked_forward
-from parscan_bp.autodiff.linearise import OfCell
+from parscan_bp.autodiff.of_cell import OfCell
 from parscan_bp.autodiff.plan import JACOBIANS, Plan, make_plan
 from parscan_bp.autodiff.stage import stage
 from parscan_bp.cells import Cell

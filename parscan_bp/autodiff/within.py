@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 
 from parscan_bp.autodiff.fused import Fused, checked_forward
-from parscan_bp.autodiff.linearise import OfCell
+from parscan_bp.autodiff.of_cell import OfCell
 from parscan_bp.autodiff.plan import Plan, make_plan
 from parscan_bp.autodiff.scan import plans_of, settings
 from parscan_bp.autodiff.stage import Staged, stage_call

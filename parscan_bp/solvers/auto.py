@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-
 from parscan_bp.solvers.base import Solver
 from parscan_bp.solvers.sweep import Sweep
 
@@ -23,7 +21,7 @@ class Facts:
       structure: "diagonal", "block" or "dense".
       linearisation: "analytic" or "matrix-free".
       equations: equations in the body's jaxpr.
-      jax: its version, (major, minor).
+      jax_version: (major, minor), which says how XLA compiles a small loop.
     """
 
     platform: str
@@ -34,7 +32,7 @@ class Facts:
     structure: str
     linearisation: str
     equations: int
-    jax: tuple[int, ...] = jax.__version_info__[:2]
+    jax_version: tuple[int, ...]
 
     @property
     def columns(self) -> int:
@@ -79,6 +77,6 @@ def choose(facts: Facts) -> Choice:
     if (facts.equations <= 16 and elements <= 4) or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
     most = ONE_ROW[facts.linearisation]
-    if facts.jax >= (0, 12) and facts.batch == 1 and 1 < facts.features < most:
+    if facts.jax_version >= (0, 12) and facts.batch == 1 and 1 < facts.features < most:
         return Choice(None, "a loop over one row is a single kernel from jax 0.12 on")
     return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")
