@@ -105,9 +105,7 @@ def measure(
     rng = np.random.default_rng(options.seed)
     rows = bitstream.shuffled(rng, len(train.labels), options.batch)
     steps = {side: own[rnn_report.STEP] for side, own in made.items()}
-    trainings = train_sides(
-        steps, trainers, params, map(train.batch, rows), options.steps, rnn_report.CONTROL
-    )
+    trainings = train_sides(steps, trainers, params, map(train.batch, rows), options.steps)
     plain = trainings[rnn_report.BASELINE].losses
     return {
         "frames": length,

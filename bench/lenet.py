@@ -60,7 +60,6 @@ def main(argv: Sequence[str]) -> None:
         params,
         map(train.batch, bitstream.shuffled(rng, options.train_images, options.batch)),
         options.steps,
-        CONTROL,
         probe=networks.scorer(layers, test.batch(slice(None))),
         every=options.every,
     )

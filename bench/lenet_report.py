@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from bench import figures, tables
+from bench.training import control_of
 
 Result = dict[str, Any]
 
-BASELINE, OURS, CONTROL = "jax.grad", "parscan_bp.chain", "jax.grad, 1 ulp away"
+BASELINE, OURS = "jax.grad", "parscan_bp.chain"
+CONTROL = control_of(BASELINE)
 _STYLES = {
     CONTROL: {"color": "#999999", "lw": 1.0},
     BASELINE: {"color": "#ee7733", "lw": 2.4},

@@ -59,9 +59,7 @@ def main(argv: Sequence[str]) -> None:
     phases = race_sides(made, options)
     rows = bitstream.shuffled(rng, options.train_samples, options.batch)
     steps = {side: own[rnn_report.STEP] for side, own in made.items()}
-    trainings = train_sides(
-        steps, trainers, params, map(train.batch, rows), options.steps, rnn_report.CONTROL
-    )
+    trainings = train_sides(steps, trainers, params, map(train.batch, rows), options.steps)
     curves = {side: training.losses for side, training in trainings.items()}
     result = {
         "runs": [{**run, "load_end": record.load_average()}],

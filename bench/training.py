@@ -92,27 +92,32 @@ def side_by_side(
     }
 
 
+def control_of(side: str) -> str:
+    """The name of a side that starts one ulp away."""
+    return f"{side}, 1 ulp away"
+
+
 def train_sides(
     steps: Mapping[str, programs.Program],
     trainers: Mapping[str, Trainer],
     params: Any,
     batches: Iterable[Any],
     count: int,
-    control: str,
     **probing: Any,
 ) -> dict[str, Training]:
-    """Every side from the same parameters, and the first, the baseline, from one ulp away.
+    """Every side from the same parameters, and the first, the baseline, from one ulp away too.
+
+    That is how far rounding alone drives training apart; it is called `control_of` the first.
 
     Args:
         steps: the compiled step of each side.
         trainers: the same.
         params: what they start from.
         batches, count: as in `side_by_side`, which takes `probing`.
-        control: the name of the one from one ulp away: how far rounding alone drives training.
     """
     plain = next(iter(steps))
     runs = {side: step.run for side, step in steps.items()}
     starts = dict.fromkeys(steps, trainers[plain].start(params))
-    runs[control] = runs[plain]
-    starts[control] = trainers[plain].start(programs.one_ulp_up(params))
+    runs[control_of(plain)] = runs[plain]
+    starts[control_of(plain)] = trainers[plain].start(programs.one_ulp_up(params))
     return side_by_side(runs, starts, batches, count, **probing)
