@@ -44,7 +44,7 @@ def check_operator(
 
     new_carry, _ = body(consts, carry, x)
     before, inputs, after = ([a[None] for a in t] for t in (carry, x, new_carry))
-    steps = Steps(consts, before, inputs, after, extra)
+    steps = Steps(consts, before, inputs, after, linear.invariants(consts, extra))
     operator = linear.adjoint_operator(steps)
     floats = [carry[k] for k in float_carry]
     _, pullback = jax.vjp(step, floats)

@@ -60,7 +60,8 @@ class FusedLoop:
 
         @jax.jit
         def run(consts, init, xs):
-            params, carry, x, _ = self.of.values(Steps(consts, init, xs, init))
+            own = jax.tree.leaves(self.of.params(consts))
+            params, carry, x, _ = self.of.values(Steps(consts, init, xs, init, own))
             after = self.cell.forward(self._kernel(self.reverse), params, jax.tree.leaves(carry), x)
             after = self.of.carry_leaves(after)
             end = 0 if self.reverse else -1
@@ -94,10 +95,11 @@ class FusedLoop:
         lambdas = [a.astype(c.dtype) for a, c in zip(lambdas, after, strict=True)]
         lambdas = self.of.carry_leaves(lambdas)
         values = (steps.carry, steps.x, steps.new_carry)
-        one = Steps(steps.consts, *([a[start] for a in v] for v in values))
+        carry, x, new_carry = ([a[start] for a in v] for v in values)
+        one = Steps(steps.consts, carry, x, new_carry, steps.extra)
         first = self.of.to_carry(one, [a[start] for a in lambdas])
-        consts, xs = self.of.active_cotangents(steps, grads, dx, active)
-        return consts, first, xs, lambdas
+        consts = self.of.const_cotangents(steps.consts, jax.tree.leaves(grads), active)
+        return consts, first, self.of.x_cotangents(steps, dx, active), lambdas
 
     def _kernel(self, reverse: bool):
         how = kernels.interpreter() if self.interpret else None

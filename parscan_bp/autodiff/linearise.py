@@ -34,7 +34,7 @@ class Steps:
       carry: the carry that enters each step.
       x: the input of each step.
       new_carry: the carry that leaves each step.
-      extra: values that a given Jacobian closes over, loop-invariant.
+      extra: `Linearisation.invariants`.
     """
 
     consts: Sequence[Array]
@@ -56,6 +56,15 @@ class Linearisation(abc.ABC):
     def unpack(self, vector: PyTree, *, cotangent: bool) -> list[Array]:
         """The inverse of `pack`."""
         return vector
+
+    def invariants(self, consts: Sequence[Array], extra: Sequence[Array]) -> Sequence[Array]:
+        """What the linearisation of every step shares, made once, before any loop.
+
+        Args:
+          consts: loop-invariant values of the body.
+          extra: values that a given Jacobian closes over.
+        """
+        return extra
 
     @abc.abstractmethod
     def adjoint_operator(self, steps: Steps) -> Operator:
@@ -88,6 +97,12 @@ class Linearisation(abc.ABC):
         consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
         _, vjp = jax.vjp(outputs, consts, xs)
         return vjp((list(new_carry_cts), list(y_cts)))
+
+    def const_cotangents(
+        self, consts: Sequence[Array], summed: list[Array], active: Active
+    ) -> list[Array]:
+        """Cotangents of the active consts, from the sum of all that `pullback` returned first."""
+        return summed
 
     def _float_outputs(self, consts, carry, x, active):
         new, y = self.body(consts, carry, x)
@@ -160,8 +175,10 @@ class ByProducts(Linearisation):
         shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
         grouped = self._grouped(cotangent=transposed)
 
-        def one(consts, values):
-            apply = self._map(Steps(consts, *values), shapes, transposed)
+        def one(fixed, values):
+            (consts, extra), (carry, x, new_carry) = fixed, values
+            step = Steps(consts, carry, x, new_carry, extra)
+            apply = self._map(step, shapes, transposed)
             known, tree = jax.tree.flatten(apply)
             closed = jax.make_jaxpr(lambda known, v: jax.tree.unflatten(tree, known)(v))(
                 known, shapes
@@ -170,7 +187,7 @@ class ByProducts(Linearisation):
             return Partial(_on_groups(grouped), folded)
 
         stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
-        linear, flags = over_steps(one, list(steps.consts), stacked)
+        linear, flags = over_steps(one, (list(steps.consts), list(steps.extra)), stacked)
         vector = jax.eval_shape(grouped.join, shapes)
         return MatrixFree(linear, flags, vector, codomain=vector)
 

@@ -9,7 +9,13 @@ from typing import Any, ClassVar
 import jax
 from jax.tree_util import Partial
 
-from parscan_bp.autodiff.linearise import ByProducts, Joined, Steps, transpose_of
+from parscan_bp.autodiff.linearise import (
+    ByProducts,
+    Joined,
+    Linearisation,
+    Steps,
+    transpose_of,
+)
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
@@ -33,19 +39,24 @@ class OfCell:
     trees: tuple[Any, Any, Any]
     arrange: Callable[[PyTree], PyTree] | None = None
 
+    def params(self, consts: Sequence[Array]) -> PyTree:
+        """The cell's parameters from the consts of the body."""
+        params = self._body_params(consts)
+        return params if self.arrange is None else self.arrange(params)
+
+    def _body_params(self, consts: Sequence[Array]) -> PyTree:
+        leaves = [None if k is None else consts[k] for k in self.const_of]
+        return jax.tree.unflatten(self.trees[0], leaves)
+
     def values(self, steps: Steps) -> tuple[PyTree, PyTree, PyTree, PyTree]:
         """Parameters, carry, input and new carry as the cell knows them."""
-        params = self._params(steps)
+        params = jax.tree.structure(jax.eval_shape(self.params, steps.consts))
         return (
-            params if self.arrange is None else self.arrange(params),
+            jax.tree.unflatten(params, steps.extra),
             self.own_carry(steps.carry),
             jax.tree.unflatten(self.trees[2], steps.x),
             self.own_carry(steps.new_carry),
         )
-
-    def _params(self, steps: Steps) -> PyTree:
-        leaves = [None if k is None else steps.consts[k] for k in self.const_of]
-        return jax.tree.unflatten(self.trees[0], leaves)
 
     def own_carry(self, leaves: Sequence[Array]) -> PyTree:
         """The cell's carry from the body's leaves."""
@@ -66,27 +77,55 @@ class OfCell:
         return [a.astype(c.dtype) for a, c in leaves]
 
     def pullback(self, steps, new_carry_cts, active) -> tuple[list[Array], list[Array]]:
-        """As `Linearisation.pullback`, for a body without outputs of its own."""
+        """Cotangents of the cell's parameters, summed, and of the active inputs of the body."""
         cts = self.own_carry(new_carry_cts)
         params, _, x = self.cell.pullback(*self.values(steps), cts)
-        return self.active_cotangents(steps, params, x, active)
+        own = jax.tree.leaves(params) if active.consts else []
+        return own, self.x_cotangents(steps, x, active)
 
-    def active_cotangents(self, steps, params, x, active) -> tuple[list[Array], list[Array]]:
-        """Cotangents of the cell's parameters and input as those of the body's."""
-        if self.arrange is not None:
-            (params,) = jax.vjp(self.arrange, self._params(steps))[1](params)
-        by_const = dict(zip(self.const_of, jax.tree.leaves(params), strict=True))
+    def x_cotangents(self, steps: Steps, x: PyTree, active) -> list[Array]:
+        """The cell's cotangents of its input as those of the active inputs of the body."""
         # A cotangent has the dtype of its primal, whatever the products were made in.
-        consts = [by_const[k].astype(steps.consts[k].dtype) for k in active.consts]
-        xs = [a.astype(b.dtype) for a, b in zip(jax.tree.leaves(x), steps.x, strict=True)]
-        return consts, active.of_x(xs)
+        leaves = zip(jax.tree.leaves(x), steps.x, strict=True)
+        return active.of_x([a.astype(b.dtype) for a, b in leaves])
+
+    def const_cotangents(self, consts, params: Sequence[Array], active) -> list[Array]:
+        """The cell's cotangents of its parameters as those of the active consts of the body."""
+        tree = jax.tree.structure(jax.eval_shape(self.params, consts))
+        own = jax.tree.unflatten(tree, params)
+        if self.arrange is not None:
+            (own,) = jax.vjp(self.arrange, self._body_params(consts))[1](own)
+        by_const = dict(zip(self.const_of, jax.tree.leaves(own), strict=True))
+        return [by_const[k].astype(consts[k].dtype) for k in active.consts]
 
 
 @dataclasses.dataclass(frozen=True)
-class CellJacobian(Joined):
-    """The explicit Jacobian that a cell states, for solvers that multiply Jacobians."""
+class _OfCell(Linearisation):
+    """What the cell's linearisations share: parameters and their cotangents are the cell's own.
+
+    Attributes:
+      of: the cell.
+    """
 
     of: OfCell
+
+    def invariants(self, consts, extra):
+        return jax.tree.leaves(self.of.params(consts))
+
+    def pullback(self, steps, new_carry_cts, y_cts, active):
+        if active.y:  # a y of its own is not in the cell's pullback
+            return super().pullback(steps, new_carry_cts, y_cts, active)
+        return self.of.pullback(steps, new_carry_cts, active)
+
+    def const_cotangents(self, consts, summed, active):
+        if active.y or not active.consts:
+            return summed
+        return self.of.const_cotangents(consts, summed, active)
+
+
+@dataclasses.dataclass(frozen=True)
+class CellJacobian(_OfCell, Joined):
+    """The explicit Jacobian that a cell states, for solvers that multiply Jacobians."""
 
     def pack(self, leaves, *, cotangent):
         return super().pack(jax.tree.leaves(self.of.own_carry(leaves)), cotangent=cotangent)
@@ -97,17 +136,10 @@ class CellJacobian(Joined):
     def adjoint_operator(self, steps):
         return self.of.jacobian(steps)
 
-    def pullback(self, steps, new_carry_cts, y_cts, active):
-        if active.y:  # a y of its own is not in the cell's pullback
-            return super().pullback(steps, new_carry_cts, y_cts, active)
-        return self.of.pullback(steps, new_carry_cts, active)
-
 
 @dataclasses.dataclass(frozen=True)
-class CellProducts(ByProducts):
+class CellProducts(_OfCell, ByProducts):
     """Matrix-free by the products that a cell states, for the sequential sweep."""
-
-    of: OfCell
 
     # Beside the product with its weights the copy is small for longer.
     small_cotangent: ClassVar[int] = 2**11
@@ -115,11 +147,6 @@ class CellProducts(ByProducts):
     def _map(self, step, shapes, transposed):
         pull = Partial(_pull(self.of), step)
         return pull if transposed else Partial(transpose_of(shapes), pull)
-
-    def pullback(self, steps, new_carry_cts, y_cts, active):
-        if active.y:
-            return super().pullback(steps, new_carry_cts, y_cts, active)
-        return self.of.pullback(steps, new_carry_cts, active)
 
 
 def _pull(of: OfCell):

@@ -205,6 +205,7 @@ class ScanRule:
                 state, summed, (stacked, lambdas) = self.solver.run(
                     Adjoint(scan, active, d, dy), linear.pack(last, cotangent=True)
                 )
+                summed = linear.const_cotangents(scan.consts, summed, active)
                 start = linear.unpack(state, cotangent=True)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
@@ -212,14 +213,17 @@ class ScanRule:
 
     def _primal(self, residuals) -> Primal:
         consts, init, xs, after, extra = residuals
-        params = self.equation.params
-        return Primal(
-            self.linearisation, consts, init, xs, after, extra, params["length"], params["reverse"]
-        )
+        extra = self.linearisation.invariants(consts, extra)
+        length, reverse = (self.equation.params[k] for k in ("length", "reverse"))
+        return Primal(self.linearisation, consts, init, xs, after, extra, length, reverse)
 
 
 def linear_solve(matvec: Callable, forward: Callable, backward: Callable) -> Callable:
     """``(residuals, b) -> u`` with ``matvec(residuals, u) = b``, and its transpose.
+
+    `lax.custom_linear_solve` also transposes ``matvec``, and would evaluate and keep all that it
+    knows of the residuals, for a product that only further derivatives need. Under
+    `jax.checkpoint` nothing of it is evaluated before then.
 
     Args:
       matvec: ``(residuals, u)``, which every further derivative comes from.
@@ -227,9 +231,11 @@ def linear_solve(matvec: Callable, forward: Callable, backward: Callable) -> Cal
       backward: that of the transposed system.
     """
 
+    later = jax.checkpoint(matvec, prevent_cse=False)
+
     def solve(residuals, b):
         return lax.custom_linear_solve(
-            functools.partial(matvec, residuals),
+            functools.partial(later, residuals),
             b,
             lambda _, b: forward(residuals, b),
             lambda _, b: backward(residuals, b),
@@ -260,8 +266,8 @@ def tied_zeros(empty: Array, like: Array, *, entry: bool = False) -> Array:
     transpose costs nothing.
     """
     shape = like.shape[1:] if entry else like.shape
-    start = empty.astype(like.dtype).reshape(0, *shape[1:])
-    padding = [(shape[0] if shape else 1, 0, 0)] + [(0, 0, 0)] * (len(shape) - 1)
-    zeros = lax.pad(start, jnp.zeros((), like.dtype), padding).reshape(shape)
     # Inside shard_map the result varies over the mesh axes of ``like``, too.
-    return zeros + jnp.zeros_like(like, shape=shape)
+    start = empty.astype(like.dtype) + jnp.zeros_like(like, shape=(0,))
+    padding = [(shape[0] if shape else 1, 0, 0)] + [(0, 0, 0)] * (len(shape) - 1)
+    start = start.reshape(0, *shape[1:])
+    return lax.pad(start, jnp.zeros((), like.dtype), padding).reshape(shape)

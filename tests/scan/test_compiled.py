@@ -139,6 +139,23 @@ def test_a_sharded_batch_needs_one_all_reduce(devices, cell, analytic, solver):
     assert result.returncode == 0, result.stderr.decode()[-2000:] + result.stdout.decode()
 
 
+@pytest.mark.parametrize("solver", [None, pb.Blelloch()])
+@pytest.mark.parametrize("analytic", [True, False])
+def test_a_pullback_keeps_inputs_and_carries_and_nothing_else(analytic, solver):
+    cell, n = pb.cells.LSTM(), 50
+    params = cell.init(jax.random.key(0), INPUTS, H)
+    xs, carry = jnp.ones((n, INPUTS), jnp.float32), cell.initial_carry((), H)
+
+    def last(params, xs):
+        step = functools.partial(cell, params) if analytic else lambda c, x: cell(params, c, x)
+        return pb.scan(step, carry, xs, solver=solver)[0]
+
+    kept = jax.tree.leaves(jax.vjp(last, params, xs)[1])
+    known = jax.tree.leaves((params, xs, carry))
+    most = sum(a.size for a in known) + n * 2 * H
+    assert sum(a.size for a in kept if a.ndim) <= most
+
+
 def test_values_under_differentiation_are_those_of_lax_scan():
     cell = pb.cells.GRU()
     params = cell.init(jax.random.key(0), INPUTS, H)
