@@ -4,6 +4,10 @@ Two programs timed one after the other meet different machines: clocks change, n
 and go. Here each round times them all, and the baseline twice, so a drift is shared (the
 baseline of a round is the mean of its two laps) and the ratio of the two laps (A/A) shows what
 the machine itself contributes: a speedup closer to 1 than A/A is no result.
+
+Each sample begins with one call that is not timed. A short program would else be timed with the
+caches of another program, the baseline less often than its candidates: its two laps meet where one
+round ends and the next begins.
 """
 
 import dataclasses
@@ -173,7 +177,9 @@ def race(
     calls = {id(call): call for lap in laps for call in lap.values()}
     costs = {key: seconds_per_call(call, sample) for key, call in calls.items()}
     repeats = {key: max(1, math.ceil(min_sample / cost)) for key, cost in costs.items()}
-    round_cost = sum(costs[id(call)] * repeats[id(call)] for lap in laps for call in lap.values())
+    round_cost = sum(
+        costs[id(call)] * (1 + repeats[id(call)]) for lap in laps for call in lap.values()
+    )
     # Without programs a round costs nothing.
     affordable = min(budget / round_cost, rounds) if round_cost else rounds
     count = min(rounds, max(min_rounds, int(affordable)))
@@ -184,6 +190,7 @@ def race(
         for index in range(count):
             for lap, kept in zip(laps, samples, strict=True):
                 for name, call in lap.items():
+                    sample(call, 1)
                     kept[name][index] = sample(call, repeats[id(call)])
     finally:
         if collecting:

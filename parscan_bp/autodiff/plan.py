@@ -255,6 +255,7 @@ def _facts(body, structure, linear, length) -> Facts:
         length=length,
         batch=functools.reduce(lambda a, b: a * b, layout.batch_shape, 1),
         features=sum(layout.features),
+        leaves=len(avals),
         itemsize=layout.dtype.itemsize,
         structure=structure.kind,
         linearisation=kind,

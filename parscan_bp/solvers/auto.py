@@ -17,6 +17,7 @@ class Facts:
       length: number of steps T.
       batch: number of independent rows B that the structure leaves.
       features: order H of one row's Jacobian.
+      leaves: carry leaves that H is the sum of.
       itemsize: bytes of a number.
       structure: "diagonal", "block" or "dense".
       linearisation: "analytic" or "matrix-free".
@@ -28,6 +29,7 @@ class Facts:
     length: int
     batch: int
     features: int
+    leaves: int
     itemsize: int
     structure: str
     linearisation: str
@@ -58,6 +60,9 @@ TINY_WORK = 4000
 ONE_ROW = {"analytic": 64, "matrix-free": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
 
+ONE_FEATURE = 1024
+"""Elements from which a step gains whose leaves have one feature each, likewise."""
+
 
 def choose(facts: Facts) -> Choice:
     """The solver for a scan whose solver was not named; measured on CPUs (``bench scan``).
@@ -65,7 +70,8 @@ def choose(facts: Facts) -> Choice:
     On a CPU the sequential sweep wins: a tree multiplies matrices where the sweep
     multiplies vectors, and two cores do not make up for it. The exception is a step so
     small that XLA makes one kernel of its whole loop: `lax.scan` has no overhead left
-    to save there. From jax 0.12 on that includes the products of matrices with a single row.
+    to save there. From jax 0.12 on that includes the products of matrices with a single row,
+    and steps without products of matrices.
     Other platforms were not measured; there a solver has to be named.
     """
     elements = facts.batch * facts.features
@@ -76,7 +82,9 @@ def choose(facts: Facts) -> Choice:
         return Choice(None, "the whole scan is too short to pay for anything but its loop")
     if (facts.equations <= 16 and elements <= 4) or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
-    most = ONE_ROW[facts.linearisation]
-    if facts.jax_version >= (0, 12) and facts.batch == 1 and 1 < facts.features < most:
-        return Choice(None, "a loop over one row is a single kernel from jax 0.12 on")
+    if facts.jax_version >= (0, 12):
+        if facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]:
+            return Choice(None, "a loop over one row is a single kernel from jax 0.12 on")
+        if facts.features == facts.leaves and elements < ONE_FEATURE:
+            return Choice(None, "a loop over single features is one kernel from jax 0.12 on")
     return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")

@@ -12,6 +12,7 @@ RNN = Facts(
     length=1000,
     batch=16,
     features=20,
+    leaves=1,
     itemsize=4,
     structure="block",
     linearisation="analytic",
@@ -19,6 +20,7 @@ RNN = Facts(
     jax_version=(0, 10),
 )
 ONE_ROW = {"batch": 1, "jax_version": (0, 12)}
+ONE_FEATURE = {"features": 1, "equations": 20, "jax_version": (0, 12)}
 
 
 def test_a_recurrent_network_on_a_cpu_is_swept():
@@ -40,6 +42,13 @@ def test_a_single_row_is_swept_before_jax_0_12_or_with_many_features(changes):
 
 
 @pytest.mark.parametrize(
+    "changes", [{"jax_version": (0, 11)}, {"batch": 1024}, {"features": 2, "leaves": 1}]
+)
+def test_single_features_are_swept_before_jax_0_12_or_with_many_rows(changes):
+    assert choose(dataclasses.replace(RNN, **{**ONE_FEATURE, **changes})).solver == pb.Sweep()
+
+
+@pytest.mark.parametrize(
     ("changes", "word"),
     [
         ({"platform": "gpu"}, "measured on gpu"),
@@ -47,6 +56,7 @@ def test_a_single_row_is_swept_before_jax_0_12_or_with_many_features(changes):
         ({"features": 1}, "single kernel"),
         (ONE_ROW, "from jax 0.12 on"),
         ({**ONE_ROW, "features": 100, "linearisation": "matrix-free"}, "from jax 0.12 on"),
+        ({**ONE_FEATURE, "features": 2, "leaves": 2}, "from jax 0.12 on"),
         ({"length": 2, "features": 2}, "too short"),
     ],
 )
