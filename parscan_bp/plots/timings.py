@@ -73,7 +73,7 @@ def draw_speedups(
 
     figure, image = _panels(ratios, rows, columns, xlabel, ylabel, across, paint)
     bar = figure.colorbar(image, ax=figure.axes, shrink=0.6)
-    bar.set_label(f"log2 of the speedup over {baseline}")
+    bar.set_label(f"log2 of the speedup\nover {baseline}")
     figure.suptitle(title)
     return figure
 
