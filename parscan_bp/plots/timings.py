@@ -164,7 +164,9 @@ def _panels(
                 f"{len(columns)} columns are wanted"
             )
     down = -(-len(shapes) // across)
-    width = 1.8 + (0.9 + 0.55 * len(columns)) * across
+    # A panel is at least as wide as its title, at 0.085 inches a character.
+    each = max(0.55 * len(columns), 0.085 * max(map(len, shapes)))
+    width = 1.8 + (0.9 + each) * across
     figure = new_figure(max(width, 4.0), 1.3 + (0.9 + 0.32 * len(rows)) * down)
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for axes in grid.flat[len(shapes) :]:
