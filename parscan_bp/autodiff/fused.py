@@ -89,8 +89,8 @@ class FusedLoop:
         end, start = (0, -1) if self.reverse else (-1, 0)
         gamma = [g.at[end].add(c) for g, c in zip(gamma, last, strict=True)]
         kernel = self._kernel(not self.reverse)
-        own = map(jax.tree.leaves, (before, after, self.of.own_carry(gamma)))
-        before, after, gamma = own
+        leaves = map(jax.tree.leaves, (before, after, self.of.own_carry(gamma)))
+        before, after, gamma = leaves
         grads, lambdas, dx = self.cell.backward(kernel, params, before, x, after, gamma)
         lambdas = [a.astype(c.dtype) for a, c in zip(lambdas, after, strict=True)]
         lambdas = self.of.carry_leaves(lambdas)
@@ -98,7 +98,8 @@ class FusedLoop:
         carry, x, new_carry = ([a[start] for a in v] for v in values)
         one = Steps(steps.consts, carry, x, new_carry, steps.extra)
         first = self.of.to_carry(one, [a[start] for a in lambdas])
-        consts = self.of.const_cotangents(steps.consts, jax.tree.leaves(grads), active)
+        own = self.of.param_cotangents(steps.consts, grads)
+        consts = self.of.const_cotangents(steps.consts, own, active)
         return consts, first, self.of.x_cotangents(steps, dx, active), lambdas
 
     def _kernel(self, reverse: bool):

@@ -80,8 +80,24 @@ class OfCell:
         """Cotangents of the cell's parameters, summed, and of the active inputs of the body."""
         cts = self.own_carry(new_carry_cts)
         params, _, x = self.cell.pullback(*self.values(steps), cts)
-        own = jax.tree.leaves(params) if active.consts else []
+        own = self.param_cotangents(steps.consts, params) if active.consts else []
         return own, self.x_cotangents(steps, x, active)
+
+    def param_cotangents(self, consts: Sequence[Array], cts: PyTree) -> list[Array]:
+        """Of the cotangents that the cell gives, those of the parameters that its step uses.
+
+        Raises:
+          ValueError: if one is missing.
+        """
+        given = dict(jax.tree.leaves_with_path(cts))
+        used = [path for path, _ in jax.tree.leaves_with_path(jax.eval_shape(self.params, consts))]
+        missing = [jax.tree_util.keystr(path) for path in used if path not in given]
+        if missing:
+            raise ValueError(
+                f"{type(self.cell).__name__}.pullback: got no cotangent of the parameters "
+                f"{', '.join(missing)}; one of each that the step uses is wanted"
+            )
+        return [given[path] for path in used]
 
     def x_cotangents(self, steps: Steps, x: PyTree, active) -> list[Array]:
         """The cell's cotangents of its input as those of the active inputs of the body."""
@@ -89,13 +105,24 @@ class OfCell:
         leaves = zip(jax.tree.leaves(x), steps.x, strict=True)
         return active.of_x([a.astype(b.dtype) for a, b in leaves])
 
-    def const_cotangents(self, consts, params: Sequence[Array], active) -> list[Array]:
-        """The cell's cotangents of its parameters as those of the active consts of the body."""
+    def const_cotangents(self, consts, cts: Sequence[Array], active) -> list[Array]:
+        """`param_cotangents` as those of the active consts of the body.
+
+        Raises:
+          ValueError: if one of these is no parameter.
+        """
         tree = jax.tree.structure(jax.eval_shape(self.params, consts))
-        own = jax.tree.unflatten(tree, params)
+        own = jax.tree.unflatten(tree, cts)
         if self.arrange is not None:
             (own,) = jax.vjp(self.arrange, self._body_params(consts))[1](own)
-        by_const = dict(zip(self.const_of, jax.tree.leaves(own), strict=True))
+        used = [k for k in self.const_of if k is not None]
+        by_const = dict(zip(used, jax.tree.leaves(own), strict=True))
+        closed_over = [k for k in active.consts if k not in by_const]
+        if closed_over:
+            raise ValueError(
+                f"{type(self.cell).__name__}: got derivatives by {len(closed_over)} arrays that "
+                "its step closes over; they are wanted among its parameters"
+            )
         return [by_const[k].astype(consts[k].dtype) for k in active.consts]
 
 

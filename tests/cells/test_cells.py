@@ -105,6 +105,53 @@ def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
     _close(ours, gradients(lax.scan, lambda p: lambda c, x: cell(p, c, x)))
 
 
+@pytest.mark.parametrize("solver", [None, pb.Blelloch()])
+def test_parameters_may_hold_more_than_the_cell_uses(solver):
+    cell = pb.cells.GRU(recurrent_bias=False)
+    params, carry, xs = _problem(cell)
+    params["readout"] = jnp.ones((H, 2), DTYPE)
+
+    def loss(params, scan):
+        h, ys = scan(functools.partial(cell, params), carry, xs)
+        return (h @ params["readout"]).sum() + (ys**2).sum()
+
+    ours = functools.partial(pb.scan, solver=solver)
+    _close(jax.grad(loss)(params, ours), jax.grad(loss)(params, lax.scan))
+
+
+class _Forgetful(pb.cells.Elman):
+    """Gives no cotangent of its bias."""
+
+    def pullback(self, params, carry, x, new_carry, cts):
+        grads, carry, x = super().pullback(params, carry, x, new_carry, cts)
+        return {"wi": grads["wi"], "wh": grads["wh"]}, carry, x
+
+
+def _last(cell, params, carry, xs):
+    return pb.scan(functools.partial(cell, params), carry, xs, solver=pb.Sweep())[0].sum()
+
+
+def test_a_missing_cotangent_is_named():
+    cell = _Forgetful()
+    params, carry, xs = _problem(cell)
+    with pytest.raises(ValueError, match=r"_Forgetful.pullback: .*\['b'\]"):
+        jax.grad(lambda p: _last(cell, p, carry, xs))(params)
+
+
+def test_what_a_cell_closes_over_is_no_parameter():
+    params, carry, xs = _problem(pb.cells.Elman())
+
+    def loss(scale):
+        class Scaled(pb.cells.Elman):
+            def __call__(self, params, carry, x):
+                return super().__call__(params, carry, x * scale)
+
+        return _last(Scaled(), params, carry, xs)
+
+    with pytest.raises(ValueError, match=r"Scaled: .*closes over"):
+        jax.grad(loss)(jnp.asarray(2.0, DTYPE))
+
+
 def test_an_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="'tanh' or 'relu'"):
         pb.cells.Elman(activation="gelu")
