@@ -57,7 +57,7 @@ TINY_WORK = 4000
 """Elements times equations times steps below which fixed costs outweigh what is saved."""
 
 TINY_STEP = 64
-"""Elements times equations up to which XLA makes one kernel of a loop."""
+"""Elements times equations up to which XLA makes one kernel of a loop over at most 4 elements."""
 
 ONE_ROW = {"analytic": 64, "matrix-free": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
@@ -82,7 +82,7 @@ def choose(facts: Facts) -> Choice:
         return Choice(None, why)
     if elements * facts.equations * facts.length < TINY_WORK:
         return Choice(None, "the whole scan is too short to pay for anything but its loop")
-    tiny = elements * facts.equations <= TINY_STEP
+    tiny = elements <= 4 and elements * facts.equations <= TINY_STEP
     if tiny or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
     if facts.jax_version >= (0, 12):

@@ -25,6 +25,8 @@ ONE_FEATURE = {"features": 1, "equations": 20, "jax_version": (0, 12)}
 
 def test_a_recurrent_network_on_a_cpu_is_swept():
     assert choose(RNN).solver == pb.Sweep()
+    small = {"batch": 3, "features": 2, "length": 300}
+    assert choose(dataclasses.replace(RNN, **small)).solver == pb.Sweep()
     assert str(choose(RNN)).startswith("Sweep(")
 
 
@@ -53,6 +55,7 @@ def test_single_features_are_swept_before_jax_0_12_or_with_many_rows(changes):
     [
         ({"platform": "gpu"}, "measured on gpu"),
         ({"batch": 1, "features": 4}, "single kernel"),
+        ({"batch": 1, "features": 1, "equations": 60}, "single kernel"),
         ({"features": 1}, "single kernel"),
         (ONE_ROW, "from jax 0.12 on"),
         ({**ONE_ROW, "features": 100, "linearisation": "matrix-free"}, "from jax 0.12 on"),
