@@ -139,7 +139,7 @@ def test_a_sharded_batch_needs_one_all_reduce(devices, cell, analytic, solver):
     assert result.returncode == 0, result.stderr.decode()[-2000:] + result.stdout.decode()
 
 
-@pytest.mark.parametrize("solver", [None, pb.Blelloch()])
+@pytest.mark.parametrize("solver", [pb.Sweep(), pb.Blelloch()])
 @pytest.mark.parametrize("analytic", [True, False])
 def test_a_pullback_keeps_inputs_and_carries_and_nothing_else(analytic, solver):
     cell, n = pb.cells.LSTM(), 50
