@@ -15,7 +15,7 @@ from parscan_bp.autodiff.linearise import Active, Steps
 from parscan_bp.autodiff.of_cell import OfCell
 from parscan_bp.autodiff.systems import Primal
 from parscan_bp.cells.fused import FusedCell, fused
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +60,8 @@ class FusedLoop:
 
         @jax.jit
         def run(consts, init, xs):
-            own = jax.tree.leaves(self.of.params(consts))
-            params, carry, x, _ = self.of.values(Steps(consts, init, xs, init, own))
+            steps = Steps(consts, init, xs, init, self.of.params(consts))
+            params, carry, x, _ = self.of.values(steps)
             after = self.cell.forward(self._kernel(self.reverse), params, jax.tree.leaves(carry), x)
             after = self.of.carry_leaves(after)
             end = 0 if self.reverse else -1
@@ -72,7 +72,7 @@ class FusedLoop:
 
     def adjoint(
         self, primal: Primal, active: Active, gamma: Sequence[Array], last: Sequence[Array]
-    ) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
+    ) -> tuple[PyTree, list[Array], list[Array], list[Array]]:
         """Solves `parscan_bp.autodiff.systems.Adjoint`.
 
         Args:
@@ -82,7 +82,7 @@ class FusedLoop:
           last: cotangents of the carry that leaves the scan.
 
         Returns:
-          Cotangents of the active consts, the first carry, the active inputs, and lambda.
+          Cotangents of the cell's parameters, the first carry, the active inputs, and lambda.
         """
         steps = primal.steps(0, primal.length)
         params, before, x, after = self.of.values(steps)
@@ -98,9 +98,7 @@ class FusedLoop:
         carry, x, new_carry = ([a[start] for a in v] for v in values)
         one = Steps(steps.consts, carry, x, new_carry, steps.extra)
         first = self.of.to_carry(one, [a[start] for a in lambdas])
-        own = self.of.param_cotangents(steps.consts, grads)
-        consts = self.of.const_cotangents(steps.consts, own, active)
-        return consts, first, self.of.x_cotangents(steps, dx, active), lambdas
+        return grads, first, self.of.x_cotangents(steps, dx, active), lambdas
 
     def _kernel(self, reverse: bool):
         how = kernels.interpreter() if self.interpret else None

@@ -41,7 +41,7 @@ class Steps:
     carry: Sequence[Array]
     x: Sequence[Array]
     new_carry: Sequence[Array]
-    extra: Sequence[Array] = ()
+    extra: PyTree = ()
 
 
 class Linearisation(abc.ABC):
@@ -57,7 +57,7 @@ class Linearisation(abc.ABC):
         """The inverse of `pack`."""
         return vector
 
-    def invariants(self, consts: Sequence[Array], extra: Sequence[Array]) -> Sequence[Array]:
+    def invariants(self, consts: Sequence[Array], extra: Sequence[Array]) -> PyTree:
         """What the linearisation of every step shares, made once, before any loop.
 
         Args:
@@ -80,7 +80,7 @@ class Linearisation(abc.ABC):
         new_carry_cts: Sequence[Array],
         y_cts: Sequence[Array],
         active: Active,
-    ) -> tuple[list[Array], list[Array]]:
+    ) -> tuple[PyTree, list[Array]]:
         """Cotangents of the active consts (summed) and of the active inputs (stacked).
 
         One batched vector-Jacobian product over the stretch: with every lambda known, the
@@ -99,7 +99,7 @@ class Linearisation(abc.ABC):
         return vjp((list(new_carry_cts), list(y_cts)))
 
     def const_cotangents(
-        self, consts: Sequence[Array], summed: list[Array], active: Active
+        self, consts: Sequence[Array], summed: PyTree, active: Active
     ) -> list[Array]:
         """Cotangents of the active consts, from the sum of all that `pullback` returned first."""
         return summed
@@ -187,7 +187,7 @@ class ByProducts(Linearisation):
             return Partial(_on_groups(grouped), folded)
 
         stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
-        linear, flags = over_steps(one, (list(steps.consts), list(steps.extra)), stacked)
+        linear, flags = over_steps(one, (list(steps.consts), steps.extra), stacked)
         vector = jax.eval_shape(grouped.join, shapes)
         return MatrixFree(linear, flags, vector, codomain=vector)
 

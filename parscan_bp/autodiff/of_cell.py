@@ -50,9 +50,8 @@ class OfCell:
 
     def values(self, steps: Steps) -> tuple[PyTree, PyTree, PyTree, PyTree]:
         """Parameters, carry, input and new carry as the cell knows them."""
-        params = jax.tree.structure(jax.eval_shape(self.params, steps.consts))
         return (
-            jax.tree.unflatten(params, steps.extra),
+            steps.extra,
             self.own_carry(steps.carry),
             jax.tree.unflatten(self.trees[2], steps.x),
             self.own_carry(steps.new_carry),
@@ -76,28 +75,11 @@ class OfCell:
         leaves = zip(self.carry_leaves(carry), steps.carry, strict=True)
         return [a.astype(c.dtype) for a, c in leaves]
 
-    def pullback(self, steps, new_carry_cts, active) -> tuple[list[Array], list[Array]]:
+    def pullback(self, steps, new_carry_cts, active) -> tuple[PyTree, list[Array]]:
         """Cotangents of the cell's parameters, summed, and of the active inputs of the body."""
         cts = self.own_carry(new_carry_cts)
         params, _, x = self.cell.pullback(*self.values(steps), cts)
-        own = self.param_cotangents(steps.consts, params) if active.consts else []
-        return own, self.x_cotangents(steps, x, active)
-
-    def param_cotangents(self, consts: Sequence[Array], cts: PyTree) -> list[Array]:
-        """Of the cotangents that the cell gives, those of the parameters that its step uses.
-
-        Raises:
-          ValueError: if one is missing.
-        """
-        given = dict(jax.tree.leaves_with_path(cts))
-        used = [path for path, _ in jax.tree.leaves_with_path(jax.eval_shape(self.params, consts))]
-        missing = [jax.tree_util.keystr(path) for path in used if path not in given]
-        if missing:
-            raise ValueError(
-                f"{type(self.cell).__name__}.pullback: got no cotangent of the parameters "
-                f"{', '.join(missing)}; one of each that the step uses is wanted"
-            )
-        return [given[path] for path in used]
+        return params if active.consts else [], self.x_cotangents(steps, x, active)
 
     def x_cotangents(self, steps: Steps, x: PyTree, active) -> list[Array]:
         """The cell's cotangents of its input as those of the active inputs of the body."""
@@ -105,14 +87,15 @@ class OfCell:
         leaves = zip(jax.tree.leaves(x), steps.x, strict=True)
         return active.of_x([a.astype(b.dtype) for a, b in leaves])
 
-    def const_cotangents(self, consts, cts: Sequence[Array], active) -> list[Array]:
-        """`param_cotangents` as those of the active consts of the body.
+    def const_cotangents(self, consts, cts: PyTree, active) -> list[Array]:
+        """The cell's cotangents of its parameters as those of the active consts of the body.
 
         Raises:
-          ValueError: if one of these is no parameter.
+          ValueError: if the cell gives none of a parameter, or a const is no parameter.
         """
-        tree = jax.tree.structure(jax.eval_shape(self.params, consts))
-        own = jax.tree.unflatten(tree, cts)
+        if not active.consts:
+            return []
+        own = self._of_params(jax.eval_shape(self.params, consts), cts)
         if self.arrange is not None:
             (own,) = jax.vjp(self.arrange, self._body_params(consts))[1](own)
         used = [k for k in self.const_of if k is not None]
@@ -124,6 +107,18 @@ class OfCell:
                 "its step closes over; they are wanted among its parameters"
             )
         return [by_const[k].astype(consts[k].dtype) for k in active.consts]
+
+    def _of_params(self, params: PyTree, cts: PyTree) -> PyTree:
+        """Of the cotangents that the cell gives, those of ``params``, which its step uses."""
+        given = dict(jax.tree.leaves_with_path(cts))
+        used, tree = jax.tree.flatten_with_path(params)
+        missing = [jax.tree_util.keystr(path) for path, _ in used if path not in given]
+        if missing:
+            raise ValueError(
+                f"{type(self.cell).__name__}.pullback: got no cotangent of the parameters "
+                f"{', '.join(missing)}; one of each that the step uses is wanted"
+            )
+        return jax.tree.unflatten(tree, [given[path] for path, _ in used])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +132,7 @@ class _OfCell(Linearisation):
     of: OfCell
 
     def invariants(self, consts, extra):
-        return jax.tree.leaves(self.of.params(consts))
+        return self.of.params(consts)
 
     def pullback(self, steps, new_carry_cts, y_cts, active):
         if active.y:  # a y of its own is not in the cell's pullback
@@ -145,7 +140,7 @@ class _OfCell(Linearisation):
         return self.of.pullback(steps, new_carry_cts, active)
 
     def const_cotangents(self, consts, summed, active):
-        if active.y or not active.consts:
+        if active.y:
             return summed
         return self.of.const_cotangents(consts, summed, active)
 

@@ -205,8 +205,8 @@ class ScanRule:
                 state, summed, (stacked, lambdas) = self.solver.run(
                     Adjoint(scan, active, d, dy), linear.pack(last, cotangent=True)
                 )
-                summed = linear.const_cotangents(scan.consts, summed, active)
                 start = linear.unpack(state, cotangent=True)
+            summed = linear.const_cotangents(scan.consts, summed, active)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
         return linear_solve(matvec, forward, backward)

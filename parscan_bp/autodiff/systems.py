@@ -22,7 +22,7 @@ from parscan_bp.autodiff.linearise import Active, Linearisation, Steps, replace_
 from parscan_bp.autodiff.trajectory import before
 from parscan_bp.system import Block, System
 from parscan_bp.trees import stretch
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Primal:
     init: Sequence[Array]
     xs: Sequence[Array]
     after: Sequence[Array]
-    extra: Sequence[Array]
+    extra: PyTree
     length: int
     reverse: bool
 
