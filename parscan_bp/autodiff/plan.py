@@ -152,7 +152,9 @@ def make_plan(
         choice = choose(facts)
     if choice.solver is None:
         return Plan(staged, body, choice, structure, None, facts)
-    rule = ScanRule(staged.equation, linear, choice.solver, loop)
+    chosen = solver is None and jacobian == "auto" and loop is None
+    one_loop = chosen and isinstance(choice.solver, Sweep)
+    rule = ScanRule(staged.equation, linear, choice.solver, loop, one_loop)
     return Plan(staged, body, choice, structure, rule, facts, extra)
 
 

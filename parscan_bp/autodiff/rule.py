@@ -30,7 +30,8 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.fused import FusedLoop
-from parscan_bp.autodiff.linearise import Active, Linearisation
+from parscan_bp.autodiff.linearise import Active, Linearisation, replace_at
+from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
 from parscan_bp.solvers.base import Solver, default_chunk
@@ -50,12 +51,14 @@ class ScanRule:
       linearisation: how the step's Jacobian is obtained.
       solver: what solves the bi-diagonal system.
       fused: the kernels that make the values, if the caller asked for them.
+      one_loop: whether forward-mode is `lax.scan`'s own, not a solve; see `pushforward`.
     """
 
     equation: Any
     linearisation: Linearisation
     solver: Solver
     fused: FusedLoop | None = None
+    one_loop: bool = False
 
     @property
     def body(self):
@@ -77,11 +80,55 @@ class ScanRule:
             return self.equation.primitive.bind(*args, **self.equation.params)
 
         def jvp(primals, tangents):
+            args, ts = primals[0], tangents[0]
+            if self.one_loop and is_forward_only(args, ts):
+                moving = _moving(ts)
+                outs, pushed = self._pushforward(moving)(args, [ts[k] for k in moving])
+                out_ts = dict(zip(self._float_outs, pushed, strict=True))
+                return outs, _fill(outs, [out_ts.get(k) for k in range(len(outs))])
             outs, after = self._with_trajectory(*primals)
             return outs, self._tangents(primals, tangents, outs, after)[0]
 
         values.defjvp(jvp, symbolic_zeros=True)
         return values
+
+    @functools.cached_property
+    def _float_outs(self) -> tuple[int, ...]:
+        """Outputs that have tangents."""
+        outs = self.equation.outvars
+        return tuple(k for k, v in enumerate(outs) if is_differentiable(v.aval))
+
+    @functools.cached_property
+    def _pushforward(self) -> Callable[[tuple[int, ...]], Pushforward]:
+        """The scan with tangents of some args, by their positions."""
+        return functools.cache(self._make_pushforward)
+
+    def _make_pushforward(self, moving):
+        equation = self.equation
+
+        def together(args, ts):
+            def run(*values):
+                args_at = replace_at(args, moving, values)
+                return equation.primitive.bind(*args_at, **equation.params)
+
+            outs, out_ts = jax.jvp(run, [args[k] for k in moving], ts)
+            return outs, [out_ts[k] for k in self._float_outs]
+
+        def primal(args):
+            outs, after = self._with_trajectory(list(args), [])
+            return outs, (outs, after)
+
+        def tangent(args, known, ts):
+            zeros = [zero_from_primal(v, symbolic_zeros=True) for v in args]
+            known_args: tuple = (args, [])
+            out_ts = self._tangents(known_args, (replace_at(zeros, moving, ts), []), *known)[0]
+            return [out_ts[k] for k in self._float_outs]
+
+        avals = [v.aval for v in equation.invars]
+        outs = [v.aval for v in equation.outvars]
+        in_ts = [avals[k].to_tangent_aval() for k in moving]
+        out_ts = [outs[k].to_tangent_aval() for k in self._float_outs]
+        return Pushforward(together, primal, tangent, (avals, in_ts), (outs, out_ts))
 
     @functools.cached_property
     def _with_trajectory(self):
@@ -121,10 +168,7 @@ class ScanRule:
         ]
         t_consts, t_init, t_xs = self._split(given)
 
-        def moving(ts):
-            return tuple(k for k, t in enumerate(ts) if not isinstance(t, SymbolicZero))
-
-        active = Active(moving(t_consts), moving(t_xs), body.float_y)
+        active = Active(_moving(t_consts), _moving(t_xs), body.float_y)
         residuals = (consts, init, xs, after, extra)
         known = [
             *active.of_consts(t_consts),
@@ -153,9 +197,12 @@ class ScanRule:
         out_t = [(carry_t.get(k) if k < n else y_t.get(k - n)) for k in range(len(outs))]
         return _fill(outs, out_t), _fill(after, [after_t.get(k) for k in range(n)])
 
-    @functools.cache  # noqa: B019 - lives as long as the rule
-    def solve(self, active: Active):
-        """The augmented solve for one choice of active inputs."""
+    @functools.cached_property
+    def solve(self) -> Callable[[Active], Callable]:
+        """The augmented solve for a choice of active inputs."""
+        return functools.cache(self._make_solve)
+
+    def _make_solve(self, active):
         primal = self._primal
 
         @jax.jit
@@ -242,6 +289,11 @@ def linear_solve(matvec: Callable, forward: Callable, backward: Callable) -> Cal
         )
 
     return solve
+
+
+def _moving(tangents) -> tuple[int, ...]:
+    """Positions of the tangents that are not known to be zero."""
+    return tuple(k for k, t in enumerate(tangents) if not isinstance(t, SymbolicZero))
 
 
 def _fill(values, tangents):

@@ -1,0 +1,167 @@
+"""Forward-mode in one loop, for as long as nothing is transposed.
+
+The tangent of a scan is a linear solve of its own (`rule`), so that reverse-mode can
+transpose it. Where a program asks for tangents only, that costs a second loop, which
+evaluates every step again, and the carries of all steps in between. A *pushforward*
+stands for values and tangents together and has two forms: ``together``, one loop that
+keeps nothing, in which it is run; and ``apart``, which takes its place as soon as JAX
+separates what depends on the tangents from what does not, batches it, or differentiates it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import JaxprEqn, Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
+
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Pushforward:
+    """A scan with tangents, as functions of ``(args, tangents of some args)``.
+
+    Attributes:
+      together: ``(args, ts) -> (outs, out_ts)`` in one loop.
+      primal: ``args -> (outs, known)``, what does not depend on the tangents.
+      tangent: ``(args, known, ts) -> out_ts``, which can be transposed.
+      takes: types of args and ts.
+      gives: types of outs and out_ts.
+    """
+
+    together: Callable[..., tuple[list[Array], list[Array]]]
+    primal: Callable[..., tuple[list[Array], Any]]
+    tangent: Callable[..., list[Array]]
+    takes: tuple[list[Any], list[Any]]
+    gives: tuple[list[Any], list[Any]]
+
+    def __call__(
+        self, args: Sequence[Array], ts: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """``(outs, out_ts)``."""
+        out = _pushforward_p.bind(*args, *ts, pushforward=self)
+        return out[: len(self.gives[0])], out[len(self.gives[0]) :]
+
+    @functools.cached_property
+    def run_together(self) -> Callable[..., list[Array]]:
+        """``together`` of one flat sequence of values."""
+
+        @jax.jit
+        def scan_with_tangents(*values):
+            outs, out_ts = self.together(*self._split(values))
+            return [*outs, *out_ts]
+
+        return scan_with_tangents
+
+    @functools.cached_property
+    def run_apart(self) -> Callable[..., list[Array]]:
+        """The same as a program that can be separated."""
+
+        @jax.jit
+        def scan_and_tangents(*values):
+            args, ts = self._split(values)
+            outs, known = self.primal(args)
+            return [*outs, *self.tangent(args, known, ts)]
+
+        return scan_and_tangents
+
+    @functools.cached_property
+    def apart(self) -> JaxprEqn:
+        """`run_apart` as one equation, whose rules for partial evaluation are JAX's own."""
+        types = (
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
+            for a in itertools.chain(*self.takes)
+        )
+        (eqn,) = jax.make_jaxpr(self.run_apart)(*types).eqns
+        return eqn
+
+    def batched(self, values: Sequence[Array], dims: Sequence[int | None], how) -> tuple:
+        """`run_apart` under `jax.vmap`; values stay without the axis if all args do."""
+
+        def vmap(f, in_axes):
+            # A collective in the step may name the mapped axis.
+            name = how.name if isinstance(how.name, str) else None
+            return jax.vmap(
+                f, in_axes, axis_size=how.size, axis_name=name, spmd_axis_name=how.spmd_name
+            )
+
+        args, ts = self._split(values)
+        arg_dims, t_dims = self._split(dims)
+        if any(d is not None for d in arg_dims):
+            out = vmap(self.run_apart, tuple(dims))(*values)
+            return out, [0] * len(out)
+        outs, known = self.primal(args)
+        if not any(d is not None for d in t_dims):
+            out = [*outs, *self.tangent(args, known, ts)]
+            return out, [None] * len(out)
+        out_ts = vmap(lambda *ts: self.tangent(args, known, ts), tuple(t_dims))(*ts)
+        return [*outs, *out_ts], [None] * len(outs) + [0] * len(out_ts)
+
+    def _split(self, values):
+        n = len(self.takes[0])
+        return list(values[:n]), list(values[n:])
+
+
+_pushforward_p = Primitive("scan_pushforward")
+_pushforward_p.multiple_results = True
+
+
+@_pushforward_p.def_impl
+def _run(*values, pushforward):
+    return pushforward.run_together(*values)
+
+
+@_pushforward_p.def_abstract_eval
+def _types(*avals, pushforward):
+    return [*itertools.chain(*pushforward.gives)]
+
+
+def _differentiate(primals, tangents, *, pushforward):
+    moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+    def run(*values):
+        at = dict(zip(moving, values, strict=True))
+        return pushforward.run_apart(*(at.get(k, v) for k, v in enumerate(primals)))
+
+    return jax.jvp(run, [primals[k] for k in moving], [tangents[k] for k in moving])
+
+
+def _batch(how, values, dims, *, pushforward):
+    return pushforward.batched(values, dims, how)
+
+
+def _separate(trace, *tracers, pushforward):
+    eqn = pushforward.apart
+    return pe.custom_partial_eval_rules[eqn.primitive](trace, *tracers, **eqn.params)
+
+
+def _separate_equation(saveable, unknown, instantiated, eqn):
+    apart = eqn.params["pushforward"].apart
+    eqn = eqn.replace(primitive=apart.primitive, params=apart.params)
+    rule = pe.partial_eval_jaxpr_custom_rules[apart.primitive]
+    return rule(saveable, unknown, instantiated, eqn)
+
+
+mlir.register_lowering(
+    _pushforward_p,
+    mlir.lower_fun(lambda *values, pushforward: pushforward.run_together(*values), True),
+)
+ad.primitive_jvps[_pushforward_p] = _differentiate
+batching.fancy_primitive_batchers[_pushforward_p] = _batch
+pe.custom_partial_eval_rules[_pushforward_p] = _separate
+pe.partial_eval_jaxpr_custom_rules[_pushforward_p] = _separate_equation
+
+
+def is_forward_only(args: Sequence[Any], ts: Sequence[Any]) -> bool:
+    """Whether nothing separates the tangents so far, and no mesh is in the types."""
+    if any(isinstance(t, pe.JaxprTracer) for t in ts):
+        return False
+    types = [jax.typeof(v) for v in args]
+    return not any(getattr(t, "vma", None) or not t.sharding.mesh.empty for t in types)
