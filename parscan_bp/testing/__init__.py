@@ -24,6 +24,7 @@ from parscan_bp.testing.compare import (
     tolerances,
     ulp_sensitivity,
 )
+from parscan_bp.testing.compile import jit_once
 from parscan_bp.testing.features import FEATURES
 from parscan_bp.testing.modes import DERIVATIVE_MODES, evaluator, modes_for
 from parscan_bp.testing.problem import Draw, Problem, float_leaves, is_float
@@ -41,6 +42,7 @@ __all__ = [
     "evaluator",
     "float_leaves",
     "is_float",
+    "jit_once",
     "modes_for",
     "step_cases",
     "tolerances",

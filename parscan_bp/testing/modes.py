@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from parscan_bp.testing.cases import StepCase
+from parscan_bp.testing.compile import jit_once
 from parscan_bp.testing.problem import GROUPS, Floats, Problem, PyTree, Scan
 
 Mode = Callable[[Scan, Problem], PyTree]
@@ -301,4 +302,4 @@ def evaluator(
         at = problem.with_floats(floats)
         return {name: DERIVATIVE_MODES[name](scan, at) for name in names}
 
-    return jax.jit(evaluate)
+    return jit_once(evaluate)

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from parscan_bp.testing import jit_once
 from parscan_bp.trees import CarryLayout
 
 DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
@@ -97,7 +98,7 @@ def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
             ends = sum(jnp.sum(jnp.abs(a) ** 2) for a in jax.tree.leaves(last))
             return jnp.sum(jnp.abs(ys) ** 2 * weights).astype(DTYPE) + ends
 
-        return jax.jit(jax.grad(loss, (0, 1, 2)))(params, carry, xs)
+        return jit_once(jax.grad(loss, (0, 1, 2)))(params, carry, xs)
 
     ours = gradients(
         functools.partial(pb.scan, solver=solver), lambda p: functools.partial(cell, p)

@@ -15,6 +15,7 @@ from parscan_bp.autodiff import chain_rule
 from parscan_bp.layers import Conv, Dropout, Flatten, Function, Layer, Linear, MaxPool, init
 from parscan_bp.operators import Dense, Sparse, to_structure
 from parscan_bp.planner import FLOPS, schedule
+from parscan_bp.testing import jit_once
 
 X64 = jnp.result_type(float) == jnp.float64
 # Relative to the largest entry of a leaf. In float32 sums of a few hundred products are made in
@@ -42,7 +43,7 @@ def assert_close(got, want, rtol=RTOL):
 def reference(name):
     layers, params, x = draw(name)
     loss = loss_of(functools.partial(plain, layers))
-    return jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
+    return jit_once(jax.value_and_grad(loss, (0, 1)))(params, x)
 
 
 # Every solver on two nets, and three of them on all; the rest by hand.
@@ -60,7 +61,7 @@ QUICK |= {(name, s) for name in NETS for s in ("none", "planned", "blelloch-1")}
 def test_gradients_with_every_solver(name, solver):
     layers, params, x = draw(name)
     loss = loss_of(functools.partial(pb.chain, layers, solver=SOLVERS[solver]))
-    got = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, x)
+    got = jit_once(jax.value_and_grad(loss, (0, 1)))(params, x)
     assert_close(got, reference(name))
 
 
@@ -92,7 +93,7 @@ def test_every_mode_and_order(mode, solver):
     t = jax.tree.map(lambda a: jnp.sin(jnp.arange(a.size, dtype=a.dtype)).reshape(a.shape), at)
     run = functools.partial(pb.chain, layers, solver=SOLVERS[solver])
     got, want = (
-        jax.jit(functools.partial(MODES[mode], loss_of(f)))(at, t)
+        jit_once(functools.partial(MODES[mode], loss_of(f)))(at, t)
         for f in (run, functools.partial(plain, layers))
     )
     assert_close(got, want, RTOL if X64 else 2e-4)

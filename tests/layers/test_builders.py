@@ -8,6 +8,7 @@ from layer_examples import BATCH, DILATED_POOLS, EXAMPLES, REST, THINNED, Exampl
 
 from parscan_bp.layers import LAYERS, Dropout
 from parscan_bp.layers.base import flat
+from parscan_bp.testing import jit_once
 
 RTOL = 1e-12 if jnp.result_type(float) == jnp.float64 else 1e-6
 
@@ -44,7 +45,7 @@ def test_operator_and_pullback_equal_automatic_differentiation(example: Example)
     # A mask has a batch axis, parameters do not.
     mask = isinstance(layer, Dropout)
 
-    @jax.jit
+    @jit_once
     def run(params, x):
         y, vjp = jax.vjp(lambda params: layer.apply(params, x), params)
         ct = jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)
@@ -72,7 +73,7 @@ def test_dilated_max_pools_equal_forward_mode(example: Example):
     layer = example.layer
     _, x = example.draw()
 
-    @jax.jit
+    @jit_once
     def run(x):
         y = layer.apply(None, x)
         operator = layer.adjoint_operator(None, x, y)

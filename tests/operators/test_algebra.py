@@ -47,6 +47,7 @@ from parscan_bp.operators import (
     to_structure,
 )
 from parscan_bp.operators.lattice import PATTERNED
+from parscan_bp.testing import jit_once
 
 NAMES = [example.name for example in SQUARE]
 # One of the factored rows stands for all: they are the same to the algebra.
@@ -135,7 +136,7 @@ def all_products():
     draw = Draw(0, "float32")
     by_name = {e.name: e.make(draw, (LENGTH,)) for e in SQUARE if e.name in DISTINCT}
     pairs = list(itertools.product(DISTINCT, DISTINCT))
-    compose_all = jax.jit(lambda ops: [compose(ops[i], ops[j]) for i, j in pairs])
+    compose_all = jit_once(lambda ops: [compose(ops[i], ops[j]) for i, j in pairs])
     return by_name, dict(zip(pairs, compose_all(by_name), strict=True))
 
 

@@ -21,6 +21,7 @@ from parscan_bp.operators import (
     to_structure,
 )
 from parscan_bp.sparsity import Pattern
+from parscan_bp.testing import jit_once
 
 POSITIONS, CHANNELS = 12, 2
 SIZE = POSITIONS * CHANNELS
@@ -76,8 +77,8 @@ PAIRS = [
 @pytest.fixture(scope="module")
 def products():
     """Every pair in one program, both operands as matrices beside it."""
-    run = jax.jit(lambda ops: {(a, b): compose(ops[a], ops[b]) for a, b in PAIRS})
-    dense = jax.jit(lambda ops: {name: op.as_dense() for name, op in ops.items()})
+    run = jit_once(lambda ops: {(a, b): compose(ops[a], ops[b]) for a, b in PAIRS})
+    dense = jit_once(lambda ops: {name: op.as_dense() for name, op in ops.items()})
     return run(OTHERS), jax.tree.map(np.asarray, dense(OTHERS))
 
 

@@ -25,6 +25,7 @@ from parscan_bp.operators import (
     Operator,
     Product,
 )
+from parscan_bp.testing import jit_once
 
 pytestmark = pytest.mark.parametrize("example", EXAMPLES, ids=repr)
 
@@ -38,7 +39,7 @@ def make(example: Example, dtype: str = "float32", stack=(LENGTH,), seed: int = 
     return example.make(Draw(seed, dtype), stack)
 
 
-@jax.jit
+@jit_once
 def everything(op, v, w):
     """All that an operator computes, as one program: matrices, products, cotangents."""
 
@@ -84,7 +85,7 @@ def test_against_matrices(example, dtype, stack):
 def test_parts_of_the_stack(example, stack):
     op = make(example, stack=stack)
 
-    @jax.jit
+    @jit_once
     def parts(op, k):
         leaves, rebuild = op.unstack()
         rebuilt = rebuild([leaf[k] for leaf in leaves])
@@ -139,7 +140,7 @@ def test_an_axis_of_size_one_stands_for_the_whole_stack(example):
     more = Product((one, Diagonal(draw(LENGTH, BATCH, one.shape[1]))))
     assert more.length == LENGTH
 
-    @jax.jit
+    @jit_once
     def parts(op):
         leaves, rebuild = op.unstack()
         rebuilt = rebuild([leaf[4] for leaf in leaves])
@@ -154,7 +155,7 @@ def test_unstack_in_a_loop(example):
     op = make(example)
     v = Draw(3, "float32")(BATCH, op.shape[1])
 
-    @jax.jit
+    @jit_once
     def loop(op, v):
         leaves, rebuild = op.unstack()
         assert all(leaf.shape[0] == LENGTH for leaf in leaves)
@@ -178,7 +179,7 @@ def test_vmap_over_the_stack_and_back(example):
         assert op.stack_shape == ()
         return op, op.transpose(), op.matvec(v)
 
-    @jax.jit
+    @jit_once
     def over_both(op, v):
         full = jax.vmap(one)(op.broadcast(LENGTH), v)
         shared = jax.vmap(lambda op, v: op.matvec(v), in_axes=(axes, 0))(op, v)

@@ -2,9 +2,7 @@
 
 Same body, same arguments: every output to the last bit, every derivative up to what the rounding
 of the problem allows. A run of the suite takes 30 cases and a few modes of each; the whole family
-in every mode with every solver is marked slow. It is nearly all compilation, hence the flag:
-
-    XLA_FLAGS=--xla_backend_optimization_level=0 pytest tests/scan/test_contract.py -m slow -n 8
+in every mode with every solver is marked slow.
 """
 
 import functools

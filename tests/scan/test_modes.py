@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 import parscan_bp
-from parscan_bp.testing import Draw, assert_derivatives_close, compare_outputs
+from parscan_bp.testing import Draw, assert_derivatives_close, compare_outputs, jit_once
 
 SOLVERS = {
     "auto": None,
@@ -94,7 +94,7 @@ def test_disable_jit_without_steps():
 def test_checking_leaks(solver):
     with jax.checking_leaks():
         _gradient(_scan(solver))(*_arguments(6))
-        jax.jit(jax.hessian(_loss(_scan(solver))))(*_arguments(6))
+        jit_once(jax.hessian(_loss(_scan(solver))))(*_arguments(6))
 
 
 @every_solver

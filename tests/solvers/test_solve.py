@@ -23,6 +23,7 @@ from parscan_bp.operators import (
     to_scaled,
 )
 from parscan_bp.sparsity import Pattern
+from parscan_bp.testing import jit_once
 
 H = 4
 DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
@@ -101,7 +102,7 @@ def _oracle(operators, g):
 def _solve(system, solver):
     """As one program: eagerly, every operation would be compiled by itself."""
     kind = type(system)
-    return jax.jit(lambda a, g: pb.solve(kind(a, g), solver))(system.operators, system.g)
+    return jit_once(lambda a, g: pb.solve(kind(a, g), solver))(system.operators, system.g)
 
 
 def _close(got, want, n):
