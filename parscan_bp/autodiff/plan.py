@@ -262,5 +262,29 @@ def _facts(body, structure, linear, length) -> Facts:
         structure=structure.kind,
         linearisation=kind,
         equations=len(body.jaxpr.jaxpr.eqns),
+        outer_gates=_has_outer_gates(body),
         jax_version=jax.__version_info__[:2],
     )
+
+
+_GATES = frozenset({"logistic", "tanh", "exp", "sin", "cos", "erf", "split", "slice"})
+
+
+def _has_outer_gates(body: Body) -> bool:
+    """See `Facts.outer_gates`; a step with one function, like `Elman`, has none."""
+    products: set[Any] = set()
+    gates = 0
+    for eqn in body.jaxpr.jaxpr.eqns:
+        if any(not isinstance(v, Literal) and v in products for v in eqn.invars):
+            gates += eqn.primitive.name in _GATES
+            products.update(eqn.outvars)
+        elif _is_outer(eqn):
+            products.update(eqn.outvars)
+    return gates > 1
+
+
+def _is_outer(eqn) -> bool:
+    if eqn.primitive.name != "dot_general":
+        return False
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    return all(eqn.invars[0].aval.shape[axis] == 1 for axis in contracted)

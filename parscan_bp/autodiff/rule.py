@@ -13,7 +13,8 @@ Forward-mode is its solution for a right-hand side that holds input tangents onl
 Reverse-mode is the solution of the transposed system, so one traversal yields the
 carry cotangents and, chunk by chunk, the parameter gradients. Derivatives of any order
 follow from the matrix-vector product above, which is written once and is plain JAX.
-The Jacobian is formed inside the two solves and nowhere else.
+The Jacobian is formed inside the two solves and nowhere else. What asks for tangents only,
+and leaves the solver to us, takes a shorter way: see `pushforward`.
 """
 
 from __future__ import annotations

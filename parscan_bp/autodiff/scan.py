@@ -42,7 +42,8 @@ def scan(
 
     solved by ``solver``, and from batched products for parameters and inputs. The carries
     are stored, and nothing else (not twice where they are outputs already); wrap the scan
-    in `jax.checkpoint` to store nothing.
+    in `jax.checkpoint` to store nothing. Forward-mode alone, where ``solver=None`` chose
+    `Sweep`, is `jax.lax.scan`'s own loop and stores nothing.
 
     Args:
       f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell

@@ -22,6 +22,8 @@ class Facts:
       structure: "diagonal", "block" or "dense".
       linearisation: "analytic" or "matrix-free".
       equations: equations in the body's jaxpr.
+      outer_gates: whether a product of the step contracts an axis of size 1, as with a single
+        input feature, and its result goes to several gates.
       jax_version: (major, minor), which says how XLA compiles a small loop.
     """
 
@@ -34,6 +36,7 @@ class Facts:
     structure: str
     linearisation: str
     equations: int
+    outer_gates: bool
     jax_version: tuple[int, ...]
 
     @property
@@ -66,6 +69,11 @@ ONE_FEATURE = 1024
 """Elements from which a step gains whose leaves have one feature each, likewise."""
 
 
+OUTER_GATES = (256, 4096)
+"""Elements of a step with `Facts.outer_gates` between which it loses: XLA makes the product part
+of every gate, where `lax.scan` stores the sum before the gates and so has it once."""
+
+
 def choose(facts: Facts) -> Choice:
     """The solver for a scan whose solver was not named; measured on CPUs (``bench scan``).
 
@@ -85,6 +93,8 @@ def choose(facts: Facts) -> Choice:
     tiny = elements <= 4 and elements * facts.equations <= TINY_STEP
     if tiny or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
+    if facts.outer_gates and OUTER_GATES[0] <= elements <= OUTER_GATES[1]:
+        return Choice(None, "gates of a single input feature are slow to make twice")
     if facts.jax_version >= (0, 12):
         if facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]:
             return Choice(None, "a loop over one row is a single kernel from jax 0.12 on")

@@ -1,7 +1,10 @@
 """The automatic choice: what it takes, and what it leaves to `lax.scan`."""
 
 import dataclasses
+import functools
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import parscan_bp as pb
@@ -17,6 +20,7 @@ RNN = Facts(
     structure="block",
     linearisation="analytic",
     equations=8,
+    outer_gates=False,
     jax_version=(0, 10),
 )
 ONE_ROW = {"batch": 1, "jax_version": (0, 12)}
@@ -48,6 +52,27 @@ def test_a_single_row_is_swept_before_jax_0_12_or_with_many_features(changes):
 )
 def test_single_features_are_swept_before_jax_0_12_or_with_many_rows(changes):
     assert choose(dataclasses.replace(RNN, **{**ONE_FEATURE, **changes})).solver == pb.Sweep()
+
+
+@pytest.mark.parametrize(
+    ("cell", "inputs", "batch", "swept"),
+    [
+        (pb.cells.GRU(), 1, 16, False),
+        (pb.cells.LSTM(), 1, 16, False),
+        (pb.cells.MinGRU(), 1, 16, False),
+        (pb.cells.LSTM(), 2, 16, True),
+        (pb.cells.LSTM(), 1, 4, True),
+        (pb.cells.GRU(), 1, 512, True),
+        (pb.cells.Elman(), 1, 16, True),
+    ],
+)
+def test_gates_of_a_single_input_feature_are_left_to_lax_scan(cell, inputs, batch, swept):
+    params = cell.init(jax.random.key(0), inputs, 20)
+    carry, xs = cell.initial_carry((batch,), 20), jnp.zeros((1000, batch, inputs))
+    for step in (functools.partial(cell, params), lambda c, x: cell(params, c, x)):
+        found = pb.explain(step, carry, xs)
+        assert (found.choice != "lax.scan") == swept
+        assert swept or "single input feature" in found.reason
 
 
 @pytest.mark.parametrize(
