@@ -78,10 +78,10 @@ def choose(facts: Facts) -> Choice:
     """The solver for a scan whose solver was not named; measured on CPUs (``bench scan``).
 
     On a CPU the sequential sweep wins: a tree multiplies matrices where the sweep
-    multiplies vectors, and two cores do not make up for it. The exception is a step so
-    small that XLA makes one kernel of its whole loop: `lax.scan` has no overhead left
-    to save there. From jax 0.12 on that includes the products of matrices with a single row,
-    and steps without products of matrices.
+    multiplies vectors, and two cores do not make up for it. Left to `lax.scan` are steps so
+    small that XLA makes one kernel of their whole loop, as no overhead is left to save
+    there; from jax 0.12 on that includes the products of matrices with a single row, and
+    steps without products of matrices. So are gated steps with a single input feature.
     Other platforms were not measured; there a solver has to be named.
     """
     elements = facts.batch * facts.features
