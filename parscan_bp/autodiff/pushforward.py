@@ -21,6 +21,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
+from parscan_bp.autodiff.linearise import replace_at
 from parscan_bp.types import Array
 
 
@@ -98,9 +99,6 @@ class Pushforward:
             out = vmap(self.run_apart, tuple(dims))(*values)
             return out, [0] * len(out)
         outs, known = self.primal(args)
-        if not any(d is not None for d in t_dims):
-            out = [*outs, *self.tangent(args, known, ts)]
-            return out, [None] * len(out)
         out_ts = vmap(lambda *ts: self.tangent(args, known, ts), tuple(t_dims))(*ts)
         return [*outs, *out_ts], [None] * len(outs) + [0] * len(out_ts)
 
@@ -127,13 +125,15 @@ def _differentiate(primals, tangents, *, pushforward):
     moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
 
     def run(*values):
-        at = dict(zip(moving, values, strict=True))
-        return pushforward.run_apart(*(at.get(k, v) for k, v in enumerate(primals)))
+        return pushforward.run_apart(*replace_at(primals, moving, values))
 
     return jax.jvp(run, [primals[k] for k in moving], [tangents[k] for k in moving])
 
 
 def _batch(how, values, dims, *, pushforward):
+    if all(d is None for d in dims):
+        out = _pushforward_p.bind(*values, pushforward=pushforward)
+        return out, [None] * len(out)
     return pushforward.batched(values, dims, how)
 
 

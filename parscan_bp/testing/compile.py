@@ -9,10 +9,10 @@ from typing import Any
 import jax
 
 # Found on CPU: a quarter of the time with both (jax 0.10), two thirds with the first (0.12).
-UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+_UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
-def jit_once(f: Callable, **kwargs: Any) -> Callable:
+def jit_once(f: Callable) -> Callable:
     """`jax.jit` for a program that runs once: on CPU compiled without optimisation.
 
     The code is slow, and may round differently. For derivatives that are compared up to
@@ -20,13 +20,12 @@ def jit_once(f: Callable, **kwargs: Any) -> Callable:
 
     Args:
       f: function.
-      **kwargs: of `jax.jit`.
 
     Example:
       >>> float(jit_once(lambda x: 2 * x)(1.5))
       3.0
     """
-    return jax.jit(f, compiler_options=_options(), **kwargs)
+    return jax.jit(f, compiler_options=_options())
 
 
 @functools.cache
@@ -34,7 +33,7 @@ def _options() -> dict[str, Any]:
     """Those of the options that this version of XLA knows."""
     if jax.default_backend() != "cpu":
         return {}
-    return {name: value for name, value in UNOPTIMISED.items() if _is_known({name: value})}
+    return {name: value for name, value in _UNOPTIMISED.items() if _is_known({name: value})}
 
 
 def _is_known(option: dict[str, Any]) -> bool:

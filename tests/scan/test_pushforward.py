@@ -38,7 +38,7 @@ def _slope(scan):
 
 
 def _twice(scan):
-    """The loss after two scans, the second one inside a loop."""
+    """Two scans in a row, by an outer loop."""
 
     def loss(params):
         def body(h, _):
@@ -97,7 +97,7 @@ def test_one_loop_keeps_nothing():
 
 def test_a_named_solver_is_used_in_forward_mode():
     named = functools.partial(pb.scan, solver=pb.Sweep())
-    program = str(jax.make_jaxpr(lambda p: _slope(named)(p))(PARAMS))
+    program = str(jax.make_jaxpr(_slope(named))(PARAMS))
     assert "scan_pushforward" not in program
 
 
@@ -132,6 +132,15 @@ def test_values_have_no_axis_where_only_tangents_are_mapped(wrap):
         return jax.vmap(run, out_axes=(None, 0))(ROWS)
 
     assert_derivatives_close(derivatives(pb.scan), derivatives(lax.scan), ROUNDING)
+
+
+def test_one_loop_stays_where_nothing_is_mapped():
+    def run(weight):
+        return weight * _slope(pb.scan)(PARAMS)
+
+    program = str(jax.make_jaxpr(jax.vmap(run))(jnp.ones(3, XS.dtype)))
+    assert "scan_pushforward" in program
+    assert "linear_solve" not in program
 
 
 def test_a_step_may_name_the_mapped_axis():
