@@ -70,13 +70,17 @@ class System(abc.ABC):
         """The steps ``start .. start + size``; ``start`` may be traced."""
 
     @abc.abstractmethod
-    def collect(self, start: int | Array, shown: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
+    def collect(
+        self, start: int | Array, shown: PyTree, state: PyTree, aux: PyTree = None
+    ) -> tuple[PyTree, PyTree]:
         """What a stretch contributes once its shown vectors are known.
 
         Args:
           start: first position of the stretch.
           shown: the shown vectors, stacked.
           state: the state that leaves the stretch.
+          aux: the second results of `Operator.matvec_and_aux`, stacked; what they would have
+            told is made again where they are missing.
 
         Returns:
           ``(summed, stacked)``: one part that is summed over all steps (parameter
@@ -140,7 +144,7 @@ class Uniform(System):
     def block(self, start, size):
         return Block(self.operators.slice(start, size), stretch(self.g, start + 1, size))
 
-    def collect(self, start, shown, state):
+    def collect(self, start, shown, state, aux=None):
         return None, shown
 
     def as_dense(self) -> np.ndarray:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.autodiff.linearise import Linearisation, Steps, replace_at
+from parscan_bp.autodiff.active import replace_at
+from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.types import Array
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core import JaxprEqn, Literal
 from jax.tree_util import Partial
 
 from parscan_bp.autodiff.body import bind
@@ -75,6 +75,7 @@ class _Folding:
         self.program: list[_Sum | _Apply | _Join] = []
         self.bases = 0
         self._slot_of: dict[int, int] = {}
+        self._base_of: dict[tuple, int] = {}
 
     def new_base(self) -> int:
         self.bases += 1
@@ -88,7 +89,7 @@ class _Folding:
         return self._slot_of[id(value)]
 
     def materialise(self, terms: Terms) -> int:
-        """A single base for a sum of terms."""
+        """A single base for a sum of terms; the same one for the same terms."""
         if len(terms) == 1:
             ((base, c),) = terms.items()
             if isinstance(c, float) and c == 1.0:
@@ -97,30 +98,32 @@ class _Folding:
             (b, c, None) if isinstance(c, float) else (b, 1.0, self.slot(c))
             for b, c in terms.items()
         )
-        base = self.new_base()
-        self.program.append(_Sum(base, kept))
-        return base
+        if kept not in self._base_of:
+            self._base_of[kept] = self.new_base()
+            self.program.append(_Sum(self._base_of[kept], kept))
+        return self._base_of[kept]
 
 
-def fold(closed: ClosedJaxpr, known: Sequence[Array], state: PyTree, out_tree: Any) -> Partial:
-    """The linear function of a jaxpr with its elementwise chains multiplied out.
+def fold(function: Partial, state: PyTree) -> Partial:
+    """A linear function with its elementwise chains multiplied out.
 
     Args:
-      closed: jaxpr with inputs ``[*known, *state]``, linear in the state.
-      known: values of the known inputs.
+      function: linear in the state; what it knows are its leaves.
       state: pytree of the shapes of the state.
-      out_tree: pytree structure of the result.
 
     Returns:
-      The function of the state, its coefficients as leaves.
+      The same function, its coefficients as leaves.
     """
+    known, tree = jax.tree.flatten(function)
+    closed, result = jax.make_jaxpr(
+        lambda known, v: jax.tree.unflatten(tree, known)(v), return_shape=True
+    )(known, state)
     jaxpr, work = closed.jaxpr, _Folding()
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(jaxpr.invars, known, strict=False))
     linear: dict[Any, Terms] = {v: {work.new_base(): 1.0} for v in jaxpr.invars[len(known) :]}
-    uses = collections.Counter(
-        v for eqn in _needed(jaxpr) for v in eqn.invars if not isinstance(v, Literal)
-    )
+    read_by = [jaxpr.outvars, *(eqn.invars for eqn in _needed(jaxpr))]
+    uses = collections.Counter(v for vs in read_by for v in vs if not isinstance(v, Literal))
 
     def read(v):
         return v.val if isinstance(v, Literal) else values[v]
@@ -144,8 +147,17 @@ def fold(closed: ClosedJaxpr, known: Sequence[Array], state: PyTree, out_tree: A
         (None if isinstance(v, Literal) or v not in linear else work.materialise(linear[v]), v.aval)
         for v in jaxpr.outvars
     )
-    run = _Program(tuple(work.program), outs, jax.tree.structure(state), out_tree)
+    run = _Program(tuple(work.program), outs, jax.tree.structure(state), jax.tree.structure(result))
     return Partial(run, work.slots)
+
+
+def distinct_results(folded: Partial, first: int) -> list[Any]:
+    """Types of the leaves of a folded function's result from ``first`` on, each value once."""
+    program: Any = folded.func
+    avals: dict[Any, Any] = {}
+    for k, (base, aval) in enumerate(program.outs[first:]):
+        avals.setdefault(("zero", k) if base is None else base, aval)
+    return list(avals.values())
 
 
 def _needed(jaxpr) -> list[JaxprEqn]:

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp import kernels
+from parscan_bp.autodiff.active import Active
 from parscan_bp.autodiff.body import Body
-from parscan_bp.autodiff.linearise import Active, Steps
+from parscan_bp.autodiff.linearise import Steps
 from parscan_bp.autodiff.of_cell import OfCell
 from parscan_bp.autodiff.systems import Primal
 from parscan_bp.cells.fused import FusedCell, fused
@@ -97,7 +98,7 @@ class FusedLoop:
         values = (steps.carry, steps.x, steps.new_carry)
         carry, x, new_carry = ([a[start] for a in v] for v in values)
         one = Steps(steps.consts, carry, x, new_carry, steps.extra)
-        first = self.of.to_carry(one, [a[start] for a in lambdas])
+        _, first = self.of.pull_carry(one, [a[start] for a in lambdas])
         return grads, first, self.of.x_cotangents(steps, dx, active), lambdas
 
     def _kernel(self, reverse: bool):

@@ -1,4 +1,4 @@
-"""From a step to its transposed Jacobian: matrix-free, by columns, or given; see `of_cell`.
+"""From a step to its transposed Jacobian: by columns, or given; see `by_products`, `of_cell`.
 
 A *linearisation* answers three questions about a stretch of steps: what vector the
 carry becomes (`pack`, `unpack`), what operator acts on it (`adjoint_operator`,
@@ -11,16 +11,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import Partial
 
+from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import Body, over_steps
-from parscan_bp.autodiff.fold import fold
-from parscan_bp.operators import Dense, Diagonal, MatrixFree, Operator
-from parscan_bp.trees import CarryLayout, Grouped
+from parscan_bp.operators import Dense, Diagonal, Operator
+from parscan_bp.trees import CarryLayout
 from parscan_bp.types import Array, PyTree
 
 
@@ -67,8 +65,13 @@ class Linearisation(abc.ABC):
         return extra
 
     @abc.abstractmethod
-    def adjoint_operator(self, steps: Steps) -> Operator:
-        """The stack of transposed Jacobians A_t."""
+    def adjoint_operator(self, steps: Steps, active: Active | None = None) -> Operator:
+        """The stack of transposed Jacobians A_t.
+
+        Args:
+          steps: where.
+          active: what `pullback` will be asked for; its ``aux`` is what the operator makes for it.
+        """
 
     def tangent_operator(self, steps: Steps) -> Operator:
         """The stack of Jacobians."""
@@ -80,11 +83,19 @@ class Linearisation(abc.ABC):
         new_carry_cts: Sequence[Array],
         y_cts: Sequence[Array],
         active: Active,
+        aux: PyTree = None,
     ) -> tuple[PyTree, list[Array]]:
         """Cotangents of the active consts (summed) and of the active inputs (stacked).
 
         One batched vector-Jacobian product over the stretch: with every lambda known, the
         parameter gradients (BPPSA eq. 2) have no dependency along it.
+
+        Args:
+          steps: the stretch.
+          new_carry_cts: lambda, for each float leaf of the carry.
+          y_cts: cotangents of the active outputs.
+          active: what is differentiated.
+          aux: what `adjoint_operator` made beside its products, where it was asked.
         """
 
         def outputs(consts, xs):
@@ -107,111 +118,6 @@ class Linearisation(abc.ABC):
     def _float_outputs(self, consts, carry, x, active):
         new, y = self.body(consts, carry, x)
         return [new[k] for k in self.body.float_carry], [y[j] for j in active.y]
-
-
-@dataclasses.dataclass(frozen=True)
-class Active:
-    """Which consts, inputs and outputs take part in differentiation, by position."""
-
-    consts: tuple[int, ...]
-    x: tuple[int, ...]
-    y: tuple[int, ...]
-
-    def of_consts(self, values: Sequence[Any]) -> list[Any]:
-        return [values[k] for k in self.consts]
-
-    def of_x(self, values: Sequence[Any]) -> list[Any]:
-        return [values[k] for k in self.x]
-
-    def insert_consts(self, values: Sequence[Any], active: Sequence[Any]) -> list[Any]:
-        return replace_at(values, self.consts, active)
-
-    def insert_x(self, values: Sequence[Any], active: Sequence[Any]) -> list[Any]:
-        return replace_at(values, self.x, active)
-
-
-def replace_at(values: Sequence[Any], index: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    """``values`` with the entries at ``index`` replaced."""
-    out = list(values)
-    for k, v in zip(index, new, strict=True):
-        out[k] = v
-    return out
-
-
-@dataclasses.dataclass(frozen=True)
-class ByProducts(Linearisation):
-    """Matrix-free: the linear map of each step as JAX's linearisation gives it.
-
-    The elementwise derivatives of a stretch are evaluated as one batch; what is left for
-    the sequential loop is their product with a vector.
-    """
-
-    body: Body
-
-    # Most bytes of a leaf that is carried beside its like. Measured on elementwise steps: for
-    # larger ones the copy costs more than it saves.
-    small_cotangent: ClassVar[int] = 2**9
-    small_tangent: ClassVar[int] = 2**9
-
-    def _grouped(self, *, cotangent: bool) -> Grouped:
-        avals = [self.body.carry_avals[k] for k in self.body.float_carry]
-        most = self.small_cotangent if cotangent else self.small_tangent
-        return Grouped(tuple(a.shape for a in avals), tuple(a.dtype for a in avals), most)
-
-    def pack(self, leaves, *, cotangent):
-        return self._grouped(cotangent=cotangent).join(leaves)
-
-    def unpack(self, vector, *, cotangent):
-        return self._grouped(cotangent=cotangent).split(vector)
-
-    def adjoint_operator(self, steps):
-        return self._operator(steps, transposed=True)
-
-    def tangent_operator(self, steps):
-        return self._operator(steps, transposed=False)
-
-    def _operator(self, steps, transposed):
-        floats = [steps.carry[k] for k in self.body.float_carry]
-        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
-        grouped = self._grouped(cotangent=transposed)
-
-        def one(fixed, values):
-            (consts, extra), (carry, x, new_carry) = fixed, values
-            step = Steps(consts, carry, x, new_carry, extra)
-            apply = self._map(step, shapes, transposed)
-            known, tree = jax.tree.flatten(apply)
-            closed = jax.make_jaxpr(lambda known, v: jax.tree.unflatten(tree, known)(v))(
-                known, shapes
-            )
-            folded = fold(closed, known, shapes, jax.tree.structure(shapes))
-            return Partial(_on_groups(grouped), folded)
-
-        stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
-        linear, flags = over_steps(one, (list(steps.consts), steps.extra), stacked)
-        vector = jax.eval_shape(grouped.join, shapes)
-        return MatrixFree(linear, flags, vector, codomain=vector)
-
-    def _map(self, step: Steps, shapes, transposed) -> Callable:
-        """J v of one step, or its transpose; known values are leaves of the function."""
-        body, carry = self.body, list(step.carry)
-        static = body.float_carry
-
-        def new_carry(floats):
-            new, _ = body(step.consts, replace_at(carry, static, floats), step.x)
-            return [new[k] for k in static]
-
-        push = jax.linearize(new_carry, [carry[k] for k in static])[1]
-        return Partial(transpose_of(shapes), push) if transposed else push
-
-
-def _on_groups(grouped: Grouped):
-    """(linear, v) -> linear(v) for a linear function of leaves and v grouped ones."""
-    return lambda linear, v: grouped.join(linear(grouped.split(v)))
-
-
-def transpose_of(shapes):
-    """(linear, v) -> linear^T v for a linear function of values of these shapes."""
-    return lambda linear, v: jax.linear_transpose(linear, shapes)(v)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +152,7 @@ class ByColumns(Joined):
 
     diagonal: bool = False
 
-    def adjoint_operator(self, steps):
+    def adjoint_operator(self, steps, active=None):
         def one(consts, varying):
             rows = self._rows(consts, varying)
             return Diagonal(rows) if self.diagonal else Dense(rows)
@@ -290,7 +196,7 @@ class Given(Joined):
 
     jacobian: Callable[..., Operator]
 
-    def adjoint_operator(self, steps):
+    def adjoint_operator(self, steps, active=None):
         n, m = len(steps.carry), len(steps.x)
 
         def one(extra, v):

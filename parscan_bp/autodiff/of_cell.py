@@ -9,13 +9,9 @@ from typing import Any, ClassVar
 import jax
 from jax.tree_util import Partial
 
-from parscan_bp.autodiff.linearise import (
-    ByProducts,
-    Joined,
-    Linearisation,
-    Steps,
-    transpose_of,
-)
+from parscan_bp.autodiff.by_products import ByProducts
+from parscan_bp.autodiff.fold import fold
+from parscan_bp.autodiff.linearise import Joined, Linearisation, Steps
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
@@ -69,17 +65,17 @@ class OfCell:
     def jacobian(self, steps: Steps) -> Operator:
         return self.cell.jacobian(*self.values(steps))
 
-    def to_carry(self, steps: Steps, cts: Sequence[Array]) -> list[Array]:
-        """A_t times the cotangents of the new carry."""
-        carry = self.cell.pullback(*self.values(steps), self.own_carry(cts))[1]
+    def pull_carry(self, steps: Steps, cts: Sequence[Array]) -> tuple[PyTree, list[Array]]:
+        """Cotangents of the pre-activations and of the carry, A_t times those of the new carry."""
+        u, carry = self.cell.pull_carry(*self.values(steps), self.own_carry(cts))
         leaves = zip(self.carry_leaves(carry), steps.carry, strict=True)
-        return [a.astype(c.dtype) for a, c in leaves]
+        return u, [a.astype(c.dtype) for a, c in leaves]
 
-    def pullback(self, steps, new_carry_cts, active) -> tuple[PyTree, list[Array]]:
+    def pull_params(self, steps: Steps, u: PyTree, active) -> tuple[PyTree, list[Array]]:
         """Cotangents of the cell's parameters, summed, and of the active inputs of the body."""
-        cts = self.own_carry(new_carry_cts)
-        params, _, x = self.cell.pullback(*self.values(steps), cts)
-        return params if active.consts else [], self.x_cotangents(steps, x, active)
+        params, carry, x, _ = self.values(steps)
+        param_cts, x_ct = self.cell.pull_params(params, carry, x, u)
+        return param_cts if active.consts else [], self.x_cotangents(steps, x_ct, active)
 
     def x_cotangents(self, steps: Steps, x: PyTree, active) -> list[Array]:
         """The cell's cotangents of its input as those of the active inputs of the body."""
@@ -115,7 +111,7 @@ class OfCell:
         missing = [jax.tree_util.keystr(path) for path, _ in used if path not in given]
         if missing:
             raise ValueError(
-                f"{type(self.cell).__name__}.pullback: got no cotangent of the parameters "
+                f"{type(self.cell).__name__}.pull_params: got no cotangent of the parameters "
                 f"{', '.join(missing)}; one of each that the step uses is wanted"
             )
         return jax.tree.unflatten(tree, [given[path] for path, _ in used])
@@ -134,10 +130,11 @@ class _OfCell(Linearisation):
     def invariants(self, consts, extra):
         return self.of.params(consts)
 
-    def pullback(self, steps, new_carry_cts, y_cts, active):
-        if active.y:  # a y of its own is not in the cell's pullback
+    def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
+        if active.y:  # a y of its own is not among the cell's cotangents
             return super().pullback(steps, new_carry_cts, y_cts, active)
-        return self.of.pullback(steps, new_carry_cts, active)
+        u = self.of.pull_carry(steps, new_carry_cts)[0] if aux is None else aux
+        return self.of.pull_params(steps, u, active)
 
     def const_cotangents(self, consts, summed, active):
         if active.y:
@@ -155,7 +152,7 @@ class CellJacobian(_OfCell, Joined):
     def unpack(self, vector, *, cotangent):
         return self.of.carry_leaves(super().unpack(vector, cotangent=cotangent))
 
-    def adjoint_operator(self, steps):
+    def adjoint_operator(self, steps, active=None):
         return self.of.jacobian(steps)
 
 
@@ -163,13 +160,23 @@ class CellJacobian(_OfCell, Joined):
 class CellProducts(_OfCell, ByProducts):
     """Matrix-free by the products that a cell states, for the sequential sweep."""
 
-    # Beside the product with its weights the copy is small for longer.
-    small_cotangent: ClassVar[int] = 2**11
+    # Beside the products with weights only the number of operations counts, and soon the copy.
+    small_cotangent: ClassVar[int] = 2**7
 
-    def _map(self, step, shapes, transposed):
-        pull = Partial(_pull(self.of), step)
-        return pull if transposed else Partial(transpose_of(shapes), pull)
+    def _pulled(self, step, shapes, active):
+        return fold(Partial(_pull(self.of), step), shapes)
+
+    def _pushed(self, step, shapes):
+        return fold(Partial(_push(self.of, shapes), step), shapes)
 
 
 def _pull(of: OfCell):
-    return lambda step, v: of.to_carry(step, v)
+    return lambda step, v: of.pull_carry(step, v)[::-1]
+
+
+def _push(of: OfCell, shapes):
+    def push(step, v):
+        pull = lambda v: of.pull_carry(step, v)[1]  # noqa: E731
+        return jax.linear_transpose(pull, shapes)(v)[0], None
+
+    return push

@@ -21,7 +21,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
-from parscan_bp.autodiff.linearise import replace_at
+from parscan_bp.autodiff.active import replace_at
 from parscan_bp.types import Array
 
 

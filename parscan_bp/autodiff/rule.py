@@ -29,9 +29,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
+from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.fused import FusedLoop
-from parscan_bp.autodiff.linearise import Active, Linearisation, replace_at
+from parscan_bp.autodiff.linearise import Linearisation
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory

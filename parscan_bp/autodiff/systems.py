@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.autodiff.linearise import Active, Linearisation, Steps, replace_at
+from parscan_bp.autodiff.active import Active, replace_at
+from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.trajectory import before
 from parscan_bp.system import Block, System
 from parscan_bp.trees import stretch
@@ -89,7 +90,8 @@ class Adjoint(System):
         linear = self.primal.linearisation
         steps = self.primal.steps(start, size)
         entering = linear.pack(stretch(list(self.carry_cts), start, size), cotangent=True)
-        return Block(linear.adjoint_operator(steps), entering, self._from_outputs(steps, start))
+        operator = linear.adjoint_operator(steps, self.active)
+        return Block(operator, entering, self._from_outputs(steps, start))
 
     def _from_outputs(self, steps, start):
         """h_c^T eta, where an output is more than the new carry."""
@@ -101,7 +103,7 @@ class Adjoint(System):
         (cts,) = vjp(stretch(list(self.y_cts), start, size))
         return self.primal.linearisation.pack(cts, cotangent=True)
 
-    def collect(self, start, shown, state):
+    def collect(self, start, shown, state, aux=None):
         del state
         linear = self.primal.linearisation
         lambdas = linear.unpack(shown, cotangent=True)
@@ -109,7 +111,7 @@ class Adjoint(System):
         etas = stretch(list(self.y_cts), start, size)
         if self.active.consts or self.active.x:
             steps = self.primal.steps(start, size)
-            consts, xs = linear.pullback(steps, lambdas, etas, self.active)
+            consts, xs = linear.pullback(steps, lambdas, etas, self.active, aux)
         else:
             consts, xs = [], []
         return consts, (xs, lambdas)
@@ -151,7 +153,7 @@ class Tangent(System):
         operator = linear.tangent_operator(steps)
         return Block(operator, None, linear.pack(leaving, cotangent=False))
 
-    def collect(self, start, shown, state):
+    def collect(self, start, shown, state, aux=None):
         linear = self.primal.linearisation
         entering = linear.unpack(shown, cotangent=False)
         last = linear.unpack(state, cotangent=False)

@@ -18,7 +18,7 @@ class Cell(abc.ABC):
     ``lambda c, x: cell(params, c, x)`` is linearised by automatic differentiation. Arrays
     are ``(*batch, features)``; every method accepts any leading axes.
 
-    A cell's output is a leaf of its new carry, or else `pullback` is not used.
+    A cell's output is a leaf of its new carry, or else `pull_params` is not used.
     """
 
     @abc.abstractmethod
@@ -38,10 +38,10 @@ class Cell(abc.ABC):
         """The transposed Jacobian A_t, on the joined carry ``(*batch, features)``."""
 
     @abc.abstractmethod
-    def pullback(
+    def pull_carry(
         self, params: PyTree, carry: PyTree, x: Array, new_carry: PyTree, cts: PyTree
-    ) -> tuple[PyTree, PyTree, Array]:
-        """Cotangents of the parameters, summed over all leading axes, of the carry, of the input.
+    ) -> tuple[PyTree, PyTree]:
+        """Cotangents of the pre-activations and of the carry: what depends on the next step.
 
         The cotangent of the carry is A_t times ``cts``, written as cheaply as it can be.
 
@@ -51,7 +51,35 @@ class Cell(abc.ABC):
           x: the input.
           new_carry: the carry that left.
           cts: cotangents of ``new_carry``.
+
+        Returns:
+          ``(u, carry_cts)``; u is whatever `pull_params` takes.
         """
+
+    @abc.abstractmethod
+    def pull_params(
+        self, params: PyTree, carry: PyTree, x: Array, u: PyTree
+    ) -> tuple[PyTree, Array]:
+        """Cotangents of the parameters, summed over all leading axes, and of the input.
+
+        Args:
+          params: parameters.
+          carry: the carry that entered.
+          x: the input.
+          u: cotangents of the pre-activations, from `pull_carry`.
+        """
+
+    def pullback(
+        self, params: PyTree, carry: PyTree, x: Array, new_carry: PyTree, cts: PyTree
+    ) -> tuple[PyTree, PyTree, Array]:
+        """Cotangents of the parameters, summed over all leading axes, of the carry, of the input.
+
+        Args:
+          params, carry, x, new_carry, cts: see `pull_carry`.
+        """
+        u, carry_cts = self.pull_carry(params, carry, x, new_carry, cts)
+        param_cts, x_ct = self.pull_params(params, carry, x, u)
+        return param_cts, carry_cts, x_ct
 
 
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
@@ -59,9 +87,13 @@ def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
 
     The leading axes are contracted as they are: joining them would gather a sharded batch.
     """
+    return weight_cotangent(x, w, ct), (ct @ w.T).astype(x.dtype)
+
+
+def weight_cotangent(x: Array, w: Array, ct: Array) -> Array:
+    """The cotangent of w alone; see `affine_pullback`."""
     lead = tuple(range(x.ndim - 1))
-    dw = jax.lax.dot_general(x, ct, ((lead, lead), ((), ())))
-    return dw.astype(w.dtype), (ct @ w.T).astype(x.dtype)
+    return jax.lax.dot_general(x, ct, ((lead, lead), ((), ()))).astype(w.dtype)
 
 
 def sum_leading(ct: Array) -> Array:

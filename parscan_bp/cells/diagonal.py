@@ -50,11 +50,14 @@ class MinGRU(Cell):
     def jacobian(self, params, carry, x, new_carry):
         return Diagonal(1 - self._gates(params, x)[0])
 
-    def pullback(self, params, carry, x, new_carry, cts):
+    def pull_carry(self, params, carry, x, new_carry, cts):
         z, n = self._gates(params, x)
-        da = jnp.concatenate([cts * (n - carry) * z * (1 - z), cts * z], axis=-1)
-        dw, dx = affine_pullback(x, params["w"], da)
-        return {"w": dw, "b": sum_leading(da)}, (1 - z) * cts, dx
+        u = jnp.concatenate([cts * (n - carry) * z * (1 - z), cts * z], axis=-1)
+        return u, (1 - z) * cts
+
+    def pull_params(self, params, carry, x, u):
+        dw, dx = affine_pullback(x, params["w"], u)
+        return {"w": dw, "b": sum_leading(u)}, dx
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,5 +108,8 @@ class LRU(Cell):
     def jacobian(self, params, carry, x, new_carry):
         return Diagonal(jnp.broadcast_to(self._pole(params)[0], new_carry.shape))
 
-    def pullback(self, params, carry, x, new_carry, cts):
-        return jax.vjp(lambda *args: self(*args)[0], params, carry, x)[1](cts)
+    def pull_carry(self, params, carry, x, new_carry, cts):
+        return cts, self._pole(params)[0] * cts
+
+    def pull_params(self, params, carry, x, u):
+        return jax.vjp(lambda params, x: self(params, carry, x)[0], params, x)[1](u)

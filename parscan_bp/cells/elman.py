@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading
+from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading, weight_cotangent
 from parscan_bp.operators import Factored
 
 
@@ -64,8 +64,11 @@ class Elman(Cell):
     def jacobian(self, params, carry, x, new_carry):
         return Factored.from_diagonal(params["wh"], self._slope(new_carry))
 
-    def pullback(self, params, carry, x, new_carry, cts):
-        da = cts * self._slope(new_carry)
-        dwi, dx = affine_pullback(x, params["wi"], da)
-        dwh, dh = affine_pullback(carry, params["wh"], da)
-        return {"wi": dwi, "wh": dwh, "b": sum_leading(da)}, dh, dx
+    def pull_carry(self, params, carry, x, new_carry, cts):
+        u = cts * self._slope(new_carry)
+        return u, u @ params["wh"].T
+
+    def pull_params(self, params, carry, x, u):
+        dwi, dx = affine_pullback(x, params["wi"], u)
+        dwh = weight_cotangent(carry, params["wh"], u)
+        return {"wi": dwi, "wh": dwh, "b": sum_leading(u)}, dx

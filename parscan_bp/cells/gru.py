@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading
+from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading, weight_cotangent
 from parscan_bp.operators import Factored
 
 
@@ -78,12 +78,22 @@ class GRU(Cell):
         gates = jnp.stack([dr, dz, dn * r], axis=-2)[..., None, :]
         return Factored(params["wh"], gates, z[..., None, None, :])
 
-    def pullback(self, params, carry, x, new_carry, cts):
+    def pull_carry(self, params, carry, x, new_carry, cts):
         dr, dz, dn, r, z = self._slopes(params, carry, x)
-        di = jnp.concatenate([cts * dr, cts * dz, cts * dn], axis=-1)
-        da = jnp.concatenate([cts * dr, cts * dz, cts * (dn * r)], axis=-1)
-        dwi, dx = affine_pullback(x, params["wi"], di)
-        dwh, dh = affine_pullback(carry, params["wh"], da)
-        grads = {"wi": dwi, "wh": dwh, "bi": sum_leading(di)}
-        grads |= {"bh": sum_leading(da)} if self.recurrent_bias else {}
-        return grads, dh + z * cts, dx
+        u = jnp.concatenate([cts * dr, cts * dz, cts * (dn * r)], axis=-1)
+        return (u, cts * dn), u @ params["wh"].T + z * cts
+
+    def pull_params(self, params, carry, x, u):
+        u, n = u
+        gates = 2 * n.shape[-1]
+        # Two products, not one with the three cotangents beside each other: that is a copy.
+        wi_rz, wi_n = jnp.split(params["wi"], [gates], axis=-1)
+        dwi_rz, dx_rz = affine_pullback(x, wi_rz, u[..., :gates])
+        dwi_n, dx_n = affine_pullback(x, wi_n, n)
+        dbh = sum_leading(u)
+        grads = {
+            "wi": jnp.concatenate([dwi_rz, dwi_n], axis=-1),
+            "wh": weight_cotangent(carry, params["wh"], u),
+            "bi": jnp.concatenate([dbh[:gates], sum_leading(n)]),
+        }
+        return grads | ({"bh": dbh} if self.recurrent_bias else {}), dx_rz + dx_n

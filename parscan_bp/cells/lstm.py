@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading
+from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading, weight_cotangent
 from parscan_bp.operators import Factored
 
 
@@ -80,11 +80,14 @@ class LSTM(Cell):
         )
         return Factored(params["wh"], jnp.stack(rows, axis=-3), direct)
 
-    def pullback(self, params, carry, x, new_carry, cts):
+    def pull_carry(self, params, carry, x, new_carry, cts):
         slopes, s, f = self._slopes(params, carry, x, new_carry)
         lambda_h, lambda_c = cts
         e = lambda_c + s * lambda_h
-        da = slopes * jnp.concatenate([e, e, e, lambda_h], axis=-1)
-        dwi, dx = affine_pullback(x, params["wi"], da)
-        dwh, dh = affine_pullback(carry[0], params["wh"], da)
-        return {"wi": dwi, "wh": dwh, "b": sum_leading(da)}, (dh, f * e), dx
+        u = slopes * jnp.concatenate([e, e, e, lambda_h], axis=-1)
+        return u, (u @ params["wh"].T, f * e)
+
+    def pull_params(self, params, carry, x, u):
+        dwi, dx = affine_pullback(x, params["wi"], u)
+        dwh = weight_cotangent(carry[0], params["wh"], u)
+        return {"wi": dwi, "wh": dwh, "b": sum_leading(u)}, dx

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, final
@@ -80,6 +81,8 @@ class MatrixFree(Operator):
       codomain: what ``linear`` returns; found by tracing it if not given.
       ndims: for each leaf, its number of axes for one map; found from ``stacked`` if not given.
       transposed: whether the operator is the transpose of ``linear``.
+      has_aux: whether ``linear`` returns a pair: A v, and a pytree of other values linear in v,
+        which `matvec_and_aux` returns, too.
 
     Raises:
       TypeError: if ``linear`` is not a ``Partial``, or there is no ``domain``.
@@ -102,6 +105,7 @@ class MatrixFree(Operator):
     codomain: Any = dataclasses.field(default=None, metadata={"static": True})
     ndims: Any = dataclasses.field(default=None, metadata={"static": True})
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
+    has_aux: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self, stacked):
         if callable(self.linear) and not isinstance(self.linear, Partial):
@@ -127,7 +131,7 @@ class MatrixFree(Operator):
         domain, codomain = _Space.of(self.domain), self.codomain
         if codomain is None:
             linear = jax.tree.unflatten(treedef, one)
-            codomain = jax.eval_shape(lambda linear, v: linear(v), linear, domain.tree)
+            codomain = jax.eval_shape(self._map, linear, domain.tree)
         object.__setattr__(self, "domain", domain)
         object.__setattr__(self, "codomain", _Space.of(codomain))
         object.__setattr__(self, "ndims", tuple(len(leaf.shape) for leaf in one))
@@ -147,6 +151,15 @@ class MatrixFree(Operator):
         return dataclasses.replace(self, linear=jax.tree.unflatten(treedef, changed))
 
     def matvec(self, v):
+        return self._mapped(self._apply, v)
+
+    def matvec_and_aux(self, v):
+        if not self.has_aux or self.transposed:
+            return super().matvec_and_aux(v)
+        return self._mapped(lambda linear, v: linear(v), v)
+
+    def _mapped(self, apply, v):
+        """``apply(linear, v)`` for every map of the stack."""
         takes = self.codomain if self.transposed else self.domain
         extra, stack = takes.leading_axes(v), self.stack_shape
         try:
@@ -164,7 +177,6 @@ class MatrixFree(Operator):
         linear = self.map_leaves(spread).linear
         vector = zip(jax.tree.leaves(v), takes.parts, strict=True)
         parts = [spread(leaf, len(part.shape)) for leaf, part in vector]
-        apply = self._apply
         treedef = jax.tree.structure(linear)
         counts = [leaf.ndim - ndim for leaf, ndim in self.leaves()]
         # From the last stack axis to the first; a leaf with k of them has the last k.
@@ -173,10 +185,13 @@ class MatrixFree(Operator):
             apply = jax.vmap(apply, in_axes=(axes, 0 if len(extra) >= depth else None))
         return apply(linear, jax.tree.unflatten(takes.treedef, parts))
 
+    def _map(self, linear, v):
+        return linear(v)[0] if self.has_aux else linear(v)
+
     def _apply(self, linear, v):
         if not self.transposed:
-            return linear(v)
-        (out,) = jax.linear_transpose(linear, self.domain.tree)(v)
+            return self._map(linear, v)
+        (out,) = jax.linear_transpose(functools.partial(self._map, linear), self.domain.tree)(v)
         return out
 
     def transpose(self):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -213,9 +214,11 @@ def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | N
     return in_chunks(n, size, system.backward, visit, carry)
 
 
-def accumulators(system: System, shown: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
+def accumulators(
+    system: System, shown: PyTree, state: PyTree, aux: PyTree = None
+) -> tuple[PyTree, PyTree]:
     """Zeros for the summed and stacked contributions of `System.collect`."""
-    summed, out = jax.eval_shape(lambda v, s: system.collect(0, v, s), shown, state)
+    summed, out = jax.eval_shape(functools.partial(system.collect, 0), shown, state, aux)
     out = jax.eval_shape(
         lambda out: jax.tree.map(
             lambda a: jnp.broadcast_to(a[:1], (system.length, *a.shape[1:])), out

@@ -68,30 +68,31 @@ class Sweep(Solver):
         size = min(self.chunk or default_chunk(n, n * nbytes(operator.unstack()[0])), n)
 
         if size == n:
-            state, shown = self._sweep(system, state, 0, n)
-            return state, *system.collect(0, shown, state)
+            state, shown, aux = self._sweep(system, state, 0, n)
+            return state, *system.collect(0, shown, state, aux)
 
         def visit(carry, start, size):
             state, summed, stacked = carry
-            state, shown = self._sweep(system, state, start, size)
-            more, part = system.collect(start, shown, state)
+            state, shown, aux = self._sweep(system, state, start, size)
+            more, part = system.collect(start, shown, state, aux)
             return state, add(summed, more), write_stretch(stacked, part, start)
 
-        after, shown = jax.eval_shape(lambda s: self._sweep(system, s, 0, size), state)
-        carry = (state, *accumulators(system, shown, after))
+        after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, size), state)
+        carry = (state, *accumulators(system, shown, after, aux))
         return in_chunks(n, size, system.backward, visit, carry)
 
     def _sweep(self, system: System, state, start, size):
-        """One chunk: the state that leaves it, and the vectors shown in it."""
+        """One chunk: the state that leaves it, the vectors shown in it, and what the maps made."""
         block = system.block(start, size)
         leaves, rebuild = block.operator.unstack()
 
         def step(state, t):
             leaves, entering, leaving = t
             shown = add(entering, state)
-            return add(rebuild(leaves).matvec(shown), leaving), shown
+            out, aux = rebuild(leaves).matvec_and_aux(shown)
+            return add(out, leaving), (shown, aux)
 
-        return lax.scan(
+        state, (shown, aux) = lax.scan(
             step,
             state,
             (leaves, block.entering, block.leaving),
@@ -99,6 +100,7 @@ class Sweep(Solver):
             reverse=system.backward,
             unroll=self.unroll,
         )
+        return state, shown, aux
 
     def run_ragged(self, system):
         out = [system.g[-1]]

@@ -1,0 +1,152 @@
+"""From a step to its transposed Jacobian without forming it: for the sequential sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from parscan_bp.autodiff.active import Active, replace_at
+from parscan_bp.autodiff.body import Body, over_steps
+from parscan_bp.autodiff.fold import distinct_results, fold
+from parscan_bp.autodiff.inlets import Distinct, Inlets
+from parscan_bp.autodiff.linearise import Linearisation, Steps
+from parscan_bp.operators import MatrixFree
+from parscan_bp.trees import Grouped
+
+NOTHING = Active((), (), ())
+
+
+@dataclasses.dataclass(frozen=True)
+class ByProducts(Linearisation):
+    """Matrix-free: the linear map of each step as JAX's linearisation gives it.
+
+    The elementwise derivatives of a stretch are evaluated as one batch; what is left for
+    the sequential loop is their product with a vector. The cotangents of the step's inlets,
+    which that product makes on its way, are kept for the pullback unless they are too many.
+    """
+
+    body: Body
+
+    # Most bytes of a leaf that is carried beside its like. Measured on elementwise steps: for
+    # larger ones the copy costs more than it saves.
+    small_cotangent: ClassVar[int] = 2**9
+    small_tangent: ClassVar[int] = 2**9
+    # Most numbers that a step hands to the pullback, as a multiple of those it carries.
+    most_aux: ClassVar[int] = 2
+
+    def _grouped(self, *, cotangent: bool) -> Grouped:
+        avals = [self.body.carry_avals[k] for k in self.body.float_carry]
+        most = self.small_cotangent if cotangent else self.small_tangent
+        return Grouped(tuple(a.shape for a in avals), tuple(a.dtype for a in avals), most)
+
+    def pack(self, leaves, *, cotangent):
+        return self._grouped(cotangent=cotangent).join(leaves)
+
+    def unpack(self, vector, *, cotangent):
+        return self._grouped(cotangent=cotangent).split(vector)
+
+    def adjoint_operator(self, steps, active=None):
+        pulled = lambda step, shapes: self._pulled(step, shapes, active)  # noqa: E731
+        return self._operator(steps, pulled, cotangent=True)
+
+    def tangent_operator(self, steps):
+        return self._operator(steps, self._pushed, cotangent=False)
+
+    def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
+        if aux is None:
+            return super().pullback(steps, new_carry_cts, y_cts, active)
+        inlets = Inlets(self.body, active)
+
+        def values(consts, xs):
+            def one(carry, x, xs):
+                full = active.insert_consts(steps.consts, consts)
+                return inlets.values(full, carry, active.insert_x(x, xs))
+
+            return jax.vmap(one)(list(steps.carry), list(steps.x), xs)
+
+        consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
+        return jax.vjp(values, consts, xs)[1](aux.all())
+
+    def _operator(self, steps: Steps, product: Callable, *, cotangent: bool) -> MatrixFree:
+        """The stack of the maps ``product(step, shapes)``, which return a vector and aux."""
+        floats = [steps.carry[k] for k in self.body.float_carry]
+        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
+        grouped = self._grouped(cotangent=cotangent)
+
+        def one(fixed, values):
+            (consts, extra), (carry, x, new_carry) = fixed, values
+            step = Steps(consts, carry, x, new_carry, extra)
+            return Partial(_on_groups(grouped), product(step, shapes))
+
+        stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
+        linear, flags = over_steps(one, (list(steps.consts), steps.extra), stacked)
+        vector = jax.eval_shape(grouped.join, shapes)
+        return MatrixFree(linear, flags, vector, codomain=vector, has_aux=True)
+
+    def _pushed(self, step: Steps, shapes) -> Partial:
+        """``v -> (J v, None)`` for one step."""
+        floats = [step.carry[k] for k in self.body.float_carry]
+
+        def new_carry(floats):
+            carry = replace_at(step.carry, self.body.float_carry, floats)
+            new, _ = self.body(step.consts, carry, step.x)
+            return [new[k] for k in self.body.float_carry]
+
+        push = jax.linearize(new_carry, floats)[1]
+        return fold(Partial(without_aux, push), shapes)
+
+    def _pulled(self, step: Steps, shapes, active: Active | None) -> Partial:
+        """``v -> (J^T v, aux)`` for one step."""
+        if active is not None and not active.y:
+            pulled = self._pulled_at(Inlets(self.body, active), step, shapes)
+            aux = sum(math.prod(a.shape) for a in distinct_results(pulled, len(shapes)))
+            if aux <= self.most_aux * sum(math.prod(a.shape) for a in shapes):
+                return Partial(_distinct_aux, pulled)
+        return Partial(_drop_aux, self._pulled_at(Inlets(self.body, NOTHING), step, shapes))
+
+    def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> Partial:
+        """``v -> (J^T v, cotangents of the inlets)``."""
+        floats = [step.carry[k] for k in self.body.float_carry]
+        zeros = [jnp.zeros(a.shape, a.dtype) for a in inlets.avals]
+
+        def new_carry(floats, added):
+            carry = replace_at(step.carry, self.body.float_carry, floats)
+            return inlets.new_carry(step.consts, carry, step.x, lambda k, v: v + added[k])
+
+        push = jax.linearize(new_carry, floats, zeros)[1]
+        return fold(Partial(transpose_of((shapes, zeros)), push), shapes)
+
+
+def _on_groups(grouped: Grouped):
+    """A function of leaves, with something beside its result, as one of grouped leaves."""
+
+    def on_groups(linear, v):
+        out, aux = linear(grouped.split(v))
+        return grouped.join(out), aux
+
+    return on_groups
+
+
+def transpose_of(takes):
+    """(linear, v) -> linear^T v for a linear function of values like ``takes``."""
+    return lambda linear, v: jax.linear_transpose(linear, *takes)(v)
+
+
+def without_aux(linear, v):
+    """linear(v) and nothing beside it."""
+    return linear(v), None
+
+
+def _distinct_aux(linear, v):
+    out, aux = linear(v)
+    return out, Distinct.of(aux)
+
+
+def _drop_aux(linear, v):
+    return linear(v)[0], None
