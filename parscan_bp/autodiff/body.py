@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
+from parscan_bp.autodiff.replay import evaluate
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
 
@@ -33,7 +34,7 @@ class Body:
         return id(self.jaxpr)
 
     def __call__(self, consts, carry, x) -> tuple[list[Array], list[Array]]:
-        out = jaxpr_as_fun(self.jaxpr)(*consts, *carry, *x)
+        out = evaluate(self.jaxpr, [*consts, *carry, *x])
         return list(out[: self.num_carry]), list(out[self.num_carry :])
 
     @property
@@ -78,12 +79,6 @@ class Body:
             for j, a in enumerate(self.y_avals)
             if is_differentiable(a) and j not in self.forwarded
         )
-
-
-def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
-    """The outputs of one equation of a jaxpr."""
-    out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
-    return list(out) if eqn.primitive.multiple_results else [out]
 
 
 def is_differentiable(aval) -> bool:

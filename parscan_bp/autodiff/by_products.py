@@ -113,7 +113,8 @@ class ByProducts(Linearisation):
     def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> Partial:
         """``v -> (J^T v, cotangents of the inlets)``."""
         floats = [step.carry[k] for k in self.body.float_carry]
-        zeros = [jnp.zeros(a.shape, a.dtype) for a in inlets.avals]
+        values = jax.eval_shape(inlets.values, step.consts, step.carry, step.x)
+        zeros = [jnp.zeros_like(a) for a in values]
 
         def new_carry(floats, added):
             carry = replace_at(step.carry, self.body.float_carry, floats)

@@ -29,7 +29,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal
 from jax.tree_util import Partial
 
-from parscan_bp.autodiff.body import bind
+from parscan_bp.autodiff.replay import bind
 from parscan_bp.types import Array, PyTree
 
 Terms = dict[int, Any]

@@ -19,7 +19,8 @@ from jax import lax
 from jax.extend.core import Literal
 
 from parscan_bp.autodiff.active import Active
-from parscan_bp.autodiff.body import Body, bind, is_differentiable
+from parscan_bp.autodiff.body import Body, is_differentiable
+from parscan_bp.autodiff.replay import bind
 from parscan_bp.structure.jaxprs import live_variables
 from parscan_bp.types import Array
 

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from parscan_bp.autodiff.body import Body, bind
+from parscan_bp.autodiff.body import Body
 from parscan_bp.autodiff.by_products import ByProducts
 from parscan_bp.autodiff.check import check_operator
 from parscan_bp.autodiff.fused import Fused, fused_loop
 from parscan_bp.autodiff.linearise import ByColumns, Given, Linearisation
 from parscan_bp.autodiff.of_cell import CellJacobian, CellProducts, OfCell
+from parscan_bp.autodiff.replay import bind
 from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.operators import Operator

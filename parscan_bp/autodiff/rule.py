@@ -34,6 +34,7 @@ from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.fused import FusedLoop
 from parscan_bp.autodiff.linearise import Linearisation
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only
+from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
 from parscan_bp.solvers.base import Solver, default_chunk
@@ -162,12 +163,12 @@ class ScanRule:
 
     def _tangents(self, primals, tangents, outs, after):
         body = self.body
-        args, extra = primals
-        consts, init, xs = self._split(args)
         given = [
             t if isinstance(t, SymbolicZero) else jnp.asarray(t, jnp.result_type(v))
-            for t, v in zip(tangents[0], args, strict=True)
+            for t, v in zip(tangents[0], primals[0], strict=True)
         ]
+        (args, extra), given, after = vary_alike((primals, given, after))
+        consts, init, xs = self._split(args)
         t_consts, t_init, t_xs = self._split(given)
 
         active = Active(_moving(t_consts), _moving(t_xs), body.float_y)

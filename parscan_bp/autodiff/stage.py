@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from parscan_bp.autodiff.body import bind
+from parscan_bp.autodiff.replay import bind
 from parscan_bp.structure import scan_counts
 from parscan_bp.types import Array, PyTree
 

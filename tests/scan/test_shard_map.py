@@ -1,0 +1,89 @@
+"""Inside `jax.shard_map`: parameters are the same on all devices, rows are split over them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import functools, re
+import jax, jax.numpy as jnp
+import numpy as np
+import parscan_bp as pb
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec as P
+
+H, B, T = 4, 6, 20
+keys = jax.random.split(jax.random.key(0), 4)
+cell = pb.cells.GRU()
+
+def oscillator(p):
+    def step(h, x):
+        h = h + 0.1 * jnp.sin(h @ p["w"] + p["b"] + x)
+        return h, h
+    return step
+
+def nested(p):
+    def step(h, x):
+        a = jax.jit(lambda h: jnp.tanh(h @ p["w"] + p["b"]))(h)
+        b = jax.checkpoint(lambda h: jnp.sin(h @ p["w"]))(h)
+        c = lax.scan(lambda h, _: (jnp.tanh(h * p["b"] + a), None), b, None, length=2)[0]
+        h = lax.cond(p["b"][0] > 0, lambda: a + p["b"], lambda: c * p["b"])
+        return h, h
+    return step
+
+plain = {"w": jax.random.normal(keys[0], (H, H)) / 2, "b": jax.random.normal(keys[1], (H,))}
+steps = {
+    "cell": (lambda p: functools.partial(cell, p), cell.init(keys[2], H, H)),
+    "oscillator": (oscillator, plain),
+    "nested": (nested, plain),
+}
+h0 = jnp.ones((B, H))
+xs = jax.random.normal(keys[3], (T, B, H))
+mesh = Mesh(np.array(jax.devices()), ("rows",))
+specs = dict(mesh=mesh, in_specs=(P(), P("rows"), P(None, "rows")))
+
+def modes(scan, step, total):
+    def loss(p, h0, xs):
+        last, ys = scan(step(p), h0, xs)
+        return (last**2).sum() + (ys[::3] ** 2).sum()
+    gradient = jax.grad(loss, (0, 1, 2))
+    like = lambda p: jax.tree.map(jnp.cos, p)
+    def product(p, h0, xs):
+        return jax.jvp(lambda p: gradient(p, h0, xs), (p,), (like(p),))[1]
+    def jvp(p, h0, xs):
+        push = lambda p, xs: loss(p, h0, xs)
+        return total(jax.jvp(push, (p, xs), (like(p), jnp.sin(xs)))[1])
+    each = (P(), P("rows"), P(None, "rows"))
+    return {"gradient": (gradient, each), "product": (product, each), "jvp": (jvp, P())}
+
+for name, (step, p) in steps.items():
+    want = modes(lax.scan, step, lambda t: t)
+    ours = functools.partial(pb.scan, solver=SOLVER)
+    for mode, (f, out) in modes(ours, step, lambda t: lax.psum(t, "rows")).items():
+        if name == "nested" and mode != "gradient":
+            continue
+        run = jax.jit(jax.shard_map(f, out_specs=out, **specs))
+        a, b = run(p, h0, xs), jax.jit(want[mode][0])(p, h0, xs)
+        for u, v in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+            np.testing.assert_allclose(u, v, rtol=3e-5, atol=3e-5 * float(jnp.abs(v).max()))
+        if mode == "gradient" and name != "nested":
+            text = run.lower(p, h0, xs).compile().as_text()
+            found = re.findall(r" (all-[a-z]+|reduce-scatter)(?:-start)?\\(", text)
+            assert found == ["all-reduce"], (name, found)
+print("all equal")
+"""
+
+
+@pytest.mark.parametrize("solver", ["pb.Sweep(chunk=7)", "pb.Blelloch()"])
+def test_derivatives_are_those_of_the_whole_batch(solver):
+    flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    env = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("SOLVER", solver)],
+        env={**os.environ, **env},
+        capture_output=True,
+    )
+    assert result.returncode == 0, result.stderr.decode()[-2000:]
+    assert b"all equal" in result.stdout
