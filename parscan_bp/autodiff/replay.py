@@ -17,7 +17,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-from parscan_bp.structure.jaxprs import CALLS, called_jaxpr, scan_counts
+from parscan_bp.structure.jaxprs import CALLS, called_jaxpr, open_jaxpr, scan_counts
 from parscan_bp.types import Array, PyTree
 
 
@@ -82,7 +82,9 @@ def _varies_more(value: Any, v: Any) -> bool:
 
 
 def _call(eqn, values):
-    return evaluate(ClosedJaxpr(called_jaxpr(eqn), ()), values)
+    inner = called_jaxpr(eqn)
+    (held,) = (p for p in eqn.params.values() if open_jaxpr(p) is inner)
+    return evaluate(ClosedJaxpr(inner, getattr(held, "consts", ())), values)
 
 
 def _cond(eqn, values):

@@ -15,6 +15,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec as P
 
 H, B, T = 4, 6, 20
+HALVES = np.full(H, 0.5, np.float32)
 keys = jax.random.split(jax.random.key(0), 4)
 cell = pb.cells.GRU()
 
@@ -26,7 +27,7 @@ def oscillator(p):
 
 def nested(p):
     def step(h, x):
-        a = jax.jit(lambda h: jnp.tanh(h @ p["w"] + p["b"]))(h)
+        a = jax.jit(lambda h: jnp.tanh(h @ p["w"] + p["b"]) * HALVES)(h)
         b = jax.checkpoint(lambda h: jnp.sin(h @ p["w"]))(h)
         c = lax.scan(lambda h, _: (jnp.tanh(h * p["b"] + a), None), b, None, length=2)[0]
         h = lax.cond(p["b"][0] > 0, lambda: a + p["b"], lambda: c * p["b"])
