@@ -59,6 +59,15 @@ def add(a: PyTree, b: PyTree) -> PyTree:
     return a if b is None else jax.tree.map(jnp.add, a, b)
 
 
+def struct_like(array: Array, shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+    """The type of such an array; inside `jax.shard_map` it varies over the mesh axes of ``array``.
+
+    A transposition by a type that varies less would sum over the devices.
+    """
+    zeros = functools.partial(jnp.zeros_like, shape=tuple(shape), dtype=dtype)
+    return jax.eval_shape(zeros, array)
+
+
 def nbytes(tree: PyTree) -> int:
     """Bytes of all leaves, which may be arrays or their shapes and dtypes."""
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(tree))

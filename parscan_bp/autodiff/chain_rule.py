@@ -22,6 +22,7 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
+from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.rule import empty_of, linear_solve, tied_zeros
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
@@ -130,6 +131,7 @@ class ChainRule:
             return out
         dp = [[own[j] for j in kept] for own, kept in zip(t_leaves, moving, strict=True)]
         dx = [t_x] if active.x else []
+        (params, xs), dp, dx = vary_alike(((params, xs), dp, dx))
         tie = empty_of((dp, dx))
         zeros = [tied_zeros(tie, xs[k]) for k in active.unknown]
         *_, d = self.solve(active)((params, xs), (dp, dx, zeros))

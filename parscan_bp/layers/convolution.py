@@ -20,6 +20,7 @@ from parscan_bp.layers.base import (
 )
 from parscan_bp.layers.windows import Padding, PerAxis, Window, per_axis
 from parscan_bp.operators import Convolution
+from parscan_bp.trees import struct_like
 from parscan_bp.types import Array
 
 
@@ -93,7 +94,7 @@ class Convolutional(Layer):
         x, old = x.astype(dtype), params["kernel"]
         # Linear in the kernel, too.
         convolve = lambda kernel: self._jacobian(kernel, x).convolve(x)  # noqa: E731
-        shape = jax.ShapeDtypeStruct(old.shape, dtype)
+        shape = struct_like(ct, old.shape, dtype)
         (kernel,) = jax.linear_transpose(convolve, shape)(ct.astype(dtype))
         cts = {"kernel": kernel.astype(old.dtype)}
         if self.bias:

@@ -16,6 +16,7 @@ from parscan_bp.operators.arithmetic import PRECISION, accumulation_dtype
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.windows import Axis
+from parscan_bp.trees import struct_like
 from parscan_bp.types import Array
 
 _STATIC = {"static": True}
@@ -154,7 +155,7 @@ class Convolution(Operator):
         """One kernel on vectors (k, cols)."""
         op = dataclasses.replace(self, kernel=kernel)
         if self.transposed:
-            x = jax.ShapeDtypeStruct((v.shape[0], *self.in_shape), v.dtype)
+            x = struct_like(v, (v.shape[0], *self.in_shape), v.dtype)
             (out,) = jax.linear_transpose(op.convolve, x)(v.reshape(-1, *self.out_shape))
         else:
             out = op.convolve(v.reshape(-1, *self.in_shape))

@@ -14,6 +14,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.trees import struct_like
 from parscan_bp.types import PyTree
 
 
@@ -191,7 +192,9 @@ class MatrixFree(Operator):
     def _apply(self, linear, v):
         if not self.transposed:
             return self._map(linear, v)
-        (out,) = jax.linear_transpose(functools.partial(self._map, linear), self.domain.tree)(v)
+        like = functools.partial(struct_like, jax.tree.leaves(v)[0])
+        takes = jax.tree.map(lambda part: like(part.shape, part.dtype), self.domain.tree)
+        (out,) = jax.linear_transpose(functools.partial(self._map, linear), takes)(v)
         return out
 
     def transpose(self):
