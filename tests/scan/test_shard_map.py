@@ -1,4 +1,4 @@
-"""Inside `jax.shard_map`: parameters are the same on all devices, rows are split over them."""
+"""`jax.shard_map` and `jax.pmap`: the same parameters on all devices, rows split over them."""
 
 import os
 import subprocess
@@ -73,6 +73,16 @@ for name, (step, p) in steps.items():
             text = run.lower(p, h0, xs).compile().as_text()
             found = re.findall(r" (all-[a-z]+|reduce-scatter)(?:-start)?\\(", text)
             assert found == ["all-reduce"], (name, found)
+
+step, p = steps["oscillator"]
+split = lambda a, axis: jnp.stack(jnp.split(a, 2, axis))
+gradient = modes(functools.partial(pb.scan, solver=SOLVER), step, None)["gradient"][0]
+summed = lambda *args: lax.psum(gradient(*args)[0], "rows")
+run = jax.pmap(summed, axis_name="rows", in_axes=(None, 0, 0))
+a = run(p, split(h0, 0), split(xs, 1))
+b = jax.jit(modes(lax.scan, step, None)["gradient"][0])(p, h0, xs)[0]
+for u, v in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    np.testing.assert_allclose(u[0], v, rtol=3e-5, atol=3e-5 * float(jnp.abs(v).max()))
 print("all equal")
 """
 
