@@ -86,8 +86,9 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("wrt", ["params", "xs", "both"])
-@pytest.mark.parametrize("with_output", [False, True])
+@pytest.mark.parametrize(
+    ("wrt", "with_output"), [("params", False), ("xs", False), ("both", False), ("both", True)]
+)
 @pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
 def test_gradients_are_those_of_lax_scan(step, with_output, wrt):
     carry, params = STEPS[step], _params()
