@@ -1,7 +1,10 @@
 """The whole run is done twice, in single and in double precision; no test need run twice alike."""
 
+import os
 import pathlib
+import subprocess
 import sys
+from collections.abc import Callable
 
 import jax
 import pytest
@@ -37,3 +40,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if belongs(item)]
+
+
+@pytest.fixture
+def run_on_devices() -> Callable[[str, int], None]:
+    """Runs a program in a process of its own, where JAX has so many CPU devices."""
+
+    def run(program: str, devices: int) -> None:
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()[-2000:] + done.stdout.decode()
+
+    return run

@@ -99,7 +99,7 @@ class ByProducts(Linearisation):
             return [new[k] for k in self.body.float_carry]
 
         push = jax.linearize(new_carry, floats)[1]
-        return fold(Partial(without_aux, push), shapes)
+        return fold(Partial(_without_aux, push), shapes)
 
     def _pulled(self, step: Steps, shapes, active: Active | None) -> Partial:
         """``v -> (J^T v, aux)`` for one step."""
@@ -117,11 +117,11 @@ class ByProducts(Linearisation):
         zeros = [jnp.zeros_like(a) for a in values]
 
         def new_carry(floats, added):
-            carry = replace_at(step.carry, self.body.float_carry, floats)
-            return inlets.new_carry(step.consts, carry, step.x, lambda k, v: v + added[k])
+            carry, each = replace_at(step.carry, self.body.float_carry, floats), iter(added)
+            return inlets.new_carry(step.consts, carry, step.x, lambda v: v + next(each))
 
         push = jax.linearize(new_carry, floats, zeros)[1]
-        return fold(Partial(transpose_of((shapes, zeros)), push), shapes)
+        return fold(Partial(_transpose_of((shapes, zeros)), push), shapes)
 
 
 def _on_groups(grouped: Grouped):
@@ -134,12 +134,12 @@ def _on_groups(grouped: Grouped):
     return on_groups
 
 
-def transpose_of(takes):
+def _transpose_of(takes):
     """(linear, v) -> linear^T v for a linear function of values like ``takes``."""
     return lambda linear, v: jax.linear_transpose(linear, *takes)(v)
 
 
-def without_aux(linear, v):
+def _without_aux(linear, v):
     """linear(v) and nothing beside it."""
     return linear(v), None
 

@@ -19,13 +19,10 @@ from jax import lax
 from jax.extend.core import Literal
 
 from parscan_bp.autodiff.active import Active
-from parscan_bp.autodiff.body import Body, is_differentiable
-from parscan_bp.autodiff.replay import bind
+from parscan_bp.autodiff.body import Body
+from parscan_bp.autodiff.replay import bind, interpret
 from parscan_bp.structure.jaxprs import live_variables
 from parscan_bp.types import Array
-
-AtInlet = Callable[[int, Array], Array]
-"""What is put in place of the value of an inlet, given its position and its value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,72 +38,56 @@ class Inlets:
     active: Active
 
     @functools.cached_property
-    def _found(self) -> tuple[dict[Any, int], dict[int, int]]:
-        """Positions of the inlets: by variable, and by leaf of the new carry.
-
-        A leaf of the new carry that does not depend on the carry is an inlet, too.
-        """
+    def _variables(self) -> set[Any]:
+        """The results of equations on something moving and something given."""
         body, jaxpr = self.body, self.body.jaxpr.jaxpr
         a, b = body.num_consts, body.num_consts + body.num_carry
         moving = {jaxpr.invars[a + k] for k in body.float_carry}
-        given = set(self.active.of_consts(jaxpr.invars[:a])) | set(
-            self.active.of_x(jaxpr.invars[b:])
-        )
-        wanted = [k in body.float_carry for k in range(len(jaxpr.outvars))]
-        live = live_variables(jaxpr, wanted)
-        inside: dict[Any, int] = {}
+        given = {*self.active.of_consts(jaxpr.invars[:a]), *self.active.of_x(jaxpr.invars[b:])}
+        met: set[Any] = set()
         for eqn in jaxpr.eqns:
             operands = {v for v in eqn.invars if not isinstance(v, Literal)}
             if operands & moving:
                 moving.update(eqn.outvars)
-                if operands & given:
-                    met = [v for v in eqn.outvars if v in live and is_differentiable(v.aval)]
-                    inside |= {v: len(inside) + i for i, v in enumerate(met)}
+                met.update(eqn.outvars if operands & given else ())
             elif operands & given:
                 given.update(eqn.outvars)
-        out = [k for k in body.float_carry if _is_in(jaxpr.outvars[k], given)]
-        return inside, {k: len(inside) + i for i, k in enumerate(out)}
-
-    @property
-    def avals(self) -> list[Any]:
-        """Types of the values of all inlets."""
-        inside, out = self._found
-        return [v.aval for v in inside] + [self.body.carry_avals[k] for k in out]
+        # A leaf of the new carry that does not depend on the carry is an inlet, too.
+        new = [jaxpr.outvars[k] for k in body.float_carry]
+        met.update(v for v in new if not isinstance(v, Literal) and v in given)
+        wanted = [k in body.float_carry for k in range(len(jaxpr.outvars))]
+        return met & live_variables(jaxpr, wanted)
 
     def new_carry(
-        self, consts: Sequence[Array], carry: Sequence[Array], x: Sequence[Array], at: AtInlet
+        self,
+        consts: Sequence[Array],
+        carry: Sequence[Array],
+        x: Sequence[Array],
+        at: Callable[[Array], Array],
     ) -> list[Array]:
-        """The float leaves of the new carry, with ``at`` applied to every inlet."""
-        inside, out = self._found
-        jaxpr = self.body.jaxpr.jaxpr
-        env = dict(zip(jaxpr.constvars, self.body.jaxpr.consts, strict=True))
-        env.update(zip(jaxpr.invars, [*consts, *carry, *x], strict=True))
+        """The float leaves of the new carry, with ``at`` applied to every inlet, in their order."""
 
-        def read(v):
-            return v.val if isinstance(v, Literal) else env[v]
+        def passed(variables, values):
+            pairs = zip(variables, values, strict=True)
+            return [at(value) if v in self._variables else value for v, value in pairs]
 
-        for eqn in jaxpr.eqns:
-            for v, value in zip(eqn.outvars, bind(eqn, [read(v) for v in eqn.invars]), strict=True):
-                env[v] = at(inside[v], value) if v in inside else value
-        new = {k: read(jaxpr.outvars[k]) for k in self.body.float_carry}
-        return [at(out[k], v) if k in out else v for k, v in new.items()]
+        closed = self.body.jaxpr
+        start = passed(closed.jaxpr.invars, [*consts, *carry, *x])
+        new = interpret(closed, start, lambda eqn, vs: passed(eqn.outvars, bind(eqn, vs)))
+        return [new[k] for k in self.body.float_carry]
 
     def values(
         self, consts: Sequence[Array], carry: Sequence[Array], x: Sequence[Array]
     ) -> list[Array]:
         """The value of every inlet, as it depends on what comes before it since the last one."""
-        found: dict[int, Array] = {}
+        found: list[Array] = []
 
-        def at(position, value):
-            found[position] = value
+        def at(value):
+            found.append(value)
             return lax.stop_gradient(value)
 
         self.new_carry(consts, carry, x, at)
-        return [found[k] for k in range(len(found))]
-
-
-def _is_in(v: Any, variables: set[Any]) -> bool:
-    return not isinstance(v, Literal) and v in variables
+        return found
 
 
 @jax.tree_util.register_dataclass

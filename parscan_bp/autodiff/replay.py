@@ -8,7 +8,7 @@ so that parameters are made to vary before it; then these equations have nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,8 @@ def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
         replay = _RETRACED.get(eqn.primitive.name)
         if replay is not None:
             return list(replay(eqn, values))
-        values = _vary_over(frozenset().union(*map(_varying, values)), values)
+        axes = _axes(values)
+        values = [_vary(v, axes) for v in values]
     with eqn.ctx.manager:  # the settings under which it was traced
         out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
@@ -35,9 +36,16 @@ def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
 
 def evaluate(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
     """The outputs of a jaxpr."""
-    jaxpr = closed.jaxpr
-    if not any(map(_varies_more, values, jaxpr.invars)):
+    if not any(map(_varies_more, values, closed.jaxpr.invars)):
         return jaxpr_as_fun(closed)(*values)
+    return interpret(closed, values, bind)
+
+
+def interpret(
+    closed: ClosedJaxpr, values: Sequence[Array], apply: Callable[..., Sequence[Array]]
+) -> list[Array]:
+    """The outputs of a jaxpr with ``apply(eqn, values)`` in place of each of its equations."""
+    jaxpr = closed.jaxpr
     env: dict[Any, Array] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(jaxpr.invars, values, strict=True))
 
@@ -45,30 +53,29 @@ def evaluate(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
         return v.val if isinstance(v, Literal) else env[v]
 
     for eqn in jaxpr.eqns:
-        env.update(zip(eqn.outvars, bind(eqn, [read(v) for v in eqn.invars]), strict=True))
+        env.update(zip(eqn.outvars, apply(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
 def vary_alike(tree: PyTree) -> PyTree:
     """The floats of a tree, made to vary over the mesh axes of all of them together."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_zero)
-    moving = [not _is_zero(v) and jnp.issubdtype(jax.typeof(v).dtype, jnp.inexact) for v in leaves]
-    floats = [v for v, move in zip(leaves, moving, strict=True) if move]
-    cast = iter(_vary_over(frozenset().union(*map(_varying, floats)), floats))
-    cast_leaves = [next(cast) if move else v for v, move in zip(leaves, moving, strict=True)]
-    return jax.tree.unflatten(treedef, cast_leaves)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=lambda v: isinstance(v, SymbolicZero))
+    axes = _axes([v for v in leaves if _is_float(v)])
+    return jax.tree.unflatten(treedef, [_vary(v, axes) if _is_float(v) else v for v in leaves])
 
 
-def _vary_over(axes: frozenset[str], values: Sequence[Array]) -> list[Array]:
-    missing = [tuple(axes - _varying(v)) for v in values]
-    return [
-        lax.pcast(v, new, to="varying") if new else v
-        for v, new in zip(values, missing, strict=True)
-    ]
+def _is_float(v: Any) -> bool:
+    return not isinstance(v, SymbolicZero) and jnp.issubdtype(jax.typeof(v).dtype, jnp.inexact)
 
 
-def _is_zero(v: Any) -> bool:
-    return isinstance(v, SymbolicZero)
+def _axes(values: Sequence[Array]) -> frozenset[str]:
+    """The mesh axes over which any of the values varies."""
+    return frozenset().union(*map(_varying, values))
+
+
+def _vary(value: Array, axes: frozenset[str]) -> Array:
+    missing = tuple(axes - _varying(value))
+    return lax.pcast(value, missing, to="varying") if missing else value
 
 
 def _varying(value: Any) -> frozenset[str]:

@@ -2,10 +2,7 @@
 
 import functools
 import math
-import os
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -130,13 +127,9 @@ jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
         ("Elman", True, "pb.Blelloch()"),
     ],
 )
-def test_a_sharded_batch_needs_one_all_reduce(devices, cell, analytic, solver):
+def test_a_sharded_batch_needs_one_all_reduce(run_on_devices, devices, cell, analytic, solver):
     code = _SHARDED.format(devices=devices, cell=cell, analytic=analytic, solver=solver)
-    env = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True
-    )
-    assert result.returncode == 0, result.stderr.decode()[-2000:] + result.stdout.decode()
+    run_on_devices(code, devices)
 
 
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Blelloch()])
