@@ -9,6 +9,7 @@ from jax import lax
 
 from parscan_bp.operators import PATTERNED, MatrixFree
 from parscan_bp.solvers.base import (
+    CHUNK_BYTES,
     EXPLICIT,
     KEPT_APART,
     Complexity,
@@ -20,6 +21,9 @@ from parscan_bp.solvers.base import (
 )
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, nbytes, write_stretch
+
+SMALL_SUMS = 2**15
+"""Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +39,8 @@ class Sweep(Solver):
     Steps n, work n matrix-vector products, memory one chunk.
 
     Args:
-      chunk: steps per chunk; ``None`` takes an eighth of all, but at least 128 kB and at most
-        1 MB of linearised steps at a time.
+      chunk: steps per chunk; ``None`` takes an eighth of all, but at least 128 kB of linearised
+        steps at a time, and at most 1 MB, or 128 kB where the parameters have 32 kB or less.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
 
     Raises:
@@ -65,7 +69,10 @@ class Sweep(Solver):
         n = system.length
         operator = block_shape(system, 1).operator
         self.check(type(operator))
-        size = min(self.chunk or default_chunk(n, n * nbytes(operator.unstack()[0])), n)
+        after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
+        sums, stacked = accumulators(system, shown, after, aux)
+        total = n * nbytes(operator.unstack()[0])
+        size = min(self.chunk or default_chunk(n, total, _bounds(nbytes(sums))), n)
 
         if size == n:
             state, shown, aux = self._sweep(system, state, 0, n)
@@ -77,9 +84,7 @@ class Sweep(Solver):
             more, part = system.collect(start, shown, state, aux)
             return state, add(summed, more), write_stretch(stacked, part, start)
 
-        after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, size), state)
-        carry = (state, *accumulators(system, shown, after, aux))
-        return in_chunks(n, size, system.backward, visit, carry)
+        return in_chunks(n, size, system.backward, visit, (state, sums, stacked))
 
     def _sweep(self, system: System, state, start, size):
         """One chunk: the state that leaves it, the vectors shown in it, and what the maps made."""
@@ -110,3 +115,13 @@ class Sweep(Solver):
 
     def complexity(self, n):
         return Complexity(steps=n, matrix_products=0, vector_products=n, operators=1)
+
+
+def _bounds(sums: int) -> tuple[int, int]:
+    """Least and most bytes of a chunk's linearised steps; see `Sweep`.
+
+    Args:
+      sums: bytes of what is summed over the chunks, and so read and written once in each.
+    """
+    least, most = CHUNK_BYTES
+    return least, (least if sums <= SMALL_SUMS else most)
