@@ -22,8 +22,9 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
+from parscan_bp.autodiff.linear_solve import LinearSolve
 from parscan_bp.autodiff.replay import vary_alike
-from parscan_bp.autodiff.rule import empty_of, linear_solve, tied_zeros
+from parscan_bp.autodiff.rule import empty_of, tied_zeros
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
@@ -209,7 +210,7 @@ class ChainRule:
             for_x = [lambdas[0]] if active.x else []
             return for_params, for_x, [lambdas[k] for k in active.unknown]
 
-        return linear_solve(matvec, forward, backward)
+        return LinearSolve(matvec, forward, backward)
 
     def _operators(self, active, params, xs) -> list[Operator]:
         """The transposed Jacobians between the activations of the system, and no others."""

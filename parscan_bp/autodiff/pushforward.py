@@ -76,35 +76,38 @@ class Pushforward:
     @functools.cached_property
     def apart(self) -> JaxprEqn:
         """`run_apart` as one equation, whose rules for partial evaluation are JAX's own."""
-        types = (
-            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
-            for a in itertools.chain(*self.takes)
-        )
+        types = map(struct_of, itertools.chain(*self.takes))
         (eqn,) = jax.make_jaxpr(self.run_apart)(*types).eqns
         return eqn
 
     def batched(self, values: Sequence[Array], dims: Sequence[int | None], how) -> tuple:
         """`run_apart` under `jax.vmap`; values stay without the axis if all args do."""
 
-        def vmap(f, in_axes):
-            # A collective in the step may name the mapped axis.
-            name = how.name if isinstance(how.name, str) else None
-            return jax.vmap(
-                f, in_axes, axis_size=how.size, axis_name=name, spmd_axis_name=how.spmd_name
-            )
-
         args, ts = self._split(values)
         arg_dims, t_dims = self._split(dims)
         if any(d is not None for d in arg_dims):
-            out = vmap(self.run_apart, tuple(dims))(*values)
+            out = vmapped(self.run_apart, tuple(dims), how)(*values)
             return out, [0] * len(out)
         outs, known = self.primal(args)
-        out_ts = vmap(lambda *ts: self.tangent(args, known, ts), tuple(t_dims))(*ts)
+        tangent = lambda *ts: self.tangent(args, known, ts)  # noqa: E731
+        out_ts = vmapped(tangent, tuple(t_dims), how)(*ts)
         return [*outs, *out_ts], [None] * len(outs) + [0] * len(out_ts)
 
     def _split(self, values):
         n = len(self.takes[0])
         return list(values[:n]), list(values[n:])
+
+
+def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
+    """A type as an argument to trace a function with."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def vmapped(f: Callable, in_axes: tuple, how: Any) -> Callable:
+    """`jax.vmap` over the axis that a batching rule of JAX describes by ``how``."""
+    # A collective in the step may name the mapped axis.
+    name = how.name if isinstance(how.name, str) else None
+    return jax.vmap(f, in_axes, axis_size=how.size, axis_name=name, spmd_axis_name=how.spmd_name)
 
 
 _pushforward_p = Primitive("scan_pushforward")

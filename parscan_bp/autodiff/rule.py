@@ -31,13 +31,16 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import is_differentiable
+from parscan_bp.autodiff.by_products import ByProducts
 from parscan_bp.autodiff.fused import FusedLoop
+from parscan_bp.autodiff.linear_solve import LinearSolve
 from parscan_bp.autodiff.linearise import Linearisation
-from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only
+from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct_of
 from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
 from parscan_bp.solvers.base import Solver, default_chunk
+from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.trees import add, map_chunks
 from parscan_bp.types import Array
 
@@ -67,6 +70,12 @@ class ScanRule:
     def body(self):
         return self.linearisation.body
 
+    @property
+    def through(self) -> bool:
+        """Whether the sweep's own program may be differentiated: it is made of the step's."""
+        by_products = isinstance(self.linearisation, ByProducts)
+        return isinstance(self.solver, Sweep) and by_products and self.fused is None
+
     def __call__(self, args: Sequence[Array], extra: Sequence[Array]) -> list[Array]:
         """The outputs of the scan for ``args = [*consts, *init, *xs]``."""
         return self._values(list(args), list(extra))
@@ -83,12 +92,8 @@ class ScanRule:
             return self.equation.primitive.bind(*args, **self.equation.params)
 
         def jvp(primals, tangents):
-            args, ts = primals[0], tangents[0]
-            if self.one_loop and is_forward_only(args, ts):
-                moving = _moving(ts)
-                outs, pushed = self._pushforward(moving)(args, [ts[k] for k in moving])
-                out_ts = dict(zip(self._float_outs, pushed, strict=True))
-                return outs, _fill(outs, [out_ts.get(k) for k in range(len(outs))])
+            if self.one_loop and is_forward_only(primals[0], tangents[0]):
+                return self._push(primals[0], tangents[0], carries=False)
             outs, after = self._with_trajectory(*primals)
             return outs, self._tangents(primals, tangents, outs, after)[0]
 
@@ -96,46 +101,8 @@ class ScanRule:
         return values
 
     @functools.cached_property
-    def _float_outs(self) -> tuple[int, ...]:
-        """Outputs that have tangents."""
-        outs = self.equation.outvars
-        return tuple(k for k, v in enumerate(outs) if is_differentiable(v.aval))
-
-    @functools.cached_property
-    def _pushforward(self) -> Callable[[tuple[int, ...]], Pushforward]:
-        """The scan with tangents of some args, by their positions."""
-        return functools.cache(self._make_pushforward)
-
-    def _make_pushforward(self, moving):
-        equation = self.equation
-
-        def together(args, ts):
-            def run(*values):
-                args_at = replace_at(args, moving, values)
-                return equation.primitive.bind(*args_at, **equation.params)
-
-            outs, out_ts = jax.jvp(run, [args[k] for k in moving], ts)
-            return outs, [out_ts[k] for k in self._float_outs]
-
-        def primal(args):
-            outs, after = self._with_trajectory(list(args), [])
-            return outs, (outs, after)
-
-        def tangent(args, known, ts):
-            zeros = [zero_from_primal(v, symbolic_zeros=True) for v in args]
-            known_args: tuple = (args, [])
-            out_ts = self._tangents(known_args, (replace_at(zeros, moving, ts), []), *known)[0]
-            return [out_ts[k] for k in self._float_outs]
-
-        avals = [v.aval for v in equation.invars]
-        outs = [v.aval for v in equation.outvars]
-        in_ts = [avals[k].to_tangent_aval() for k in moving]
-        out_ts = [outs[k].to_tangent_aval() for k in self._float_outs]
-        return Pushforward(together, primal, tangent, (avals, in_ts), (outs, out_ts))
-
-    @functools.cached_property
-    def _with_trajectory(self):
-        """(carry, ys) and the carry after every step, which derivatives need."""
+    def _run(self):
+        """(carry, ys) and the carry after every step, as a program of its own."""
         how = {k: self.equation.params[k] for k in ("length", "reverse", "unroll")}
 
         @jax.jit
@@ -146,16 +113,68 @@ class ScanRule:
                 carry, ys, after = run_with_trajectory(self.body, *self._split(args), **how)
             return [*carry, *ys], after
 
+        return run
+
+    @functools.cached_property
+    def _with_trajectory(self):
+        """`_run`, with derivatives."""
+
         @jax.custom_jvp
         def values(args, extra):
-            return run(args)
+            return self._run(args)
 
         def jvp(primals, tangents):
+            if self.through and is_forward_only(primals[0], tangents[0]):
+                flat, pushed = self._push(primals[0], tangents[0], carries=True)
+                n = len(self.equation.outvars)
+                return (flat[:n], flat[n:]), (pushed[:n], pushed[n:])
             outs, after = values(*primals)
             return (outs, after), self._tangents(primals, tangents, outs, after)
 
         values.defjvp(jvp, symbolic_zeros=True)
         return values
+
+    def _push(self, args, ts, *, carries: bool):
+        """Outputs and their tangents in one loop; with the carries after every step, if asked."""
+        moving = _moving(ts)
+        push, floats = self._pushforward(moving, carries)
+        outs, pushed = push(args, [ts[k] for k in moving])
+        out_ts = dict(zip(floats, pushed, strict=True))
+        return outs, _fill(outs, [out_ts.get(k) for k in range(len(outs))])
+
+    @functools.cached_property
+    def _pushforward(self) -> Callable[..., tuple[Pushforward, tuple[int, ...]]]:
+        """The scan with tangents of some args, and which of its outputs have any."""
+        return functools.cache(self._make_pushforward)
+
+    def _make_pushforward(self, moving, carries):
+        def run(args):
+            if carries:
+                outs, after = self._run(args)
+                return [*outs, *after]
+            return self.equation.primitive.bind(*args, **self.equation.params)
+
+        def together(args, ts):
+            call = lambda *values: run(replace_at(args, moving, values))  # noqa: E731
+            outs, out_ts = jax.jvp(call, [args[k] for k in moving], ts)
+            return outs, [out_ts[k] for k in floats]
+
+        def primal(args):
+            outs, after = self._with_trajectory(list(args), [])
+            return [*outs, *after] if carries else outs, (outs, after)
+
+        def tangent(args, known, ts):
+            zeros = [zero_from_primal(v, symbolic_zeros=True) for v in args]
+            out_ts = self._tangents((args, []), (replace_at(zeros, moving, ts), []), *known)
+            flat = [*out_ts[0], *out_ts[1]]
+            return [flat[k] for k in floats]
+
+        avals = [v.aval for v in self.equation.invars]
+        outs = jax.make_jaxpr(run)(list(map(struct_of, avals))).out_avals
+        floats = tuple(k for k, a in enumerate(outs) if is_differentiable(a))
+        in_ts = [avals[k].to_tangent_aval() for k in moving]
+        out_ts = [outs[k].to_tangent_aval() for k in floats]
+        return Pushforward(together, primal, tangent, (avals, in_ts), (outs, out_ts)), floats
 
     def _split(self, args):
         a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
@@ -259,39 +278,13 @@ class ScanRule:
             summed = linear.const_cotangents(scan.consts, summed, active)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
-        return linear_solve(matvec, forward, backward)
+        return LinearSolve(matvec, forward, backward, self.through)
 
     def _primal(self, residuals) -> Primal:
         consts, init, xs, after, extra = residuals
         extra = self.linearisation.invariants(consts, extra)
         length, reverse = (self.equation.params[k] for k in ("length", "reverse"))
         return Primal(self.linearisation, consts, init, xs, after, extra, length, reverse)
-
-
-def linear_solve(matvec: Callable, forward: Callable, backward: Callable) -> Callable:
-    """``(residuals, b) -> u`` with ``matvec(residuals, u) = b``, and its transpose.
-
-    `lax.custom_linear_solve` also transposes ``matvec``, and would evaluate and keep all that it
-    knows of the residuals, for a product that only further derivatives need. Under
-    `jax.checkpoint` nothing of it is evaluated before then.
-
-    Args:
-      matvec: ``(residuals, u)``, which every further derivative comes from.
-      forward: the solution for ``(residuals, b)``.
-      backward: that of the transposed system.
-    """
-
-    later = jax.checkpoint(matvec, prevent_cse=False)
-
-    def solve(residuals, b):
-        return lax.custom_linear_solve(
-            functools.partial(later, residuals),
-            b,
-            lambda _, b: forward(residuals, b),
-            lambda _, b: backward(residuals, b),
-        )
-
-    return solve
 
 
 def _moving(tangents) -> tuple[int, ...]:

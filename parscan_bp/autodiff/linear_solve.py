@@ -1,0 +1,230 @@
+"""The solution of a linear system as one operation, with its transpose and its derivatives.
+
+For ``A(r) u = b``, linear in u and b, the tangent is another solution,
+
+    A u' = b' - A' u,
+
+and that is what reverse-mode transposes. It visits every step twice more, once for the
+product A' u, once to solve. Where a program asks for tangents and nothing transposes them,
+as a Hessian-vector product does of a gradient, the program of the solution can be
+differentiated as it stands instead: one visit in which values and tangents are made
+together, with nothing kept in between. `lax.custom_linear_solve` knows the first way only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from parscan_bp.autodiff.active import replace_at
+from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, vmapped
+from parscan_bp.trees import struct_like
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LinearSolve:
+    """``(residuals, b) -> u`` with ``matvec(residuals, u) = b``; u has the types of b.
+
+    Compared by identity: JAX keeps a program for each.
+
+    Attributes:
+      matvec: ``(residuals, u) -> b``, every leaf of which depends on every float leaf of both
+        arguments; otherwise a derivative of the solution would have a right-hand side that is
+        not linear in some leaf.
+      forward: the solution for ``(residuals, b)``.
+      backward: that of the transposed system.
+      through: whether `forward` and `backward` may be differentiated themselves.
+    """
+
+    matvec: Callable[[PyTree, PyTree], PyTree]
+    forward: Callable[[PyTree, PyTree], PyTree]
+    backward: Callable[[PyTree, PyTree], PyTree]
+    through: bool = False
+
+    def __call__(self, residuals: PyTree, b: PyTree) -> PyTree:
+        known, tree = jax.tree.flatten(residuals)
+        values, b_tree = jax.tree.flatten(b)
+        out = _solve_p.bind(*known, *values, solve=_Flat(self, tree, b_tree))
+        return jax.tree.unflatten(b_tree, out)
+
+    @functools.cached_property
+    def transposed(self) -> LinearSolve:
+        """The solution of the transposed system."""
+
+        def vecmat(residuals, v):
+            like = jax.tree.map(lambda a: struct_like(a, a.shape, a.dtype), v)
+            return jax.linear_transpose(functools.partial(self.matvec, residuals), like)(v)[0]
+
+        other = LinearSolve(vecmat, self.backward, self.forward, self.through)
+        other.__dict__["transposed"] = self
+        return other
+
+    @functools.cached_property
+    def later(self) -> Callable[[PyTree, PyTree], PyTree]:
+        """`matvec`, of which nothing is evaluated and kept before it is needed."""
+        return jax.checkpoint(self.matvec, prevent_cse=False)
+
+    @functools.cached_property
+    def _made(self) -> dict[Any, Any]:
+        """What was made of this solution before."""
+        return {}
+
+    def batched(self, dims: tuple[int | None, ...], how: Any) -> LinearSolve:
+        """The solution for b with a leading axis; ``dims`` are those of the residuals' leaves."""
+
+        def mapped(f):
+            def run(residuals, v):
+                leaves, tree = jax.tree.flatten(residuals)
+                call = lambda leaves, v: f(jax.tree.unflatten(tree, leaves), v)  # noqa: E731
+                return vmapped(call, (list(dims), 0), how)(leaves, v)
+
+            return run
+
+        key = (dims, how.size, how.name, how.spmd_name)
+        if key not in self._made:
+            self._made[key] = LinearSolve(
+                mapped(self.matvec), mapped(self.forward), mapped(self.backward), self.through
+            )
+        return self._made[key]
+
+    def pushforward(self, flat: _Flat, args: Sequence[Array], moving: tuple[int, ...]):
+        """The solution with its tangent, the arguments at ``moving`` having tangents."""
+        avals = [jax.typeof(v) for v in args]
+        key = (flat, moving, *((a.shape, a.dtype) for a in avals))
+        if key not in self._made:
+            self._made[key] = flat.pushforward(avals, moving)
+        return self._made[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flat:
+    """A `LinearSolve` of leaves: those of the residuals, and then those of b.
+
+    Attributes:
+      solve: the solution.
+      residuals: pytree structure of the residuals.
+      b: pytree structure of b.
+    """
+
+    solve: LinearSolve
+    residuals: Any
+    b: Any
+
+    @property
+    def known(self) -> int:
+        return self.residuals.num_leaves
+
+    def __call__(self, *values: Array) -> list[Array]:
+        residuals = jax.tree.unflatten(self.residuals, values[: self.known])
+        b = jax.tree.unflatten(self.b, values[self.known :])
+        return jax.tree.leaves(self.solve.forward(residuals, b))
+
+    def bind(self, *values: Array) -> list[Array]:
+        return _solve_p.bind(*values, solve=self)
+
+    def replace(self, solve: LinearSolve) -> _Flat:
+        return dataclasses.replace(self, solve=solve)
+
+    def tangent(
+        self, args: Sequence[Array], u: Sequence[Array], moving: Sequence[int], ts: Sequence[Array]
+    ) -> list[Array]:
+        """``u' = solve(b' - A' u)`` for the tangents ``ts`` of the arguments at ``moving``."""
+        n = self.known
+        given = dict(zip(moving, ts, strict=True))
+        fixed = [k for k in moving if k < n]
+
+        def product(*values):
+            residuals = jax.tree.unflatten(self.residuals, replace_at(args[:n], fixed, values))
+            return jax.tree.leaves(self.solve.later(residuals, jax.tree.unflatten(self.b, u)))
+
+        at, directions = [args[k] for k in fixed], [given[k] for k in fixed]
+        _, products = jax.jvp(product, at, directions)
+        rhs = [given[k] - p if k in given else -p for k, p in enumerate(products, n)]
+        return self.bind(*args[:n], *rhs)
+
+    def pushforward(self, avals: Sequence[Any], moving: tuple[int, ...]) -> Pushforward:
+        """See `LinearSolve.pushforward`."""
+
+        def together(args, ts):
+            run = lambda *values: self(*replace_at(args, moving, values))  # noqa: E731
+            return jax.jvp(run, [args[k] for k in moving], ts)
+
+        def primal(args):
+            u = self.bind(*args)
+            return u, u
+
+        def tangent(args, u, ts):
+            return self.tangent(args, u, moving, ts)
+
+        gives = list(avals[self.known :])
+        in_ts = [avals[k].to_tangent_aval() for k in moving]
+        out_ts = [a.to_tangent_aval() for a in gives]
+        return Pushforward(together, primal, tangent, (list(avals), in_ts), (gives, out_ts))
+
+
+_solve_p = Primitive("linear_solve")
+_solve_p.multiple_results = True
+
+
+@_solve_p.def_impl
+def _run(*values, solve):
+    return solve(*values)
+
+
+@_solve_p.def_abstract_eval
+def _types(*avals, solve):
+    return list(avals[solve.known :])
+
+
+def _differentiate(primals, tangents, *, solve):
+    n = solve.known
+    moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
+    ts = [tangents[k] for k in moving]
+    if all(k >= n for k in moving):
+        rhs = [ad.instantiate_zeros(t) for t in tangents[n:]]
+        return solve.bind(*primals), solve.bind(*primals[:n], *rhs)
+    if solve.solve.through and is_forward_only(primals, ts):
+        return solve.solve.pushforward(solve, primals, moving)(primals, ts)
+    u = solve.bind(*primals)
+    return u, solve.tangent(primals, u, moving, ts)
+
+
+def _transpose(cts, *values, solve):
+    n = solve.known
+    transposed = solve.replace(solve.solve.transposed)
+    operands = [*values[:n], *map(ad.instantiate_zeros, cts)]
+    # What a solver refuses, it refuses here, and not when the program is compiled.
+    jax.eval_shape(transposed, *operands)
+    cts = transposed.bind(*operands)
+    # A part of b that is known is zero: the operation is linear in all of b.
+    undefined = [ad.is_undefined_primal(v) for v in values[n:]]
+    return [None] * n + [ct if u else None for ct, u in zip(cts, undefined, strict=True)]
+
+
+def _batch(how, values, dims, *, solve):
+    if all(d is None for d in dims):
+        out = solve.bind(*values)
+        return out, [None] * len(out)
+    n = solve.known
+    front = [v if d is None else jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True)]
+    known = tuple(None if d is None else 0 for d in dims[:n])
+    b = [
+        jnp.broadcast_to(v, (how.size, *v.shape)) if d is None else v
+        for v, d in zip(front[n:], dims[n:], strict=True)
+    ]
+    out = solve.replace(solve.solve.batched(known, how)).bind(*front[:n], *b)
+    return out, [0] * len(out)
+
+
+mlir.register_lowering(_solve_p, mlir.lower_fun(lambda *v, solve: solve(*v), True))
+ad.primitive_jvps[_solve_p] = _differentiate
+ad.primitive_transposes[_solve_p] = _transpose
+batching.fancy_primitive_batchers[_solve_p] = _batch
