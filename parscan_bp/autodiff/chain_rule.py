@@ -1,6 +1,6 @@
 """The differentiation rule of a stack of layers: one linear solve, for every order and mode.
 
-As for the scan, the tangent of the stack is one `lax.custom_linear_solve` on the augmented
+As for the scan, the tangent of the stack is one linear solve on the augmented
 system. Its unknowns are the tangents of the active parameters, of the input if it is active,
 and of the activations, with rows
 
@@ -22,9 +22,8 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-from parscan_bp.autodiff.linear_solve import LinearSolve
+from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, tied_zeros
 from parscan_bp.autodiff.replay import vary_alike
-from parscan_bp.autodiff.rule import empty_of, tied_zeros
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator

@@ -20,11 +20,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from parscan_bp.autodiff.active import replace_at
-from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, vmapped
+from parscan_bp.autodiff.body import is_differentiable
+from parscan_bp.autodiff.pushforward import Pushforward, at_front, is_forward_only, vmapped
 from parscan_bp.trees import struct_like
 from parscan_bp.types import Array, PyTree
 
@@ -170,6 +172,27 @@ class _Flat:
         return Pushforward(together, primal, tangent, (list(avals), in_ts), (gives, out_ts))
 
 
+def empty_of(values: Sequence[Any]) -> Array:
+    """An array without entries that depends linearly on every float of ``values``."""
+    parts = [jnp.ravel(v)[:0] for v in jax.tree.leaves(values) if is_differentiable(v)]
+    return functools.reduce(jnp.add, [jnp.real(p).astype(jnp.float32) for p in parts])
+
+
+def tied_zeros(empty: Array, like: Array, *, entry: bool = False) -> Array:
+    """Zeros of ``like``'s type, or of one entry's of its leading axis, tied to ``empty``.
+
+    A linear solve can be transposed only if every leaf of its right-hand side is
+    linear in the tangents. An array without entries, padded with zeros, is linear, and its
+    transpose costs nothing.
+    """
+    shape = like.shape[1:] if entry else like.shape
+    # Inside shard_map the result varies over the mesh axes of ``like``, too.
+    start = empty.astype(like.dtype) + jnp.zeros_like(like, shape=(0,))
+    padding = [(shape[0] if shape else 1, 0, 0)] + [(0, 0, 0)] * (len(shape) - 1)
+    start = start.reshape(0, *shape[1:])
+    return lax.pad(start, jnp.zeros((), like.dtype), padding).reshape(shape)
+
+
 _solve_p = Primitive("linear_solve")
 _solve_p.multiple_results = True
 
@@ -214,7 +237,7 @@ def _batch(how, values, dims, *, solve):
         out = solve.bind(*values)
         return out, [None] * len(out)
     n = solve.known
-    front = [v if d is None else jnp.moveaxis(v, d, 0) for v, d in zip(values, dims, strict=True)]
+    front = [at_front(v, d) for v, d in zip(values, dims, strict=True)]
     known = tuple(None if d is None else 0 for d in dims[:n])
     b = [
         jnp.broadcast_to(v, (how.size, *v.shape)) if d is None else v

@@ -1,11 +1,11 @@
-"""Forward-mode in one loop, for as long as nothing is transposed.
+"""Values and tangents in one loop, for as long as nothing is transposed.
 
 The tangent of a scan is a linear solve of its own (`rule`), so that reverse-mode can
 transpose it. Where a program asks for tangents only, that costs a second loop, which
 evaluates every step again, and the carries of all steps in between. A *pushforward*
 stands for values and tangents together and has two forms: ``together``, one loop that
 keeps nothing, in which it is run; and ``apart``, which takes its place as soon as JAX
-separates what depends on the tangents from what does not, batches it, or differentiates it.
+separates what depends on the tangents from what does not, or differentiates it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
@@ -27,10 +28,10 @@ from parscan_bp.types import Array
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Pushforward:
-    """A scan with tangents, as functions of ``(args, tangents of some args)``.
+    """A function with tangents, as functions of ``(args, tangents of some args)``.
 
     Attributes:
-      together: ``(args, ts) -> (outs, out_ts)`` in one loop.
+      together: ``(args, ts) -> (outs, out_ts)`` at once.
       primal: ``args -> (outs, known)``, what does not depend on the tangents.
       tangent: ``(args, known, ts) -> out_ts``, which can be transposed.
       takes: types of args and ts.
@@ -80,37 +81,71 @@ class Pushforward:
         (eqn,) = jax.make_jaxpr(self.run_apart)(*types).eqns
         return eqn
 
-    def batched(self, values: Sequence[Array], dims: Sequence[int | None], how) -> tuple:
-        """`run_apart` under `jax.vmap`; values stay without the axis if all args do."""
+    @functools.cached_property
+    def _batched(self) -> dict[Any, Pushforward]:
+        """What `batched` returned before."""
+        return {}
 
-        args, ts = self._split(values)
+    def batched(self, dims: tuple[int | None, ...], how: Any) -> Pushforward:
+        """The same under `jax.vmap`, for values with a leading axis where ``dims`` has a 0.
+
+        All results have the axis but for the outs if no arg has it.
+        """
+        key = (dims, how.size, how.name, how.spmd_name)
+        if key not in self._batched:
+            self._batched[key] = self._make_batched(dims, how)
+        return self._batched[key]
+
+    def _make_batched(self, dims, how):
         arg_dims, t_dims = self._split(dims)
-        if any(d is not None for d in arg_dims):
-            out = vmapped(self.run_apart, tuple(dims), how)(*values)
-            return out, [0] * len(out)
-        outs, known = self.primal(args)
-        tangent = lambda *ts: self.tangent(args, known, ts)  # noqa: E731
-        out_ts = vmapped(tangent, tuple(t_dims), how)(*ts)
-        return [*outs, *out_ts], [None] * len(outs) + [0] * len(out_ts)
+        out = None if all(d is None for d in arg_dims) else 0
+
+        def together(args, ts):
+            return vmapped(self.together, (arg_dims, t_dims), how, (out, 0))(args, ts)
+
+        def primal(args):
+            return (
+                self.primal(args) if out is None else vmapped(self.primal, (arg_dims,), how)(args)
+            )
+
+        def tangent(args, known, ts):
+            return vmapped(self.tangent, (arg_dims, out, t_dims), how)(args, known, ts)
+
+        def stacked(avals, dims):
+            lead = [() if d is None else (how.size,) for d in dims]
+            types = [struct_of(a, n) for a, n in zip(avals, lead, strict=True)]
+            return jax.make_jaxpr(lambda *v: v)(*types).in_avals
+
+        (args, ts), (outs, out_ts) = self.takes, self.gives
+        takes = stacked(args, arg_dims), stacked(ts, t_dims)
+        gives = stacked(outs, [out] * len(outs)), stacked(out_ts, [0] * len(out_ts))
+        return Pushforward(together, primal, tangent, takes, gives)
 
     def _split(self, values):
         n = len(self.takes[0])
         return list(values[:n]), list(values[n:])
 
 
-def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """A type as an argument to trace a function with."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+def struct_of(aval: Any, lead: tuple[int, ...] = ()) -> jax.ShapeDtypeStruct:
+    """A type, with more leading axes, as an argument to trace a function with."""
+    return jax.ShapeDtypeStruct((*lead, *aval.shape), aval.dtype, weak_type=aval.weak_type)
 
 
-def vmapped(f: Callable, in_axes: tuple, how: Any) -> Callable:
+def vmapped(f: Callable, in_axes: tuple, how: Any, out_axes: Any = 0) -> Callable:
     """`jax.vmap` over the axis that a batching rule of JAX describes by ``how``."""
     # A collective in the step may name the mapped axis.
     name = how.name if isinstance(how.name, str) else None
-    return jax.vmap(f, in_axes, axis_size=how.size, axis_name=name, spmd_axis_name=how.spmd_name)
+    return jax.vmap(
+        f, in_axes, out_axes, axis_name=name, axis_size=how.size, spmd_axis_name=how.spmd_name
+    )
 
 
-_pushforward_p = Primitive("scan_pushforward")
+def at_front(value: Array, dim: int | None) -> Array:
+    """The value with its mapped axis, if it has one, in front."""
+    return value if dim is None else jnp.moveaxis(value, dim, 0)
+
+
+_pushforward_p = Primitive("pushforward")
 _pushforward_p.multiple_results = True
 
 
@@ -137,7 +172,12 @@ def _batch(how, values, dims, *, pushforward):
     if all(d is None for d in dims):
         out = _pushforward_p.bind(*values, pushforward=pushforward)
         return out, [None] * len(out)
-    return pushforward.batched(values, dims, how)
+    front = [at_front(v, d) for v, d in zip(values, dims, strict=True)]
+    mapped = pushforward.batched(tuple(None if d is None else 0 for d in dims), how)
+    out = _pushforward_p.bind(*front, pushforward=mapped)
+    args = dims[: len(mapped.takes[0])]
+    plain = len(mapped.gives[0]) if all(d is None for d in args) else 0
+    return out, [None] * plain + [0] * (len(out) - plain)
 
 
 def _separate(trace, *tracers, pushforward):

@@ -1,7 +1,7 @@
 """The differentiation rule of the scan: one linear solve, for every order and mode.
 
-The rule is a `jax.custom_jvp`. Its tangent is one `lax.custom_linear_solve` on the
-*augmented* system, whose unknowns are the input tangents together with what they cause:
+The rule is a `jax.custom_jvp`. Its tangent is one linear solve on the *augmented*
+system, whose unknowns are the input tangents together with what they cause:
 
     (dp, dc_0, dx, d, dc_n, dy)  with rows
     dp = b_p,  dc_0 = b_c,  dx = b_x,
@@ -13,8 +13,9 @@ Forward-mode is its solution for a right-hand side that holds input tangents onl
 Reverse-mode is the solution of the transposed system, so one traversal yields the
 carry cotangents and, chunk by chunk, the parameter gradients. Derivatives of any order
 follow from the matrix-vector product above, which is written once and is plain JAX.
-The Jacobian is formed inside the two solves and nowhere else. What asks for tangents only,
-and leaves the solver to us, takes a shorter way: see `pushforward`.
+The Jacobian is formed inside the two solves and nowhere else. Where nothing is transposed any
+more there are shorter ways: tangents alone are one loop (`pushforward`), where the solver is
+left to us, and those of a gradient come from the sweep's own program (`linear_solve`).
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.by_products import ByProducts
 from parscan_bp.autodiff.fused import FusedLoop
-from parscan_bp.autodiff.linear_solve import LinearSolve
+from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, tied_zeros
 from parscan_bp.autodiff.linearise import Linearisation
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct_of
 from parscan_bp.autodiff.replay import vary_alike
@@ -57,7 +57,7 @@ class ScanRule:
       linearisation: how the step's Jacobian is obtained.
       solver: what solves the bi-diagonal system.
       fused: the kernels that make the values, if the caller asked for them.
-      one_loop: whether forward-mode is `lax.scan`'s own, not a solve; see `pushforward`.
+      one_loop: whether forward-mode is `lax.scan`'s own loop, not a solve.
     """
 
     equation: Any
@@ -298,24 +298,3 @@ def _fill(values, tangents):
         zero_from_primal(v, symbolic_zeros=True) if t is None else t
         for v, t in zip(values, tangents, strict=True)
     ]
-
-
-def empty_of(values: Sequence[Any]) -> Array:
-    """An array without entries that depends linearly on every float of ``values``."""
-    parts = [jnp.ravel(v)[:0] for v in jax.tree.leaves(values) if is_differentiable(v)]
-    return functools.reduce(jnp.add, [jnp.real(p).astype(jnp.float32) for p in parts])
-
-
-def tied_zeros(empty: Array, like: Array, *, entry: bool = False) -> Array:
-    """Zeros of ``like``'s type, or of one entry's of its leading axis, tied to ``empty``.
-
-    `custom_linear_solve` can be transposed only if every leaf of its right-hand side is
-    linear in the tangents. An array without entries, padded with zeros, is linear, and its
-    transpose costs nothing.
-    """
-    shape = like.shape[1:] if entry else like.shape
-    # Inside shard_map the result varies over the mesh axes of ``like``, too.
-    start = empty.astype(like.dtype) + jnp.zeros_like(like, shape=(0,))
-    padding = [(shape[0] if shape else 1, 0, 0)] + [(0, 0, 0)] * (len(shape) - 1)
-    start = start.reshape(0, *shape[1:])
-    return lax.pad(start, jnp.zeros((), like.dtype), padding).reshape(shape)

@@ -71,7 +71,7 @@ def test_a_gradient_goes_through_the_solver(loss):
     """However the forward pass is wrapped, no trace of the one loop is left to be transposed."""
     program = str(jax.make_jaxpr(jax.grad(LOSSES[loss](pb.scan)))(PARAMS))
     assert "linear_solve" in program
-    assert "scan_pushforward" not in program
+    assert "pushforward" not in program
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -81,7 +81,7 @@ def test_forward_mode_stays_one_loop(loss):
 
     program = str(jax.make_jaxpr(slope)(PARAMS))
     assert "linear_solve" not in program
-    assert "scan_pushforward" in program
+    assert "pushforward" in program
 
 
 def test_one_loop_keeps_nothing():
@@ -98,7 +98,7 @@ def test_one_loop_keeps_nothing():
 def test_a_named_solver_is_used_in_forward_mode():
     named = functools.partial(pb.scan, solver=pb.Sweep())
     program = str(jax.make_jaxpr(_slope(named))(PARAMS))
-    assert "scan_pushforward" not in program
+    assert "pushforward" not in program
 
 
 ROWS = jnp.stack([XS, 0.5 * XS])
@@ -139,7 +139,7 @@ def test_one_loop_stays_where_nothing_is_mapped():
         return weight * _slope(pb.scan)(PARAMS)
 
     program = str(jax.make_jaxpr(jax.vmap(run))(jnp.ones(3, XS.dtype)))
-    assert "scan_pushforward" in program
+    assert "pushforward" in program
     assert "linear_solve" not in program
 
 
