@@ -43,7 +43,8 @@ class LinearSolve:
         not linear in some leaf.
       forward: the solution for ``(residuals, b)``.
       backward: that of the transposed system.
-      through: whether `forward` and `backward` may be differentiated themselves.
+      through: whether `forward` and `backward` may be differentiated themselves; such programs
+        refuse nothing.
     """
 
     matvec: Callable[[PyTree, PyTree], PyTree]
@@ -52,6 +53,9 @@ class LinearSolve:
     through: bool = False
 
     def __call__(self, residuals: PyTree, b: PyTree) -> PyTree:
+        if not self.through:
+            # What a solver refuses, it refuses now, and not when the program is compiled.
+            jax.eval_shape(self.forward, residuals, b)
         known, tree = jax.tree.flatten(residuals)
         values, b_tree = jax.tree.flatten(b)
         out = _solve_p.bind(*known, *values, solve=_Flat(self, tree, b_tree))
@@ -223,10 +227,7 @@ def _differentiate(primals, tangents, *, solve):
 def _transpose(cts, *values, solve):
     n = solve.known
     transposed = solve.replace(solve.solve.transposed)
-    operands = [*values[:n], *map(ad.instantiate_zeros, cts)]
-    # What a solver refuses, it refuses here, and not when the program is compiled.
-    jax.eval_shape(transposed, *operands)
-    cts = transposed.bind(*operands)
+    cts = transposed.bind(*values[:n], *map(ad.instantiate_zeros, cts))
     # A part of b that is known is zero: the operation is linear in all of b.
     undefined = [ad.is_undefined_primal(v) for v in values[n:]]
     return [None] * n + [ct if u else None for ct, u in zip(cts, undefined, strict=True)]
