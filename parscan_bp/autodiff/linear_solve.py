@@ -44,7 +44,7 @@ class LinearSolve:
       forward: the solution for ``(residuals, b)``.
       backward: that of the transposed system.
       through: whether `forward` and `backward` may be differentiated themselves; such programs
-        refuse nothing.
+        refuse nothing and have no effects.
     """
 
     matvec: Callable[[PyTree, PyTree], PyTree]
@@ -53,12 +53,9 @@ class LinearSolve:
     through: bool = False
 
     def __call__(self, residuals: PyTree, b: PyTree) -> PyTree:
-        if not self.through:
-            # What a solver refuses, it refuses now, and not when the program is compiled.
-            jax.eval_shape(self.forward, residuals, b)
         known, tree = jax.tree.flatten(residuals)
         values, b_tree = jax.tree.flatten(b)
-        out = _solve_p.bind(*known, *values, solve=_Flat(self, tree, b_tree))
+        out = _Flat(self, tree, b_tree).traced(*known, *values).bind(*known, *values)
         return jax.tree.unflatten(b_tree, out)
 
     @functools.cached_property
@@ -118,11 +115,13 @@ class _Flat:
       solve: the solution.
       residuals: pytree structure of the residuals.
       b: pytree structure of b.
+      effects: JAX's effects of the solution, as of a kernel that is simulated.
     """
 
     solve: LinearSolve
     residuals: Any
     b: Any
+    effects: frozenset[Any] = frozenset()
 
     @property
     def known(self) -> int:
@@ -138,6 +137,13 @@ class _Flat:
 
     def replace(self, solve: LinearSolve) -> _Flat:
         return dataclasses.replace(self, solve=solve)
+
+    def traced(self, *values: Array) -> _Flat:
+        """The same with its effects; what a solver refuses, it refuses here."""
+        if self.solve.through:
+            return self
+        effects = frozenset(jax.make_jaxpr(self)(*values).effects)
+        return dataclasses.replace(self, effects=effects)
 
     def tangent(
         self, args: Sequence[Array], u: Sequence[Array], moving: Sequence[int], ts: Sequence[Array]
@@ -206,9 +212,9 @@ def _run(*values, solve):
     return solve(*values)
 
 
-@_solve_p.def_abstract_eval
+@_solve_p.def_effectful_abstract_eval
 def _types(*avals, solve):
-    return list(avals[solve.known :])
+    return list(avals[solve.known :]), solve.effects
 
 
 def _differentiate(primals, tangents, *, solve):
@@ -226,8 +232,8 @@ def _differentiate(primals, tangents, *, solve):
 
 def _transpose(cts, *values, solve):
     n = solve.known
-    transposed = solve.replace(solve.solve.transposed)
-    cts = transposed.bind(*values[:n], *map(ad.instantiate_zeros, cts))
+    operands = [*values[:n], *map(ad.instantiate_zeros, cts)]
+    cts = solve.replace(solve.solve.transposed).traced(*operands).bind(*operands)
     # A part of b that is known is zero: the operation is linear in all of b.
     undefined = [ad.is_undefined_primal(v) for v in values[n:]]
     return [None] * n + [ct if u else None for ct, u in zip(cts, undefined, strict=True)]
