@@ -18,6 +18,9 @@ SOLVERS: dict[str, Any] = {
     "blelloch": parscan_bp.Blelloch(),
     "chunked": parscan_bp.Chunked(),
 }
+# Not ours, but what lax.scan offers to those who want to store no more than we do.
+CHECKPOINTED = "checkpointed"
+RIVALS = (*SOLVERS, CHECKPOINTED)
 # A solver named by the caller runs or raises; these are the ways it says that it can't.
 REFUSALS = (NotImplementedError, ValueError, MemoryError)
 
@@ -31,14 +34,21 @@ def baseline(unroll: int = 1) -> Scan:
     return functools.partial(jax.lax.scan, unroll=unroll)
 
 
-def checkpointed(step: Callable[..., Any], init: Any, xs: Any) -> Any:
+def checkpointed(step: Callable[..., Any], init: Any, xs: Any, unroll: int = 1) -> Any:
     """`jax.lax.scan` of a rematerialised step: the least memory lax.scan itself offers."""
-    return jax.lax.scan(jax.checkpoint(step, prevent_cse=False), init, xs)
+    return jax.lax.scan(jax.checkpoint(step, prevent_cse=False), init, xs, unroll=unroll)
 
 
 def candidate(solver: str, unroll: int = 1) -> Scan:
     """`parscan_bp.scan` with the named solver; "auto" lets it choose."""
     return functools.partial(parscan_bp.scan, solver=SOLVERS[solver], unroll=unroll)
+
+
+def rival(name: str, unroll: int = 1) -> Scan:
+    """One of `RIVALS`: a `candidate`, or the checkpointed `jax.lax.scan`."""
+    if name == CHECKPOINTED:
+        return functools.partial(checkpointed, unroll=unroll)
+    return candidate(name, unroll)
 
 
 def jacobian_bytes(solver: str, length: int, batch: int, state: int) -> int:

@@ -162,7 +162,7 @@ def _built(
             refused[name] = f"Jacobians of about {jacobians} bytes exceed {limit}"
             continue
         try:
-            function = _function(name, work, candidates.candidate(solver, unroll))
+            function = _function(name, work, candidates.rival(solver, unroll))
             program = programs.build(function, *arguments)
         except candidates.REFUSALS as refusal:
             if solver == candidates.AUTO:

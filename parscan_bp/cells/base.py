@@ -18,7 +18,8 @@ class Cell(abc.ABC):
     ``lambda c, x: cell(params, c, x)`` is linearised by automatic differentiation. Arrays
     are ``(*batch, features)``; every method accepts any leading axes.
 
-    A cell's output is a leaf of its new carry, or else `pull_params` is not used.
+    A cell's output is a leaf of its new carry, or else `pull_params` is not used. JAX has to be
+    able to differentiate `pull_carry` and `pull_params` once more: Hessian-vector products do.
     """
 
     @abc.abstractmethod
@@ -87,7 +88,7 @@ def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
 
     The leading axes are contracted as they are: joining them would gather a sharded batch.
     """
-    return weight_cotangent(x, w, ct), (ct @ w.T).astype(x.dtype)
+    return weight_cotangent(x, w, ct), jnp.inner(ct, w).astype(x.dtype)
 
 
 def weight_cotangent(x: Array, w: Array, ct: Array) -> Array:

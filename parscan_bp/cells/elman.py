@@ -66,7 +66,7 @@ class Elman(Cell):
 
     def pull_carry(self, params, carry, x, new_carry, cts):
         u = cts * self._slope(new_carry)
-        return u, u @ params["wh"].T
+        return u, jnp.inner(u, params["wh"])
 
     def pull_params(self, params, carry, x, u):
         dwi, dx = affine_pullback(x, params["wi"], u)

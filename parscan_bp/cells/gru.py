@@ -81,7 +81,7 @@ class GRU(Cell):
     def pull_carry(self, params, carry, x, new_carry, cts):
         dr, dz, dn, r, z = self._slopes(params, carry, x)
         u = jnp.concatenate([cts * dr, cts * dz, cts * (dn * r)], axis=-1)
-        return (u, cts * dn), u @ params["wh"].T + z * cts
+        return (u, cts * dn), jnp.inner(u, params["wh"]) + z * cts
 
     def pull_params(self, params, carry, x, u):
         u, n = u

@@ -85,7 +85,7 @@ class LSTM(Cell):
         lambda_h, lambda_c = cts
         e = lambda_c + s * lambda_h
         u = slopes * jnp.concatenate([e, e, e, lambda_h], axis=-1)
-        return u, (u @ params["wh"].T, f * e)
+        return u, (jnp.inner(u, params["wh"]), f * e)
 
     def pull_params(self, params, carry, x, u):
         dwi, dx = affine_pullback(x, params["wi"], u)

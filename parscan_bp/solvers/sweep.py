@@ -40,7 +40,8 @@ class Sweep(Solver):
 
     Args:
       chunk: steps per chunk; ``None`` takes an eighth of all, but at least 128 kB of linearised
-        steps at a time, and at most 1 MB, or 128 kB where the parameters have 32 kB or less.
+        steps at a time, and half as much as the parameters have; and at most 1 MB, or 128 kB
+        where the parameters have 32 kB or less.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
 
     Raises:
@@ -124,4 +125,6 @@ def _bounds(sums: int) -> tuple[int, int]:
       sums: bytes of what is summed over the chunks, and so read and written once in each.
     """
     least, most = CHUNK_BYTES
-    return least, (least if sums <= SMALL_SUMS else most)
+    if sums <= SMALL_SUMS:
+        return least, least
+    return min(max(least, sums // 2), most), most

@@ -80,6 +80,14 @@ def test_scan_measures_resumes_and_reports(tmp_path, capsys):
     assert "2 comparisons judged" in capsys.readouterr().out
 
 
+def test_scan_runs_beside_a_checkpointed_body(tmp_path):
+    rivals = ["--solvers", "auto", "checkpointed"]
+    (point,) = _run("scan", tmp_path, "--cells", "custom", *GRID, *rivals)["points"]
+    auto, lean = (point["solvers"][name]["programs"] for name in rivals[1:])
+    assert lean["value_and_grad"]["temp_bytes"] == point["checkpointed"]["temp_bytes"]
+    assert lean != auto
+
+
 def test_scan_confirms_in_a_file_of_its_own(tmp_path):
     first = _run("scan", tmp_path, "--cells", "elman", *GRID)
     modes = first["points"][0]["solvers"]["auto"]["modes"]

@@ -49,6 +49,11 @@ def test_a_slow_backward_pass_alone_has_no_limit():
     assert not scan_report.too_slow(_result(point))
 
 
+def test_a_checkpointed_lax_scan_may_be_slow():
+    point = _point(SIZES[0], 0.5, solver="checkpointed")
+    assert not scan_report.too_slow(_result(point))
+
+
 def test_a_point_fails_only_twice():
     first = _result(_point(SIZES[0], 0.8), _point(SIZES[1], 0.8))
     second = _result(_point(SIZES[0], 0.8), _point(SIZES[1], 1.1))

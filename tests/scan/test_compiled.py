@@ -149,6 +149,23 @@ def test_a_pullback_keeps_inputs_and_carries_and_nothing_else(analytic, solver):
     assert sum(a.size for a in kept if a.ndim) <= most
 
 
+@pytest.mark.parametrize("cell", [pb.cells.Elman(), pb.cells.GRU(), pb.cells.LSTM()])
+def test_wide_weights_are_neither_transposed_nor_summed_in_many_parts(cell):
+    """Where they are larger than all the carries, a copy of them would be most of the memory."""
+    width, n = 256, 100
+    params = cell.init(jax.random.key(0), width, width, jnp.float32)
+    xs, carry = jnp.ones((n, 1, width), jnp.float32), cell.initial_carry((1,), width, jnp.float32)
+
+    def temporary_bytes(scan):
+        def loss(params):
+            return scan(functools.partial(cell, params), carry, xs)[1].sum()
+
+        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(pb.scan) - temporary_bytes(lax.scan) < params["wh"].nbytes / 2
+
+
 def test_values_under_differentiation_are_those_of_lax_scan():
     cell = pb.cells.GRU()
     params = cell.init(jax.random.key(0), INPUTS, H)
