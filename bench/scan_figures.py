@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import figures, scan_report, workloads
+from bench import candidates, figures, scan_report, workloads
 from bench.scan_report import Lane, Result
 from parscan_bp import plots
 
@@ -40,11 +40,12 @@ def _speedups(comparisons: dict[Lane, Any], solver: str, path: pathlib.Path) -> 
         return lane in comparisons and scan_report.is_too_slow(lane, comparisons[lane])
 
     labels = _labels(comparisons)
+    whose = _BASELINE if solver == candidates.CHECKPOINTED else "parscan_bp.scan"
     figure = plots.draw_speedups(
         _panels(comparisons, solver, speedup),
         boxed=_panels(comparisons, solver, is_too_slow),
         baseline="tuned jax.lax.scan",
-        title=f"parscan_bp.scan, {solver}: numbers are speedups, boxes fail the limit",
+        title=f"{whose}, {solver}: numbers are speedups, boxes fail the limit",
         **labels,
     )
     figures.save(figure, path)

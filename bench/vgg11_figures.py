@@ -169,9 +169,19 @@ def _scatter(
             [at[k] for k in rows], [values[k] for k in rows], 30, c=fill, edgecolor=colour, zorder=2
         )
         axes.scatter([], [], 30, color=colour, label=f"{kind} (filled: critical)")
-    for k, value in enumerate(values):
-        if value is not None and value > tags_above:
-            axes.annotate(steps["name"][k], (at[k], value), fontsize=6)
+    tagged = [k for k, value in enumerate(values) if value is not None and value > tags_above]
+    # Neighbours are named on different sides.
+    for rank, k in enumerate(sorted(tagged, key=lambda k: at[k])):
+        side, shift = ("left", 5) if rank % 2 else ("right", -5)
+        axes.annotate(
+            steps["name"][k],
+            (at[k], values[k]),
+            xytext=(shift, 0),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            fontsize=6,
+        )
     axes.set(xscale="log", yscale="log")
 
 

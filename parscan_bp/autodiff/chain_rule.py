@@ -27,7 +27,7 @@ from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
-from parscan_bp.solvers import Solver
+from parscan_bp.solvers import Planned, Solver, Sweep
 from parscan_bp.system import Ragged
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
@@ -209,7 +209,8 @@ class ChainRule:
             for_x = [lambdas[0]] if active.x else []
             return for_params, for_x, [lambdas[k] for k in active.unknown]
 
-        return LinearSolve(matvec, forward, backward)
+        through = isinstance(self.solver, (Planned, Sweep))
+        return LinearSolve(matvec, forward, backward, through=through)
 
     def _operators(self, active, params, xs) -> list[Operator]:
         """The transposed Jacobians between the activations of the system, and no others."""

@@ -43,14 +43,16 @@ class LinearSolve:
         not linear in some leaf.
       forward: the solution for ``(residuals, b)``.
       backward: that of the transposed system.
-      through: whether `forward` and `backward` may be differentiated themselves; such programs
-        refuse nothing and have no effects.
+      through: whether `forward` and `backward` may be differentiated themselves, unless they have
+        effects.
+      plain: whether they refuse nothing and have no effects.
     """
 
     matvec: Callable[[PyTree, PyTree], PyTree]
     forward: Callable[[PyTree, PyTree], PyTree]
     backward: Callable[[PyTree, PyTree], PyTree]
     through: bool = False
+    plain: bool = False
 
     def __call__(self, residuals: PyTree, b: PyTree) -> PyTree:
         known, tree = jax.tree.flatten(residuals)
@@ -66,7 +68,7 @@ class LinearSolve:
             like = jax.tree.map(lambda a: struct_like(a, a.shape, a.dtype), v)
             return jax.linear_transpose(functools.partial(self.matvec, residuals), like)(v)[0]
 
-        other = LinearSolve(vecmat, self.backward, self.forward, self.through)
+        other = LinearSolve(vecmat, self.backward, self.forward, self.through, self.plain)
         other.__dict__["transposed"] = self
         return other
 
@@ -93,8 +95,11 @@ class LinearSolve:
 
         key = (dims, how.size, how.name, how.spmd_name)
         if key not in self._made:
-            self._made[key] = LinearSolve(
-                mapped(self.matvec), mapped(self.forward), mapped(self.backward), self.through
+            self._made[key] = dataclasses.replace(
+                self,
+                matvec=mapped(self.matvec),
+                forward=mapped(self.forward),
+                backward=mapped(self.backward),
             )
         return self._made[key]
 
@@ -140,7 +145,7 @@ class _Flat:
 
     def traced(self, *values: Array) -> _Flat:
         """The same with its effects; what a solver refuses, it refuses here."""
-        if self.solve.through:
+        if self.solve.plain:
             return self
         effects = frozenset(jax.make_jaxpr(self)(*values).effects)
         return dataclasses.replace(self, effects=effects)
@@ -224,7 +229,7 @@ def _differentiate(primals, tangents, *, solve):
     if all(k >= n for k in moving):
         rhs = [ad.instantiate_zeros(t) for t in tangents[n:]]
         return solve.bind(*primals), solve.bind(*primals[:n], *rhs)
-    if solve.solve.through and is_forward_only(primals, ts):
+    if solve.solve.through and not solve.effects and is_forward_only(primals, ts):
         return solve.solve.pushforward(solve, primals, moving)(primals, ts)
     u = solve.bind(*primals)
     return u, solve.tangent(primals, u, moving, ts)

@@ -278,7 +278,7 @@ class ScanRule:
             summed = linear.const_cotangents(scan.consts, summed, active)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
-        return LinearSolve(matvec, forward, backward, self.through)
+        return LinearSolve(matvec, forward, backward, through=self.through, plain=self.through)
 
     def _primal(self, residuals) -> Primal:
         consts, init, xs, after, extra = residuals
