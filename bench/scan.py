@@ -70,8 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     axes.add_argument("--T", nargs="+", type=int, default=[100, 1000, 10000])
     modes = (timing.VALUE_AND_GRAD, timing.BACKWARD, "jvp", "hvp")
     axes.add_argument("--modes", nargs="+", choices=scan_point.MODES, default=modes)
-    rivals = candidates.RIVALS
-    axes.add_argument("--solvers", nargs="+", choices=rivals, default=[candidates.AUTO])
+    axes.add_argument(
+        "--solvers",
+        nargs="+",
+        choices=candidates.RIVALS,
+        default=[candidates.AUTO],
+        help="ours by name; or lax.scan with a checkpointed body, which is never judged",
+    )
     axes.add_argument(
         "--wrt",
         choices=(workloads.PARAMETERS, workloads.EVERYTHING),

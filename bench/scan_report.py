@@ -52,9 +52,13 @@ def too_slow(result: Result) -> dict[Lane, dict[str, Any]]:
 
 
 def is_too_slow(lane: Lane, comparison: dict[str, Any]) -> bool:
-    """Whether the whole interval of the speedup lies below what the mode allows, if it is ours."""
-    judged = lane.mode in SLOWEST and lane.solver != candidates.CHECKPOINTED
-    return judged and comparison["high"] < SLOWEST[lane.mode]
+    """Whether the whole interval of the speedup lies below what the mode allows."""
+    return _is_judged(lane) and comparison["high"] < SLOWEST[lane.mode]
+
+
+def _is_judged(lane: Lane) -> bool:
+    """Whether there is a limit for the mode, and the program is ours."""
+    return lane.mode in SLOWEST and lane.solver != candidates.CHECKPOINTED
 
 
 def is_resolved(comparison: dict[str, Any]) -> bool:
@@ -99,7 +103,7 @@ def overview(result: Result) -> str:
 def verdicts(result: Result, confirmation: Result | None = None) -> str:
     """What fails, in words. With a second file, only what fails in both."""
     slow = too_slow(result)
-    counted = sum(1 for lane, _ in lanes(result) if lane.mode in SLOWEST)
+    counted = sum(_is_judged(lane) for lane, _ in lanes(result))
     again = {} if confirmation is None else too_slow(confirmation)
     measured = set() if confirmation is None else {lane for lane, _ in lanes(confirmation)}
     failed = sorted(lane for lane in slow if lane in again)
@@ -144,7 +148,7 @@ def _memory(result: Result) -> Iterator[tuple[Result, str, tuple[int, int, int]]
     for point in result["points"]:
         for solver, entry in point.get("solvers", {}).items():
             ours = entry["programs"].get(timing.VALUE_AND_GRAD)
-            if ours is not None:
+            if ours is not None and solver != candidates.CHECKPOINTED:
                 plain = point["baseline"]["programs"][timing.VALUE_AND_GRAD]
                 lean = point["checkpointed"]
                 yield point, solver, tuple(p["temp_bytes"] for p in (ours, plain, lean))

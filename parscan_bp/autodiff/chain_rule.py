@@ -76,6 +76,11 @@ class ChainRule:
     layers: tuple[Layer, ...]
     solver: Solver
 
+    @property
+    def through(self) -> bool:
+        """Whether the solver's own program may be differentiated: it forms few products, or none."""
+        return isinstance(self.solver, (Planned, Sweep))
+
     def __call__(self, params: Sequence[PyTree], x: Array) -> Array:
         """x_n."""
         return self._value(params, x)
@@ -209,8 +214,7 @@ class ChainRule:
             for_x = [lambdas[0]] if active.x else []
             return for_params, for_x, [lambdas[k] for k in active.unknown]
 
-        through = isinstance(self.solver, (Planned, Sweep))
-        return LinearSolve(matvec, forward, backward, through=through)
+        return LinearSolve(matvec, forward, backward, through=self.through)
 
     def _operators(self, active, params, xs) -> list[Operator]:
         """The transposed Jacobians between the activations of the system, and no others."""

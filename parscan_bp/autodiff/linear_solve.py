@@ -68,7 +68,9 @@ class LinearSolve:
             like = jax.tree.map(lambda a: struct_like(a, a.shape, a.dtype), v)
             return jax.linear_transpose(functools.partial(self.matvec, residuals), like)(v)[0]
 
-        other = LinearSolve(vecmat, self.backward, self.forward, self.through, self.plain)
+        other = dataclasses.replace(
+            self, matvec=vecmat, forward=self.backward, backward=self.forward
+        )
         other.__dict__["transposed"] = self
         return other
 

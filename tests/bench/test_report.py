@@ -49,9 +49,11 @@ def test_a_slow_backward_pass_alone_has_no_limit():
     assert not scan_report.too_slow(_result(point))
 
 
-def test_a_checkpointed_lax_scan_may_be_slow():
-    point = _point(SIZES[0], 0.5, solver="checkpointed")
-    assert not scan_report.too_slow(_result(point))
+def test_a_checkpointed_lax_scan_is_not_judged():
+    result = _result(_point(SIZES[0], 0.5, (5_000_000, 10, 10), solver="checkpointed"))
+    assert not scan_report.too_slow(result) and not scan_report.too_large(result)
+    words = scan_report.verdicts(result)
+    assert "0 comparisons judged" in words and "0 of 0 memory figures" in words
 
 
 def test_a_point_fails_only_twice():
