@@ -78,7 +78,7 @@ class ChainRule:
 
     @property
     def through(self) -> bool:
-        """Whether the solver's own program may be differentiated: it forms few products, or none."""
+        """Whether the solver's own program may be differentiated: it forms few products."""
         return isinstance(self.solver, (Planned, Sweep))
 
     def __call__(self, params: Sequence[PyTree], x: Array) -> Array:
