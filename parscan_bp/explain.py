@@ -154,6 +154,7 @@ def _explanation(plan: Plan) -> Explanation:
     stored = "what lax.scan stores"
     if plan.rule is not None:
         stored = f"the carries: {own} of {plan.body.num_carry} leaves beside the outputs"
+        stored += ", and the linearised steps" if plan.rule.keeps else ""
     return Explanation(
         choice=str(plan.choice),
         reason=plan.choice.reason,

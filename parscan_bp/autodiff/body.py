@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -86,6 +86,46 @@ def is_differentiable(aval) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class PerStep:
+    """``fn(fixed, x)``, traced once, with what is the same for every x told apart.
+
+    Attributes:
+      fixed: leaves of what all steps share.
+      run: leaves of the result from those of ``fixed`` and x.
+      tree: pytree structure of the result.
+      varies: for each of its leaves, whether it depends on x. A leaf that does not (a weight
+        matrix) is computed once.
+    """
+
+    fixed: Sequence[Array]
+    run: Callable[..., Sequence[Array]]
+    tree: Any
+    varies: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, fn: Callable[..., PyTree], fixed: PyTree, one: PyTree) -> PerStep:
+        """Traces ``fn`` for an x of the types of ``one``."""
+        closed, shape = jax.make_jaxpr(fn, return_shape=True)(fixed, one)
+        leaves = jax.tree.leaves(fixed)
+        varies = _depends_on(closed, len(leaves))
+        return cls(leaves, jaxpr_as_fun(closed), jax.tree.structure(shape), varies)
+
+    def varying(self, x: PyTree) -> list[Array]:
+        """The leaves that vary, for one x."""
+        return self._leaves(x, True)
+
+    def joined(self, varying: Sequence[Array], x: PyTree) -> PyTree:
+        """The result with ``varying`` as those leaves, and the others from any x."""
+        each, shared = iter(varying), iter([] if all(self.varies) else self._leaves(x, False))
+        leaves = [next(each) if varies else next(shared) for varies in self.varies]
+        return jax.tree.unflatten(self.tree, leaves)
+
+    def _leaves(self, x, wanted):
+        out = zip(self.run(*self.fixed, *jax.tree.leaves(x)), self.varies, strict=True)
+        return [v for v, varies in out if varies == wanted]
+
+
 def over_steps(
     fn: Callable[..., PyTree], fixed: PyTree, stacked: PyTree
 ) -> tuple[PyTree, tuple[bool, ...]]:
@@ -97,26 +137,12 @@ def over_steps(
       stacked: values with a leading axis of steps.
 
     Returns:
-      The pytree, and for each of its leaves whether it is stacked. A leaf that depends on
-      no element of ``stacked`` (a weight matrix) is computed once and has no leading axis.
+      The pytree, and for each of its leaves whether it is stacked; see `PerStep`.
     """
-    one = jax.eval_shape(lambda t: jax.tree.map(lambda a: a[0], t), stacked)
-    closed, shape = jax.make_jaxpr(fn, return_shape=True)(fixed, one)
-    run = jaxpr_as_fun(closed)
-    fixed, stacked = jax.tree.leaves(fixed), jax.tree.leaves(stacked)
-    varies = _depends_on(closed, len(fixed))
-
-    def pick(wanted):
-        def call(xs):
-            out = run(*fixed, *xs)
-            return [v for v, varying in zip(out, varies, strict=True) if varying == wanted]
-
-        return call
-
-    per_step = iter(jax.vmap(pick(True))(stacked)) if any(varies) else iter(())
-    shared = iter(pick(False)([a[0] for a in stacked])) if not all(varies) else iter(())
-    leaves = [next(per_step) if varying else next(shared) for varying in varies]
-    return jax.tree.unflatten(jax.tree.structure(shape), leaves), varies
+    first = jax.tree.map(lambda a: a[0], stacked)
+    steps = PerStep.of(fn, fixed, jax.eval_shape(lambda: first))
+    varying = jax.vmap(steps.varying)(stacked) if any(steps.varies) else []
+    return steps.joined(varying, first), steps.varies
 
 
 def _depends_on(closed: ClosedJaxpr, first: int) -> tuple[bool, ...]:

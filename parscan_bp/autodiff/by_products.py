@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import jax
@@ -12,12 +13,13 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from parscan_bp.autodiff.active import Active, replace_at
-from parscan_bp.autodiff.body import Body, over_steps
+from parscan_bp.autodiff.body import Body, PerStep, over_steps
 from parscan_bp.autodiff.fold import distinct_results, fold
 from parscan_bp.autodiff.inlets import Distinct, Inlets
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.operators import MatrixFree
 from parscan_bp.trees import Grouped
+from parscan_bp.types import Array, PyTree
 
 NOTHING = Active((), (), ())
 
@@ -52,31 +54,52 @@ class ByProducts(Linearisation):
         return self._grouped(cotangent=cotangent).split(vector)
 
     def adjoint_operator(self, steps, active=None):
-        pulled = lambda step, shapes: self._pulled(step, shapes, active)  # noqa: E731
-        return self._operator(steps, pulled, cotangent=True)
+        floats = [steps.carry[k] for k in self.body.float_carry]
+        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
+        return self._operator(steps, self._adjoint(shapes, active), shapes, cotangent=True)
 
     def tangent_operator(self, steps):
-        return self._operator(steps, self._pushed, cotangent=False)
+        floats = [steps.carry[k] for k in self.body.float_carry]
+        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
+        pushed = self._map(shapes, self._pushed, cotangent=False)
+        return self._operator(steps, pushed, shapes, cotangent=False)
+
+    def keeping(self, step: Steps, active: Active) -> Keeping:
+        """How a forward pass makes and keeps what `adjoint_operator` makes of the steps.
+
+        Args:
+          step: one step, without an axis of steps.
+          active: see `adjoint_operator`.
+        """
+        shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
+        fixed, one = _fixed_and_stacked(step)
+        steps = PerStep.of(self._adjoint(shapes, active), fixed, one)
+        return Keeping(steps, one, jax.eval_shape(self._grouped(cotangent=True).join, shapes))
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
             return super().pullback(steps, new_carry_cts, y_cts, active)
         inlets = Inlets(self.body, active)
+        carry, x = list(steps.carry), list(steps.x)
+        # Not `lax.stop_gradient`: the pullback is differentiated itself, for second derivatives.
+        known = jax.vmap(functools.partial(inlets.values, steps.consts))(carry, x)
 
         def values(consts, xs):
-            def one(carry, x, xs):
+            def one(carry, x, xs, known):
                 full = active.insert_consts(steps.consts, consts)
-                return inlets.values(full, carry, active.insert_x(x, xs))
+                return inlets.values(full, carry, active.insert_x(x, xs), known)
 
-            return jax.vmap(one)(list(steps.carry), list(steps.x), xs)
+            return jax.vmap(one)(carry, x, xs, known)
 
         consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
         return jax.vjp(values, consts, xs)[1](aux.all())
 
-    def _operator(self, steps: Steps, product: Callable, *, cotangent: bool) -> MatrixFree:
-        """The stack of the maps ``product(step, shapes)``, which return a vector and aux."""
-        floats = [steps.carry[k] for k in self.body.float_carry]
-        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
+    def _adjoint(self, shapes, active: Active | None) -> Callable[..., Partial]:
+        pulled = lambda step, shapes: self._pulled(step, shapes, active)  # noqa: E731
+        return self._map(shapes, pulled, cotangent=True)
+
+    def _map(self, shapes, product: Callable, *, cotangent: bool) -> Callable[..., Partial]:
+        """``product(step, shapes)``, which returns a vector and aux, as `over_steps` takes it."""
         grouped = self._grouped(cotangent=cotangent)
 
         def one(fixed, values):
@@ -84,9 +107,12 @@ class ByProducts(Linearisation):
             step = Steps(consts, carry, x, new_carry, extra)
             return Partial(_on_groups(grouped), product(step, shapes))
 
-        stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
-        linear, flags = over_steps(one, (list(steps.consts), steps.extra), stacked)
-        vector = jax.eval_shape(grouped.join, shapes)
+        return one
+
+    def _operator(self, steps: Steps, one: Callable, shapes, *, cotangent: bool) -> MatrixFree:
+        """The stack of the maps."""
+        linear, flags = over_steps(one, *_fixed_and_stacked(steps))
+        vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
         return MatrixFree(linear, flags, vector, codomain=vector, has_aux=True)
 
     def _pushed(self, step: Steps, shapes) -> Partial:
@@ -122,6 +148,39 @@ class ByProducts(Linearisation):
 
         push = jax.linearize(new_carry, floats, zeros)[1]
         return fold(Partial(_transpose_of((shapes, zeros)), push), shapes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Keeping:
+    """The transposed Jacobians of all steps, made one at a time.
+
+    Attributes:
+      steps: the map of a step.
+      one: carry, input and new carry of any step.
+      vector: what the maps take and return.
+    """
+
+    steps: PerStep
+    one: PyTree
+    vector: PyTree
+
+    def of_step(
+        self, carry: Sequence[Array], x: Sequence[Array], new_carry: Sequence[Array]
+    ) -> list[Array]:
+        """What is kept of a step."""
+        return self.steps.varying((list(carry), list(x), list(new_carry)))
+
+    def operator(self, kept: Sequence[Array]) -> MatrixFree:
+        """The stack of maps, from what was kept of every step."""
+        linear = self.steps.joined(kept, self.one)
+        vector = self.vector
+        return MatrixFree(linear, self.steps.varies, vector, codomain=vector, has_aux=True)
+
+
+def _fixed_and_stacked(steps: Steps):
+    """What all steps share, and what each has of its own."""
+    stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
+    return (list(steps.consts), steps.extra), stacked
 
 
 def _on_groups(grouped: Grouped):

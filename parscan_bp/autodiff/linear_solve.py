@@ -33,7 +33,10 @@ from parscan_bp.types import Array, PyTree
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearSolve:
-    """``(residuals, b) -> u`` with ``matvec(residuals, u) = b``; u has the types of b.
+    """``(residuals, b, hints) -> u`` with ``matvec(residuals, u) = b``; u has the types of b.
+
+    Hints are values that follow from the residuals, as a factorisation does of a matrix. They
+    save a solution from making them, and have no tangents: a tangent is made without them.
 
     Compared by identity: JAX keeps a program for each.
 
@@ -41,24 +44,26 @@ class LinearSolve:
       matvec: ``(residuals, u) -> b``, every leaf of which depends on every float leaf of both
         arguments; otherwise a derivative of the solution would have a right-hand side that is
         not linear in some leaf.
-      forward: the solution for ``(residuals, b)``.
-      backward: that of the transposed system.
+      forward: the solution for ``(residuals, b)``, or ``(residuals, b, hints)`` where there are
+        any.
+      backward: that of the transposed system, with the same hints.
       through: whether `forward` and `backward` may be differentiated themselves, unless they have
         effects.
       plain: whether they refuse nothing and have no effects.
     """
 
     matvec: Callable[[PyTree, PyTree], PyTree]
-    forward: Callable[[PyTree, PyTree], PyTree]
-    backward: Callable[[PyTree, PyTree], PyTree]
+    forward: Callable[..., PyTree]
+    backward: Callable[..., PyTree]
     through: bool = False
     plain: bool = False
 
-    def __call__(self, residuals: PyTree, b: PyTree) -> PyTree:
+    def __call__(self, residuals: PyTree, b: PyTree, hints: PyTree = None) -> PyTree:
         known, tree = jax.tree.flatten(residuals)
+        given, hint_tree = jax.tree.flatten(hints)
         values, b_tree = jax.tree.flatten(b)
-        out = _Flat(self, tree, b_tree).traced(*known, *values).bind(*known, *values)
-        return jax.tree.unflatten(b_tree, out)
+        flat, operands = _Flat(self, tree, b_tree, hint_tree), [*known, *given, *values]
+        return jax.tree.unflatten(b_tree, flat.traced(*operands).bind(*operands))
 
     @functools.cached_property
     def transposed(self) -> LinearSolve:
@@ -84,18 +89,26 @@ class LinearSolve:
         """What was made of this solution before."""
         return {}
 
-    def batched(self, dims: tuple[int | None, ...], how: Any) -> LinearSolve:
+    def batched(
+        self, dims: tuple[int | None, ...], hint_dims: tuple[int | None, ...], how: Any
+    ) -> LinearSolve:
         """The solution for b with a leading axis; ``dims`` are those of the residuals' leaves."""
 
         def mapped(f):
-            def run(residuals, v):
+            def run(residuals, v, *hints):
                 leaves, tree = jax.tree.flatten(residuals)
-                call = lambda leaves, v: f(jax.tree.unflatten(tree, leaves), v)  # noqa: E731
-                return vmapped(call, (list(dims), 0), how)(leaves, v)
+                given, hint_tree = jax.tree.flatten(hints)
+
+                def call(leaves, v, given):
+                    hints = jax.tree.unflatten(hint_tree, given)
+                    return f(jax.tree.unflatten(tree, leaves), v, *hints)
+
+                axes = (list(dims), 0, list(hint_dims) if hints else [])
+                return vmapped(call, axes, how)(leaves, v, given)
 
             return run
 
-        key = (dims, how.size, how.name, how.spmd_name)
+        key = (dims, hint_dims, how.size, how.name, how.spmd_name)
         if key not in self._made:
             self._made[key] = dataclasses.replace(
                 self,
@@ -114,36 +127,50 @@ class LinearSolve:
         return self._made[key]
 
 
+NO_HINTS = jax.tree.structure(None)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Flat:
-    """A `LinearSolve` of leaves: those of the residuals, and then those of b.
+    """A `LinearSolve` of leaves: those of the residuals, the hints, and then those of b.
 
     Attributes:
       solve: the solution.
       residuals: pytree structure of the residuals.
       b: pytree structure of b.
+      hints: pytree structure of the hints.
       effects: JAX's effects of the solution, as of a kernel that is simulated.
     """
 
     solve: LinearSolve
     residuals: Any
     b: Any
+    hints: Any = NO_HINTS
     effects: frozenset[Any] = frozenset()
 
     @property
     def known(self) -> int:
-        return self.residuals.num_leaves
+        return self.residuals.num_leaves + self.hints.num_leaves
 
     def __call__(self, *values: Array) -> list[Array]:
-        residuals = jax.tree.unflatten(self.residuals, values[: self.known])
+        n = self.residuals.num_leaves
+        residuals = jax.tree.unflatten(self.residuals, values[:n])
         b = jax.tree.unflatten(self.b, values[self.known :])
-        return jax.tree.leaves(self.solve.forward(residuals, b))
+        if self.hints == NO_HINTS:
+            return jax.tree.leaves(self.solve.forward(residuals, b))
+        hints = jax.tree.unflatten(self.hints, values[n : self.known])
+        return jax.tree.leaves(self.solve.forward(residuals, b, hints))
 
     def bind(self, *values: Array) -> list[Array]:
         return _solve_p.bind(*values, solve=self)
 
     def replace(self, solve: LinearSolve) -> _Flat:
         return dataclasses.replace(self, solve=solve)
+
+    def without_hints(self, *operands: Sequence[Any]) -> tuple[Any, ...]:
+        """The same, and each of the ``operands``, without the hints."""
+        n, m = self.residuals.num_leaves, self.known
+        return dataclasses.replace(self, hints=NO_HINTS), *([*v[:n], *v[m:]] for v in operands)
 
     def traced(self, *values: Array) -> _Flat:
         """The same with its effects; what a solver refuses, it refuses here."""
@@ -226,11 +253,12 @@ def _types(*avals, solve):
 
 def _differentiate(primals, tangents, *, solve):
     n = solve.known
-    moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
-    ts = [tangents[k] for k in moving]
-    if all(k >= n for k in moving):
+    if all(isinstance(t, ad.Zero) for t in tangents[:n]):
         rhs = [ad.instantiate_zeros(t) for t in tangents[n:]]
         return solve.bind(*primals), solve.bind(*primals[:n], *rhs)
+    solve, primals, tangents = solve.without_hints(primals, tangents)
+    moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
+    ts = [tangents[k] for k in moving]
     if solve.solve.through and not solve.effects and is_forward_only(primals, ts):
         return solve.solve.pushforward(solve, primals, moving)(primals, ts)
     u = solve.bind(*primals)
@@ -253,11 +281,13 @@ def _batch(how, values, dims, *, solve):
     n = solve.known
     front = [at_front(v, d) for v, d in zip(values, dims, strict=True)]
     known = tuple(None if d is None else 0 for d in dims[:n])
+    m = solve.residuals.num_leaves
     b = [
         jnp.broadcast_to(v, (how.size, *v.shape)) if d is None else v
         for v, d in zip(front[n:], dims[n:], strict=True)
     ]
-    out = solve.replace(solve.solve.batched(known, how)).bind(*front[:n], *b)
+    solve = solve.replace(solve.solve.batched(known[:m], known[m:], how))
+    out = solve.bind(*front[:n], *b)
     return out, [0] * len(out)
 
 

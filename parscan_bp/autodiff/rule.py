@@ -34,7 +34,7 @@ from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.by_products import ByProducts
 from parscan_bp.autodiff.fused import FusedLoop
 from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, tied_zeros
-from parscan_bp.autodiff.linearise import Linearisation
+from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct_of
 from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
@@ -76,6 +76,11 @@ class ScanRule:
         by_products = isinstance(self.linearisation, ByProducts)
         return isinstance(self.solver, Sweep) and by_products and self.fused is None
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the forward pass keeps the linearised steps for the backward pass."""
+        return self.solver.keeps
+
     def __call__(self, args: Sequence[Array], extra: Sequence[Array]) -> list[Array]:
         """The outputs of the scan for ``args = [*consts, *init, *xs]``."""
         return self._values(list(args), list(extra))
@@ -94,42 +99,66 @@ class ScanRule:
         def jvp(primals, tangents):
             if self.one_loop and is_forward_only(primals[0], tangents[0]):
                 return self._push(primals[0], tangents[0], carries=False)
-            outs, after = self._with_trajectory(*primals)
-            return outs, self._tangents(primals, tangents, outs, after)[0]
+            active = self._active(tangents[0])
+            outs, after, kept = self._with_trajectory(active if self.keeps else None)(*primals)
+            return outs, self._tangents(primals, tangents, outs, after, kept)[0]
 
         values.defjvp(jvp, symbolic_zeros=True)
         return values
 
     @functools.cached_property
-    def _run(self):
-        """(carry, ys) and the carry after every step, as a program of its own."""
+    def _run(self) -> Callable[[Active | None], Callable]:
+        """(carry, ys), the carry after every step and what else is kept, as one program.
+
+        It is made for a choice of active inputs, ``None`` where nothing else is kept.
+        """
+        return functools.cache(self._make_run)
+
+    def _make_run(self, active):
         how = {k: self.equation.params[k] for k in ("length", "reverse", "unroll")}
 
         @jax.jit
         def run(args):
             if self.fused is not None:
                 carry, ys, after = self.fused.run(*self._split(args))
-            else:
-                carry, ys, after = run_with_trajectory(self.body, *self._split(args), **how)
-            return [*carry, *ys], after
+                return [*carry, *ys], after, None
+            consts, init, xs = self._split(args)
+            if active is None:
+                carry, ys, after, _ = run_with_trajectory(self.body, consts, init, xs, **how)
+                return [*carry, *ys], after, None
+            linear: Any = self.linearisation
+            extra = linear.invariants(consts, [])
+            step = Steps(consts, init, [x[0] for x in xs], init, extra)
+            keeping = linear.keeping(step, active)
+            carry, ys, after, kept = run_with_trajectory(
+                self.body, consts, init, xs, **how, keep=keeping.of_step
+            )
+            return [*carry, *ys], after, keeping.operator(kept)
 
         return run
 
     @functools.cached_property
-    def _with_trajectory(self):
-        """`_run`, with derivatives."""
+    def _with_trajectory(self) -> Callable[[Active | None], Callable]:
+        """`_run`, with derivatives; what is kept beside the carries has none."""
+        return functools.cache(self._make_with_trajectory)
 
+    def _make_with_trajectory(self, active):
         @jax.custom_jvp
         def values(args, extra):
-            return self._run(args)
+            return self._run(active)(args)
 
         def jvp(primals, tangents):
             if self.through and is_forward_only(primals[0], tangents[0]):
                 flat, pushed = self._push(primals[0], tangents[0], carries=True)
                 n = len(self.equation.outvars)
-                return (flat[:n], flat[n:]), (pushed[:n], pushed[n:])
-            outs, after = values(*primals)
-            return (outs, after), self._tangents(primals, tangents, outs, after)
+                outs, after = flat[:n], flat[n:]
+                out_ts = pushed[:n], pushed[n:]
+                kept = None if active is None else self._run(active)(primals[0])[2]
+            else:
+                outs, after, kept = values(*primals)
+                out_ts = self._tangents(primals, tangents, outs, after)
+            none = lambda v: zero_from_primal(v, symbolic_zeros=True)  # noqa: E731
+            return (outs, after, kept), (*out_ts, jax.tree.map(none, kept))
 
         values.defjvp(jvp, symbolic_zeros=True)
         return values
@@ -150,7 +179,7 @@ class ScanRule:
     def _make_pushforward(self, moving, carries):
         def run(args):
             if carries:
-                outs, after = self._run(args)
+                outs, after, _ = self._run(None)(args)
                 return [*outs, *after]
             return self.equation.primitive.bind(*args, **self.equation.params)
 
@@ -160,7 +189,7 @@ class ScanRule:
             return outs, [out_ts[k] for k in floats]
 
         def primal(args):
-            outs, after = self._with_trajectory(list(args), [])
+            outs, after, _ = self._with_trajectory(None)(list(args), [])
             return [*outs, *after] if carries else outs, (outs, after)
 
         def tangent(args, known, ts):
@@ -180,17 +209,21 @@ class ScanRule:
         a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
         return list(args[:a]), list(args[a:b]), list(args[b:])
 
-    def _tangents(self, primals, tangents, outs, after):
+    def _active(self, tangents) -> Active:
+        consts, _, xs = self._split(tangents)
+        return Active(_moving(consts), _moving(xs), self.body.float_y)
+
+    def _tangents(self, primals, tangents, outs, after, kept=None):
         body = self.body
         given = [
             t if isinstance(t, SymbolicZero) else jnp.asarray(t, jnp.result_type(v))
             for t, v in zip(tangents[0], primals[0], strict=True)
         ]
-        (args, extra), given, after = vary_alike((primals, given, after))
+        (args, extra), given, after, kept = vary_alike((primals, given, after, kept))
         consts, init, xs = self._split(args)
         t_consts, t_init, t_xs = self._split(given)
 
-        active = Active(_moving(t_consts), _moving(t_xs), body.float_y)
+        active = self._active(given)
         residuals = (consts, init, xs, after, extra)
         known = [
             *active.of_consts(t_consts),
@@ -210,7 +243,7 @@ class ScanRule:
             [tied_zeros(tie, after[k], entry=True) for k in body.float_carry],
             [tied_zeros(tie, outs[body.num_carry + j]) for j in active.y],
         )
-        *_, d, last, dy = self.solve(active)(residuals, b)
+        *_, d, last, dy = self.solve(active)(residuals, b, kept)
         carry_t = dict(zip(body.float_carry, last, strict=True))
         after_t = dict(zip(body.float_carry, d, strict=True))
         y_t = dict(zip(body.float_y, dy, strict=True))
@@ -256,7 +289,8 @@ class ScanRule:
             return jax.tree.map(lambda row: row + tied_zeros(tie, row), rows)
 
         @jax.jit
-        def forward(residuals, b):
+        def forward(residuals, b, kept=None):
+            del kept  # it is of the transposed steps
             consts, init, xs, d, last, dy = b
             system = Tangent(primal(residuals), active, consts, xs, d)
             linear = self.linearisation
@@ -265,9 +299,9 @@ class ScanRule:
             return consts, init, xs, d, add(last, end), add(dy, ys)
 
         @jax.jit
-        def backward(residuals, cts):
+        def backward(residuals, cts, kept=None):
             consts, init, xs, d, last, dy = cts
-            scan, linear = primal(residuals), self.linearisation
+            scan, linear = primal(residuals, kept), self.linearisation
             if self.fused is not None and self.fused.adjoins:
                 summed, start, stacked, lambdas = self.fused.adjoint(scan, active, d, last)
             else:
@@ -280,11 +314,11 @@ class ScanRule:
 
         return LinearSolve(matvec, forward, backward, through=self.through, plain=self.through)
 
-    def _primal(self, residuals) -> Primal:
+    def _primal(self, residuals, kept=None) -> Primal:
         consts, init, xs, after, extra = residuals
         extra = self.linearisation.invariants(consts, extra)
         length, reverse = (self.equation.params[k] for k in ("length", "reverse"))
-        return Primal(self.linearisation, consts, init, xs, after, extra, length, reverse)
+        return Primal(self.linearisation, consts, init, xs, after, extra, kept, length, reverse)
 
 
 def _moving(tangents) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.trajectory import before
+from parscan_bp.operators import Operator
 from parscan_bp.system import Block, System
 from parscan_bp.trees import stretch
 from parscan_bp.types import Array, PyTree
@@ -28,7 +29,15 @@ from parscan_bp.types import Array, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Primal:
-    """The scan that is differentiated: everything needed to linearise any stretch of it."""
+    """The scan that is differentiated: everything needed to linearise any stretch of it.
+
+    Attributes:
+      linearisation: how.
+      consts, init, xs, length, reverse: the scan.
+      after: the carry after every step.
+      extra: `Linearisation.invariants`.
+      kept: the transposed Jacobians; ``None`` where they are made again.
+    """
 
     linearisation: Linearisation
     consts: Sequence[Array]
@@ -36,6 +45,7 @@ class Primal:
     xs: Sequence[Array]
     after: Sequence[Array]
     extra: PyTree
+    kept: Operator | None
     length: int
     reverse: bool
 
@@ -90,7 +100,12 @@ class Adjoint(System):
         linear = self.primal.linearisation
         steps = self.primal.steps(start, size)
         entering = linear.pack(stretch(list(self.carry_cts), start, size), cotangent=True)
-        operator = linear.adjoint_operator(steps, self.active)
+        if self.primal.kept is None:
+            operator = linear.adjoint_operator(steps, self.active)
+        else:
+            operator = self.primal.kept.map_leaves(
+                lambda leaf, ndim: stretch(leaf, start, size) if leaf.ndim > ndim else leaf
+            )
         return Block(operator, entering, self._from_outputs(steps, start))
 
     def _from_outputs(self, steps, start):

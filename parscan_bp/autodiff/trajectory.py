@@ -1,8 +1,8 @@
-"""The carries of a scan, as the differentiation rule keeps them: nothing else is stored."""
+"""The carries of a scan, as the differentiation rule keeps them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,27 +21,32 @@ def run_with_trajectory(
     length: int,
     reverse: bool,
     unroll: int,
-) -> tuple[list[Array], list[Array], list[Array]]:
+    keep: Callable[[list[Array], list[Array], list[Array]], list[Array]] = lambda *_: [],
+) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
     """`lax.scan` of the body that also returns the carry after every step.
 
     A carry that is an output already (``y_t = x_t``, as in most recurrent cells) is not
     stored twice.
 
+    Args:
+      body, consts, init, xs, length, reverse, unroll: the scan.
+      keep: what else is kept of a step, from its carry, its input and its new carry.
+
     Returns:
-      ``(carry, ys, after)``; ``after[k]`` is carry leaf k after each step.
+      ``(carry, ys, after, kept)``; ``after[k]`` is carry leaf k after each step.
     """
     own = [k for k in range(body.num_carry) if k not in body.forwarded.values()]
 
     def step(carry, x):
-        carry, y = body(consts, carry, x)
-        return carry, (y, [carry[k] for k in own])
+        new, y = body(consts, carry, x)
+        return new, (y, [new[k] for k in own], keep(carry, x, new))
 
-    carry, (ys, stored) = lax.scan(
+    carry, (ys, stored, kept) = lax.scan(
         step, list(init), list(xs), length=length, reverse=reverse, unroll=unroll
     )
     after = dict(zip(own, stored, strict=True))
     after.update({k: ys[j] for j, k in body.forwarded.items()})
-    return carry, ys, [after[k] for k in range(body.num_carry)]
+    return carry, ys, [after[k] for k in range(body.num_carry)], kept
 
 
 def before(init, after, start, size: int, *, reverse: bool):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import itertools
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -83,18 +85,43 @@ class Cell(abc.ABC):
         return param_cts, carry_cts, x_ct
 
 
+JOINED_WEIGHTS = 2**16
+"""Number of weights up to which cotangents are taken apart again: above, copies cost memory."""
+
+
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
     """Cotangents of w and x in ``x @ w``: one product over all leading axes.
 
     The leading axes are contracted as they are: joining them would gather a sharded batch.
     """
-    return weight_cotangent(x, w, ct), jnp.inner(ct, w).astype(x.dtype)
+    return _product_over_leading(x, ct).astype(w.dtype), jnp.inner(ct, w).astype(x.dtype)
 
 
-def weight_cotangent(x: Array, w: Array, ct: Array) -> Array:
-    """The cotangent of w alone; see `affine_pullback`."""
+def affine_cotangents(inputs: Sequence[Array], ct: Array) -> list[Array]:
+    """Cotangents of every w_k and of b in ``sum_k inputs[k] @ w_k + b``, whose own is ``ct``.
+
+    Small weights have theirs from one product of all inputs side by side, with ones for the
+    bias: several would waste most of their time outside the arithmetic.
+    """
+    ends = list(itertools.accumulate(x.shape[-1] for x in inputs))
+    if (ends[-1] + 1) * ct.shape[-1] > JOINED_WEIGHTS:
+        return [*(_product_over_leading(x, ct) for x in inputs), sum_leading(ct)]
+    one = jnp.ones((*ct.shape[:-1], 1), ct.dtype)
+    joined = jnp.concatenate([*inputs, one], axis=-1)
+    *weights, bias = jnp.split(_product_over_leading(joined, ct), ends)
+    return [*weights, bias[0]]
+
+
+def in_dtypes_of(params: Mapping[str, Array], cotangents: Mapping[str, Array]) -> dict[str, Array]:
+    """The cotangents of those ``params`` that there are, each in its parameter's dtype."""
+    return {
+        name: ct.astype(params[name].dtype) for name, ct in cotangents.items() if name in params
+    }
+
+
+def _product_over_leading(x: Array, ct: Array) -> Array:
     lead = tuple(range(x.ndim - 1))
-    return jax.lax.dot_general(x, ct, ((lead, lead), ((), ()))).astype(w.dtype)
+    return jax.lax.dot_general(x, ct, ((lead, lead), ((), ())))
 
 
 def sum_leading(ct: Array) -> Array:

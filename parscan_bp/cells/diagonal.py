@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading
+from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal
 from parscan_bp.operators import Diagonal
 
 
@@ -56,8 +56,9 @@ class MinGRU(Cell):
         return u, (1 - z) * cts
 
     def pull_params(self, params, carry, x, u):
-        dw, dx = affine_pullback(x, params["w"], u)
-        return {"w": dw, "b": sum_leading(u)}, dx
+        dw, db = affine_cotangents([x], u)
+        dx = jnp.inner(u, params["w"]).astype(x.dtype)
+        return in_dtypes_of(params, {"w": dw, "b": db}), dx
 
 
 @dataclasses.dataclass(frozen=True)

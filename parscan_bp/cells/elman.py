@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading, weight_cotangent
+from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal
 from parscan_bp.operators import Factored
 
 
@@ -69,6 +69,6 @@ class Elman(Cell):
         return u, jnp.inner(u, params["wh"])
 
     def pull_params(self, params, carry, x, u):
-        dwi, dx = affine_pullback(x, params["wi"], u)
-        dwh = weight_cotangent(carry, params["wh"], u)
-        return {"wi": dwi, "wh": dwh, "b": sum_leading(u)}, dx
+        dwi, dwh, db = affine_cotangents([x, carry], u)
+        dx = jnp.inner(u, params["wi"]).astype(x.dtype)
+        return in_dtypes_of(params, {"wi": dwi, "wh": dwh, "b": db}), dx

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading, weight_cotangent
+from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal
 from parscan_bp.operators import Factored
 
 
@@ -86,14 +86,15 @@ class GRU(Cell):
     def pull_params(self, params, carry, x, u):
         u, n = u
         gates = 2 * n.shape[-1]
-        # Two products, not one with the three cotangents beside each other: that is a copy.
+        # The candidate's own n stays apart: beside u it would be a copy of both.
+        dwi, dwh, dbh = affine_cotangents([x, carry], u)
+        dwi_n, dbi_n = affine_cotangents([x], n)
         wi_rz, wi_n = jnp.split(params["wi"], [gates], axis=-1)
-        dwi_rz, dx_rz = affine_pullback(x, wi_rz, u[..., :gates])
-        dwi_n, dx_n = affine_pullback(x, wi_n, n)
-        dbh = sum_leading(u)
-        grads = {
-            "wi": jnp.concatenate([dwi_rz, dwi_n], axis=-1),
-            "wh": weight_cotangent(carry, params["wh"], u),
-            "bi": jnp.concatenate([dbh[:gates], sum_leading(n)]),
+        dx = jnp.inner(u[..., :gates], wi_rz) + jnp.inner(n, wi_n)
+        cotangents = {
+            "wi": jnp.concatenate([dwi[:, :gates], dwi_n], axis=-1),
+            "wh": dwh,
+            "bi": jnp.concatenate([dbh[:gates], dbi_n]),
+            "bh": dbh,
         }
-        return grads | ({"bh": dbh} if self.recurrent_bias else {}), dx_rz + dx_n
+        return in_dtypes_of(params, cotangents), dx.astype(x.dtype)

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_pullback, normal, sum_leading, weight_cotangent
+from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal
 from parscan_bp.operators import Factored
 
 
@@ -50,8 +50,9 @@ class LSTM(Cell):
 
     def _gates(self, params, h, x):
         a = x @ params["wi"] + h @ params["wh"] + params["b"]
-        i, f, g, o = jnp.split(a, 4, axis=-1)
-        return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+        # One sigmoid for all four: XLA on CPU vectorises it over what is contiguous.
+        i, f, _, o = jnp.split(jax.nn.sigmoid(a), 4, axis=-1)
+        return i, f, jnp.tanh(jnp.split(a, 4, axis=-1)[2]), o
 
     def __call__(self, params, carry, x):
         h, c = carry
@@ -88,6 +89,6 @@ class LSTM(Cell):
         return u, (jnp.inner(u, params["wh"]), f * e)
 
     def pull_params(self, params, carry, x, u):
-        dwi, dx = affine_pullback(x, params["wi"], u)
-        dwh = weight_cotangent(carry[0], params["wh"], u)
-        return {"wi": dwi, "wh": dwh, "b": sum_leading(u)}, dx
+        dwi, dwh, db = affine_cotangents([x, carry[0]], u)
+        dx = jnp.inner(u, params["wi"]).astype(x.dtype)
+        return in_dtypes_of(params, {"wi": dwi, "wh": dwh, "b": db}), dx

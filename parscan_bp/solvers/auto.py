@@ -20,7 +20,7 @@ class Facts:
       leaves: carry leaves that H is the sum of.
       itemsize: bytes of a number.
       structure: "diagonal", "block" or "dense".
-      linearisation: "analytic" or "matrix-free".
+      linearisation: "analytic", "matrix-free", "columns" of an explicit Jacobian, or "given".
       equations: equations in the body's jaxpr.
       outer_gates: whether a product of the step contracts an axis of size 1, as with a single
         input feature, and its result goes to several gates.
@@ -62,7 +62,7 @@ TINY_WORK = 4000
 TINY_STEP = 64
 """Elements times equations up to which XLA makes one kernel of a loop over at most 4 elements."""
 
-ONE_ROW = {"analytic": 64, "matrix-free": 192}
+ONE_ROW = {"analytic": 64, "matrix-free": 192, "columns": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
 
 ONE_FEATURE = 1024
@@ -70,8 +70,8 @@ ONE_FEATURE = 1024
 
 
 OUTER_GATES = (256, 4096)
-"""Elements of a step with `Facts.outer_gates` between which it loses: XLA makes the product part
-of every gate, where `lax.scan` stores the sum before the gates and so has it once."""
+"""Elements of a step with `Facts.outer_gates` between which it is slow to make again: XLA makes
+the product part of every gate."""
 
 
 def choose(facts: Facts) -> Choice:
@@ -81,7 +81,9 @@ def choose(facts: Facts) -> Choice:
     multiplies vectors, and two cores do not make up for it. Left to `lax.scan` are steps so
     small that XLA makes one kernel of their whole loop, as no overhead is left to save
     there; from jax 0.12 on that includes the products of matrices with a single row, and
-    steps without products of matrices. So are gated steps with a single input feature.
+    steps without products of matrices; and so are elementwise gated steps with a single input
+    feature. What other such steps make is kept: that takes less memory than `lax.scan` does,
+    but more than a sweep that recomputes.
     Other platforms were not measured; there a solver has to be named.
     """
     elements = facts.batch * facts.features
@@ -94,7 +96,9 @@ def choose(facts: Facts) -> Choice:
     if tiny or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
     if facts.outer_gates and OUTER_GATES[0] <= elements <= OUTER_GATES[1]:
-        return Choice(None, "gates of a single input feature are slow to make twice")
+        why = "gates of a single input feature are slow to make twice"
+        kept = facts.structure != "diagonal" and facts.linearisation != "columns"
+        return Choice(Sweep(recompute=False) if kept else None, why)
     if facts.jax_version >= (0, 12):
         if facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]:
             return Choice(None, "a loop over one row is a single kernel from jax 0.12 on")

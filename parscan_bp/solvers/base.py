@@ -39,6 +39,11 @@ EXPLICIT = (Dense, Diagonal, BlockDiagonal, Identity, Scaled)
 """Structures closed under composition: what a tree multiplies."""
 KEPT_APART = (Factored, Product, Sum, Convolution, LowRankUpdate)
 """Structures that become their join, `Dense`, before a tree."""
+NOTHING_KEPT = (
+    "there is no forward pass here that keeps linearised steps; parscan_bp.scan has one, with "
+    "jacobian='auto' and forward='exact'. recompute=True is wanted"
+)
+"""Why a solver with `Solver.keeps` is refused."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +74,11 @@ class Solver(abc.ABC):
 
     uniform: ClassVar[tuple[type[Operator], ...]]
     ragged: ClassVar[tuple[type[Operator], ...]] = ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the forward pass has to keep the linearised steps for it."""
+        return False
 
     @abc.abstractmethod
     def run(self, system: System, state: PyTree) -> tuple[PyTree, PyTree, PyTree]:

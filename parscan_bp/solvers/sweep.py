@@ -36,6 +36,10 @@ class Sweep(Solver):
     but the carries is kept for the whole length. No Jacobian is ever formed, so the
     non-finite values are exactly those of `jax.lax.scan`.
 
+    With ``recompute=False`` the linearised steps are made by the forward pass and kept, as
+    `jax.lax.scan` keeps its residuals: more memory, and steps with costly functions, such as
+    an LSTM's, are evaluated once. Derivatives of the gradient make them again all the same.
+
     Steps n, work n matrix-vector products, memory one chunk.
 
     Args:
@@ -43,9 +47,13 @@ class Sweep(Solver):
         steps at a time, and half as much as the parameters have; and at most 1 MB, or 128 kB
         where the parameters have 32 kB or less.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
+      recompute: whether the linearised steps are made again, from the carries, or kept. Only
+        `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
+        ``forward="exact"``.
 
     Raises:
       ValueError: if ``chunk`` or ``unroll`` is below 1.
+      NotImplementedError: when used, with ``recompute=False`` where nothing can be kept.
 
     Example:
       >>> import jax, jax.numpy as jnp, parscan_bp as pb
@@ -57,6 +65,7 @@ class Sweep(Solver):
 
     chunk: int | None = None
     unroll: int = 1
+    recompute: bool = True
 
     uniform = (*EXPLICIT, *PATTERNED, *KEPT_APART, MatrixFree)
     ragged = uniform
@@ -65,6 +74,10 @@ class Sweep(Solver):
         if self.chunk is not None:
             check_positive("chunk", self.chunk)
         check_positive("unroll", self.unroll)
+
+    @property
+    def keeps(self):
+        return not self.recompute
 
     def run(self, system, state):
         n = system.length

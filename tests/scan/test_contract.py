@@ -35,7 +35,7 @@ QUICK = FAMILY[:30]
 # the second ones have chunks and levels that end within them.
 SOLVERS = {
     "auto": (None, None),
-    "sweep": (parscan_bp.Sweep(), parscan_bp.Sweep(chunk=4)),
+    "sweep": (parscan_bp.Sweep(recompute=False), parscan_bp.Sweep(chunk=4)),
     "associative": (parscan_bp.Associative(), parscan_bp.Associative(collect_chunk=4)),
     "blelloch": (parscan_bp.Blelloch(), parscan_bp.Blelloch(up_levels=1)),
     "chunked": (parscan_bp.Chunked(), parscan_bp.Chunked(chunks=3)),

@@ -82,6 +82,8 @@ for u, v in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
 """
 
 
-@pytest.mark.parametrize("solver", ["pb.Sweep(chunk=7)", "pb.Blelloch()"])
+@pytest.mark.parametrize(
+    "solver", ["pb.Sweep(chunk=7)", "pb.Sweep(recompute=False)", "pb.Blelloch()"]
+)
 def test_derivatives_are_those_of_the_whole_batch(run_on_devices, solver):
     run_on_devices(PROGRAM.replace("SOLVER", solver), 2)

@@ -76,6 +76,11 @@ def twice_the_same(p, h, x):
     return new, new
 
 
+def in_a_row(p, h, x):
+    """Meeting places that read one another, with a parameter first and an input then."""
+    return jnp.sin(h * p["b"] * x)
+
+
 def rotation(p, z, x):
     return z * jnp.exp(1j * p["b"]) + x
 
@@ -89,8 +94,37 @@ STEPS = {
     nested: jnp.ones((B, H), DTYPE),
     counted: (0, jnp.ones((B, H), DTYPE)),
     twice_the_same: (jnp.ones((B, H), DTYPE), jnp.zeros((B, H), DTYPE)),
+    in_a_row: jnp.ones((B, H), DTYPE),
     rotation: jnp.ones((B, H), jnp.result_type(DTYPE, jnp.complex64)),
 }
+
+
+def _loss(step, with_output):
+    """``scan -> loss(params, xs)``."""
+
+    def body(p, c, x):
+        new = step(p, c, x)
+        y = jax.tree.leaves(new)[-1]
+        return new, (y * p["b"] if with_output else y)
+
+    def of(scan):
+        def loss(params, xs):
+            last, ys = scan(lambda c, x: body(params, c, x), STEPS[step], xs)
+            floats = [a for a in jax.tree.leaves((last, ys)) if jnp.issubdtype(a, jnp.inexact)]
+            return sum((jnp.abs(a) ** 2).sum() for a in floats)
+
+        return loss
+
+    return of
+
+
+def _compare(derivative):
+    """``derivative(scan)(params, xs)`` by the sweep and by `lax.scan`."""
+    at = _params(), jax.random.normal(jax.random.key(1), (T, B, H), DTYPE)
+    sweep = functools.partial(pb.scan, solver=pb.Sweep(chunk=7))
+    got, want = (jit_once(derivative(scan))(*at) for scan in (sweep, lax.scan))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert np.abs(a - b).max() <= TOLERANCE * max(1.0, np.abs(b).max())
 
 
 @pytest.mark.parametrize(
@@ -98,27 +132,17 @@ STEPS = {
 )
 @pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
 def test_gradients_are_those_of_lax_scan(step, with_output, wrt):
-    carry, params = STEPS[step], _params()
-    xs = jax.random.normal(jax.random.key(1), (T, B, H), DTYPE)
+    argnums = {"params": (0,), "xs": (1,), "both": (0, 1)}[wrt]
+    _compare(lambda scan: jax.grad(_loss(step, with_output)(scan), argnums))
 
-    def body(p, c, x):
-        new = step(p, c, x)
-        y = jax.tree.leaves(new)[-1]
-        return new, (y * p["b"] if with_output else y)
 
-    def gradients(scan):
-        def loss(params, xs):
-            last, ys = scan(lambda c, x: body(params, c, x), carry, xs)
-            floats = [a for a in jax.tree.leaves((last, ys)) if jnp.issubdtype(a, jnp.inexact)]
-            return sum((jnp.abs(a) ** 2).sum() for a in floats)
+@pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
+def test_hessian_vector_products_are_those_of_lax_scan(step):
+    def hvp(scan):
+        gradient = jax.grad(_loss(step, False)(scan), (0, 1))
+        return lambda *at: jax.jvp(gradient, at, jax.tree.map(jnp.cos, at))[1]
 
-        argnums = {"params": (0,), "xs": (1,), "both": (0, 1)}[wrt]
-        return jit_once(jax.grad(loss, argnums))(params, xs)
-
-    want = gradients(lax.scan)
-    got = gradients(functools.partial(pb.scan, solver=pb.Sweep(chunk=7)))
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert np.abs(a - b).max() <= TOLERANCE * max(1.0, np.abs(b).max())
+    _compare(hvp)
 
 
 def _inlets(step, active):

@@ -175,3 +175,33 @@ def test_a_jacobian_that_is_given_is_not_differentiated():
 
     got = hvp(pb.scan, solver=pb.Sweep(), jacobian=jacobian)
     assert_derivatives_close(got, hvp(lax.scan), ROUNDING)
+
+
+def _inverted(a):
+    return [jnp.linalg.inv(jnp.sin(a))]
+
+
+def _hinted(solve, hints=_inverted):
+    """The solution that is given the inverse."""
+    solution = LinearSolve(
+        solve.matvec,
+        lambda a, b, h: jax.tree.map(lambda v: v @ h[0].T, b),
+        lambda a, ct, h: jax.tree.map(lambda v: v @ h[0], ct),
+    )
+    return lambda a, b: solution(a, b, jax.lax.stop_gradient(hints(a)))
+
+
+@pytest.mark.parametrize("by", [None, *MAPPED])
+def test_hints_are_used(by):
+    """Of values and of gradients by b: with twice the inverse they are twice as large."""
+    twice = _hinted(_solution(False), lambda a: [2 * _inverted(a)[0]])
+    axes, at = ((None, None), (MATRIX, RIGHT)) if by is None else MAPPED[by]
+
+    def both(solve):
+        total = lambda a, b: sum(jnp.sum(v) for v in jax.tree.leaves(solve(a, b)))  # noqa: E731
+        evaluate = lambda a, b: (solve(a, b), jax.grad(total, 1)(a, b))  # noqa: E731
+        return (evaluate if by is None else jax.vmap(evaluate, axes))(*at)
+
+    got, want = both(twice), both(_inverse)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert jnp.allclose(a, 2 * b, rtol=1e-4, atol=1e-4)

@@ -55,24 +55,25 @@ def test_single_features_are_swept_before_jax_0_12_or_with_many_rows(changes):
 
 
 @pytest.mark.parametrize(
-    ("cell", "inputs", "batch", "swept"),
+    ("cell", "inputs", "batch", "choice"),
     [
-        (pb.cells.GRU(), 1, 16, False),
-        (pb.cells.LSTM(), 1, 16, False),
-        (pb.cells.MinGRU(), 1, 16, False),
-        (pb.cells.LSTM(), 2, 16, True),
-        (pb.cells.LSTM(), 1, 4, True),
-        (pb.cells.GRU(), 1, 512, True),
-        (pb.cells.Elman(), 1, 16, True),
+        (pb.cells.GRU(), 1, 16, pb.Sweep(recompute=False)),
+        (pb.cells.LSTM(), 1, 16, pb.Sweep(recompute=False)),
+        (pb.cells.MinGRU(), 1, 16, "lax.scan"),
+        (pb.cells.LSTM(), 2, 16, pb.Sweep()),
+        (pb.cells.LSTM(), 1, 4, pb.Sweep()),
+        (pb.cells.GRU(), 1, 512, pb.Sweep()),
+        (pb.cells.Elman(), 1, 16, pb.Sweep()),
     ],
 )
-def test_gates_of_a_single_input_feature_are_left_to_lax_scan(cell, inputs, batch, swept):
+def test_gates_of_a_single_input_feature_are_not_made_twice(cell, inputs, batch, choice):
     params = cell.init(jax.random.key(0), inputs, 20)
     carry, xs = cell.initial_carry((batch,), 20), jnp.zeros((1000, batch, inputs))
     for step in (functools.partial(cell, params), lambda c, x: cell(params, c, x)):
         found = pb.explain(step, carry, xs)
-        assert (found.choice != "lax.scan") == swept
-        assert swept or "single input feature" in found.reason
+        assert found.choice == str(choice)
+        assert choice == pb.Sweep() or "single input feature" in found.reason
+        assert ("linearised steps" in found.stored) == (choice == pb.Sweep(recompute=False))
 
 
 @pytest.mark.parametrize(
