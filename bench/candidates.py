@@ -14,6 +14,7 @@ AUTO = "auto"
 SOLVERS: dict[str, Any] = {
     AUTO: None,
     "sweep": parscan_bp.Sweep(),
+    "kept": parscan_bp.Sweep(recompute=False),
     "associative": parscan_bp.Associative(),
     "blelloch": parscan_bp.Blelloch(),
     "chunked": parscan_bp.Chunked(),

@@ -26,7 +26,7 @@ SMALL_SUMS = 2**15
 """Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Sweep(Solver):
     """Sequential substitution, the linear scan of BPPSA section 3.6.
 
@@ -74,6 +74,10 @@ class Sweep(Solver):
         if self.chunk is not None:
             check_positive("chunk", self.chunk)
         check_positive("unroll", self.unroll)
+
+    def __repr__(self):
+        kept = "" if self.recompute else ", recompute=False"
+        return f"Sweep(chunk={self.chunk}, unroll={self.unroll}{kept})"
 
     @property
     def keeps(self):
