@@ -85,8 +85,8 @@ class Cell(abc.ABC):
         return param_cts, carry_cts, x_ct
 
 
-JOINED_WEIGHTS = 2**16
-"""Number of weights up to which cotangents are taken apart again: above, copies cost memory."""
+JOINED_WEIGHTS = 2**13
+"""Number of weights up to which cotangents are made together: larger ones are copied in vain."""
 
 
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
@@ -94,7 +94,7 @@ def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
 
     The leading axes are contracted as they are: joining them would gather a sharded batch.
     """
-    return _product_over_leading(x, ct).astype(w.dtype), jnp.inner(ct, w).astype(x.dtype)
+    return weight_cotangent(x, ct).astype(w.dtype), jnp.inner(ct, w).astype(x.dtype)
 
 
 def affine_cotangents(inputs: Sequence[Array], ct: Array) -> list[Array]:
@@ -105,10 +105,10 @@ def affine_cotangents(inputs: Sequence[Array], ct: Array) -> list[Array]:
     """
     ends = list(itertools.accumulate(x.shape[-1] for x in inputs))
     if (ends[-1] + 1) * ct.shape[-1] > JOINED_WEIGHTS:
-        return [*(_product_over_leading(x, ct) for x in inputs), sum_leading(ct)]
+        return [*(weight_cotangent(x, ct) for x in inputs), sum_leading(ct)]
     one = jnp.ones((*ct.shape[:-1], 1), ct.dtype)
     joined = jnp.concatenate([*inputs, one], axis=-1)
-    *weights, bias = jnp.split(_product_over_leading(joined, ct), ends)
+    *weights, bias = jnp.split(weight_cotangent(joined, ct), ends)
     return [*weights, bias[0]]
 
 
@@ -119,7 +119,8 @@ def in_dtypes_of(params: Mapping[str, Array], cotangents: Mapping[str, Array]) -
     }
 
 
-def _product_over_leading(x: Array, ct: Array) -> Array:
+def weight_cotangent(x: Array, ct: Array) -> Array:
+    """The cotangent of w alone; see `affine_pullback`."""
     lead = tuple(range(x.ndim - 1))
     return jax.lax.dot_general(x, ct, ((lead, lead), ((), ())))
 

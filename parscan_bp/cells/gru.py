@@ -7,7 +7,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal
+from parscan_bp.cells.base import (
+    Cell,
+    affine_cotangents,
+    in_dtypes_of,
+    normal,
+    weight_cotangent,
+)
 from parscan_bp.operators import Factored
 
 
@@ -87,12 +93,13 @@ class GRU(Cell):
         u, n = u
         gates = 2 * n.shape[-1]
         # The candidate's own n stays apart: beside u it would be a copy of both.
-        dwi, dwh, dbh = affine_cotangents([x, carry], u)
+        dwh, dbh = affine_cotangents([carry], u)
         dwi_n, dbi_n = affine_cotangents([x], n)
+        dwi_rz = weight_cotangent(x, u[..., :gates])
         wi_rz, wi_n = jnp.split(params["wi"], [gates], axis=-1)
         dx = jnp.inner(u[..., :gates], wi_rz) + jnp.inner(n, wi_n)
         cotangents = {
-            "wi": jnp.concatenate([dwi[:, :gates], dwi_n], axis=-1),
+            "wi": jnp.concatenate([dwi_rz, dwi_n], axis=-1),
             "wh": dwh,
             "bi": jnp.concatenate([dbh[:gates], dbi_n]),
             "bh": dbh,
