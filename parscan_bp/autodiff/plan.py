@@ -256,10 +256,9 @@ def _facts(body, structure, linear, length) -> Facts:
     layout = CarryLayout(
         tuple(a.shape for a in avals), tuple(a.dtype for a in avals), structure.batch_axes, False
     )
-    if isinstance(linear, ByProducts):
-        kind = "analytic" if isinstance(linear, CellProducts) else "matrix-free"
-    else:
-        kind = "given" if isinstance(linear, CellJacobian | Given) else "columns"
+    kind = "matrix-free" if isinstance(linear, ByProducts) else "columns"
+    if isinstance(linear, CellJacobian | CellProducts | Given):
+        kind = "analytic"
     return Facts(
         platform=jax.default_backend(),
         length=length,

@@ -20,7 +20,7 @@ class Facts:
       leaves: carry leaves that H is the sum of.
       itemsize: bytes of a number.
       structure: "diagonal", "block" or "dense".
-      linearisation: "analytic", "matrix-free", "columns" of an explicit Jacobian, or "given".
+      linearisation: "analytic", "matrix-free", or "columns" of an explicit Jacobian.
       equations: equations in the body's jaxpr.
       outer_gates: whether a product of the step contracts an axis of size 1, as with a single
         input feature, and its result goes to several gates.

@@ -76,6 +76,15 @@ def test_gates_of_a_single_input_feature_are_not_made_twice(cell, inputs, batch,
         assert ("linearised steps" in found.stored) == (choice == pb.Sweep(recompute=False))
 
 
+def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_scan():
+    cell = pb.cells.GRU()
+    params = cell.init(jax.random.key(0), 1, 20)
+    step = lambda c, x: cell(params, c, x)  # noqa: E731
+    carry, xs = jnp.ones((16, 20)), jnp.ones((1000, 16, 1))
+    assert pb.explain(step, carry, xs, jacobian="dense").choice == "lax.scan"
+    assert choose(dataclasses.replace(RNN, **ONE_ROW, linearisation="columns")).solver is None
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
