@@ -54,15 +54,11 @@ class ByProducts(Linearisation):
         return self._grouped(cotangent=cotangent).split(vector)
 
     def adjoint_operator(self, steps, active=None):
-        floats = [steps.carry[k] for k in self.body.float_carry]
-        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
-        return self._operator(steps, self._adjoint(shapes, active), shapes, cotangent=True)
+        pulled = functools.partial(self._pulled, active=active)
+        return self._operator(steps, pulled, cotangent=True)
 
     def tangent_operator(self, steps):
-        floats = [steps.carry[k] for k in self.body.float_carry]
-        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
-        pushed = self._map(shapes, self._pushed, cotangent=False)
-        return self._operator(steps, pushed, shapes, cotangent=False)
+        return self._operator(steps, self._pushed, cotangent=False)
 
     def keeping(self, step: Steps, active: Active) -> Keeping:
         """How a forward pass makes and keeps what `adjoint_operator` makes of the steps.
@@ -73,7 +69,8 @@ class ByProducts(Linearisation):
         """
         shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
         fixed, one = _fixed_and_stacked(step)
-        steps = PerStep.of(self._adjoint(shapes, active), fixed, one)
+        pulled = functools.partial(self._pulled, active=active)
+        steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
         return Keeping(steps, one, jax.eval_shape(self._grouped(cotangent=True).join, shapes))
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
@@ -94,10 +91,6 @@ class ByProducts(Linearisation):
         consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
         return jax.vjp(values, consts, xs)[1](aux.all())
 
-    def _adjoint(self, shapes, active: Active | None) -> Callable[..., Partial]:
-        pulled = lambda step, shapes: self._pulled(step, shapes, active)  # noqa: E731
-        return self._map(shapes, pulled, cotangent=True)
-
     def _map(self, shapes, product: Callable, *, cotangent: bool) -> Callable[..., Partial]:
         """``product(step, shapes)``, which returns a vector and aux, as `over_steps` takes it."""
         grouped = self._grouped(cotangent=cotangent)
@@ -109,8 +102,11 @@ class ByProducts(Linearisation):
 
         return one
 
-    def _operator(self, steps: Steps, one: Callable, shapes, *, cotangent: bool) -> MatrixFree:
-        """The stack of the maps."""
+    def _operator(self, steps: Steps, product: Callable, *, cotangent: bool) -> MatrixFree:
+        """The stack of the maps ``product(step, shapes)``."""
+        floats = [steps.carry[k] for k in self.body.float_carry]
+        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
+        one = self._map(shapes, product, cotangent=cotangent)
         linear, flags = over_steps(one, *_fixed_and_stacked(steps))
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
         return MatrixFree(linear, flags, vector, codomain=vector, has_aux=True)

@@ -13,7 +13,7 @@ from parscan_bp.autodiff.chain_rule import ChainRule, solve_upper
 from parscan_bp.layers import Layer, activations, adjoint_operators, as_layer
 from parscan_bp.layers.base import flat
 from parscan_bp.planner import Plan
-from parscan_bp.solvers import NOTHING_KEPT, Planned, Solver
+from parscan_bp.solvers import Planned, Solver
 from parscan_bp.system import Ragged
 from parscan_bp.types import Array, PyTree
 
@@ -146,8 +146,7 @@ def _checked(layers, params, x, solver):
     solver = Planned() if solver is None else solver
     if not isinstance(solver, Solver):
         raise TypeError(f"solver: got {solver!r}; None, Planned(), Sweep() or Blelloch() is wanted")
-    if solver.keeps:
-        raise NotImplementedError(f"solver={solver!r}: {NOTHING_KEPT}")
+    solver.check_nothing_kept()
     if not solver.ragged:
         raise NotImplementedError(
             f"solver: {type(solver).__name__} takes uniform systems only; layers of different "

@@ -21,7 +21,7 @@ from parscan_bp.autodiff.replay import bind
 from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.operators import Operator
-from parscan_bp.solvers import NOTHING_KEPT, Choice, Facts, Solver, Sweep, TreeSolver, choose
+from parscan_bp.solvers import Choice, Facts, Solver, Sweep, TreeSolver, choose
 from parscan_bp.structure import (
     CarryStructure,
     check_structure,
@@ -141,9 +141,8 @@ def make_plan(
         return Plan(staged, body, Choice(None, why), None, None)
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
     linear, extra = _linearisation(body, structure, cell, trees, solver, jacobian)
-    by_products = isinstance(linear, ByProducts) and loop is None
-    if solver is not None and solver.keeps and not by_products:
-        raise NotImplementedError(f"solver={solver!r}: {NOTHING_KEPT}")
+    if solver is not None and not (isinstance(linear, ByProducts) and loop is None):
+        solver.check_nothing_kept()
     facts = _facts(body, structure, linear, params["length"])
     if solver is not None:
         choice = Choice(solver, "named by the caller")

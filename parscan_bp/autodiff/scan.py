@@ -44,8 +44,8 @@ def scan(
     are stored, and nothing else (not twice where they are outputs already); wrap the scan
     in `jax.checkpoint` to store nothing, or name ``Sweep(recompute=False)`` to store the
     linearised steps, too (``solver=None`` does where gates meet a single input feature).
-    Forward-mode alone, where ``solver=None`` chose
-    `Sweep`, is `jax.lax.scan`'s own loop and stores nothing.
+    Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
+    stores nothing.
 
     Args:
       f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell

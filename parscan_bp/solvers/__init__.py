@@ -4,7 +4,6 @@ from parscan_bp.solvers.associative import Associative as Associative
 from parscan_bp.solvers.auto import Choice as Choice
 from parscan_bp.solvers.auto import Facts as Facts
 from parscan_bp.solvers.auto import choose as choose
-from parscan_bp.solvers.base import NOTHING_KEPT as NOTHING_KEPT
 from parscan_bp.solvers.base import Complexity as Complexity
 from parscan_bp.solvers.base import Solver as Solver
 from parscan_bp.solvers.base import TreeSolver as TreeSolver
@@ -16,7 +15,6 @@ from parscan_bp.solvers.solve import solve as solve
 from parscan_bp.solvers.sweep import Sweep as Sweep
 
 __all__ = [
-    "NOTHING_KEPT",
     "Associative",
     "Blelloch",
     "Choice",

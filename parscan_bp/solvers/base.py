@@ -39,11 +39,6 @@ EXPLICIT = (Dense, Diagonal, BlockDiagonal, Identity, Scaled)
 """Structures closed under composition: what a tree multiplies."""
 KEPT_APART = (Factored, Product, Sum, Convolution, LowRankUpdate)
 """Structures that become their join, `Dense`, before a tree."""
-NOTHING_KEPT = (
-    "there is no forward pass here that keeps linearised steps; parscan_bp.scan has one, with "
-    "jacobian='auto' and forward='exact'. recompute=True is wanted"
-)
-"""Why a solver with `Solver.keeps` is refused."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +74,15 @@ class Solver(abc.ABC):
     def keeps(self) -> bool:
         """Whether the forward pass has to keep the linearised steps for it."""
         return False
+
+    def check_nothing_kept(self) -> None:
+        """Raises `NotImplementedError` if it `keeps`, where no forward pass does that for it."""
+        if self.keeps:
+            raise NotImplementedError(
+                f"solver={self!r}: there is no forward pass here that keeps linearised steps; "
+                "parscan_bp.scan has one, with jacobian='auto' and forward='exact'. "
+                "recompute=True is wanted"
+            )
 
     @abc.abstractmethod
     def run(self, system: System, state: PyTree) -> tuple[PyTree, PyTree, PyTree]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from parscan_bp.solvers.base import NOTHING_KEPT, Solver
+from parscan_bp.solvers.base import Solver
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import Ragged, Uniform
 from parscan_bp.types import Array
@@ -36,8 +36,7 @@ def solve(system: Uniform | Ragged, solver: Solver | None = None) -> Array | lis
       [2.0, 2.0, 2.0]
     """
     solver = Sweep() if solver is None else solver
-    if solver.keeps:
-        raise NotImplementedError(f"solver={solver!r}: {NOTHING_KEPT}")
+    solver.check_nothing_kept()
     if isinstance(system, Ragged):
         for a in system.operators:
             solver.check(type(a), ragged=True)
