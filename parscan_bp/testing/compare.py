@@ -5,7 +5,7 @@ A derivative is judged against the rounding of the problem itself: `ulp_sensitiv
 bit. No implementation can be asked for more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -153,16 +153,22 @@ def assert_derivatives_close(
                 )
 
 
-def _one_ulp(leaf: Any, rng: np.random.Generator) -> Any:
-    """Every entry one unit in the last place up or down, at random; the type stays."""
-    if isinstance(leaf, float):
-        return float(np.nextafter(leaf, rng.choice([-np.inf, np.inf])))
+def _narrowest(leaves: Iterable[Any]) -> np.dtype:
+    """The real type with the fewest bits among float leaves; float32 if there is none."""
+    types = {np.zeros((), jnp.result_type(leaf)).real.dtype for leaf in leaves if is_float(leaf)}
+    return max(types, key=lambda dtype: jnp.finfo(dtype).eps, default=np.dtype(np.float32))
+
+
+def _one_ulp(leaf: Any, dtype: np.dtype, rng: np.random.Generator) -> Any:
+    """Every entry one unit in the last place of `dtype` up or down, at random; the type stays."""
     if np.iscomplexobj(leaf):
         array = np.asarray(leaf)
-        return (_one_ulp(array.real, rng) + 1j * _one_ulp(array.imag, rng)).astype(array.dtype)
+        parts = [_one_ulp(part, dtype, rng) for part in (array.real, array.imag)]
+        return (parts[0] + 1j * parts[1]).astype(array.dtype)
     array = np.asarray(leaf)
-    towards = np.where(rng.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)
-    return np.nextafter(array, towards).astype(array.dtype)
+    unit = np.abs(np.spacing(array.astype(dtype))).astype(array.dtype)
+    moved = (array + np.where(rng.random(array.shape) < 0.5, -unit, unit)).astype(array.dtype)
+    return float(moved) if isinstance(leaf, float) else moved
 
 
 def ulp_sensitivity(
@@ -176,7 +182,8 @@ def ulp_sensitivity(
       floats: where; `problem.floats()`.
       seed: of the changes.
       samples: how many random changes of all entries of `params` and `init` by one unit in the
-        last place.
+        last place, counted in the narrowest type among `floats`: a float64 leaf behind a bfloat16
+        carry has that carry's rounding in every step.
 
     Returns:
       One number for each leaf of `derivative(floats)`: the largest change, relative to the
@@ -188,11 +195,12 @@ def ulp_sensitivity(
       True
     """
     rng = np.random.default_rng(seed)
+    dtype = _narrowest(jax.tree.leaves(floats))
     centre = jax.tree.map(_wide, derivative(floats))
     worst = jax.tree.map(lambda _: 0.0, centre)
     for _ in range(samples):
         moved = {
-            group: [_one_ulp(leaf, rng) if group != "xs" else leaf for leaf in leaves]
+            group: [_one_ulp(leaf, dtype, rng) if group != "xs" else leaf for leaf in leaves]
             for group, leaves in floats.items()
         }
         change = jax.tree.map(
@@ -211,10 +219,5 @@ def tolerances(problem: Problem, sensitivity: PyTree) -> PyTree:
     1e-5 for float32, 4e-2 for bfloat16. A float64 leaf behind a float32 carry has float32 noise.
     """
     arguments = (problem.params, problem.init, problem.xs)
-    names = {
-        str(np.zeros((), jnp.result_type(leaf)).real.dtype)
-        for leaf in jax.tree.leaves(arguments)
-        if is_float(leaf)
-    }
-    floor = max((_FLOOR[name] for name in names), default=_FLOOR["float32"])
+    floor = _FLOOR[_narrowest(jax.tree.leaves(arguments)).name]
     return jax.tree.map(lambda s: max(floor, _MARGIN * s), sensitivity)
