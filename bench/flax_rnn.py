@@ -2,7 +2,8 @@
 
 Both layers hold the same cell, so the same parameters; gradients are checked equal first. What
 is compared is what changing one import does: the baseline is Flax's layer as it comes, unroll=1
-(`--unroll` gives both sides another factor).
+(`--unroll` gives both sides another factor). Beside the solver that ours chooses stands "kept",
+which stores the linearised steps in the forward pass, as Flax's layer does.
 
     python -m bench flax --record
 """
@@ -19,13 +20,12 @@ from flax import nnx
 from tqdm import tqdm
 
 import parscan_bp.nnx
-from bench import programs, record, scan_report, tables, timing, workloads
+from bench import candidates, programs, record, scan_report, tables, timing, workloads
 
 CELLS = {
     kind.__name__: kind
     for kind in (nnx.SimpleCell, nnx.GRUCell, nnx.LSTMCell, nnx.OptimizedLSTMCell)
 }
-OURS = "parscan_bp"
 PHASES = (timing.FORWARD, timing.BACKWARD, timing.VALUE_AND_GRAD)
 # What the interval of a speedup has to reach.
 WANTED = {timing.VALUE_AND_GRAD: 0.95, timing.BACKWARD: 1.5}
@@ -61,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--H", nargs="+", type=int, default=[4, 20, 64])
     parser.add_argument("--B", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--T", nargs="+", type=int, default=[100, 1000])
+    solvers = tuple(candidates.SOLVERS)
+    parser.add_argument("--solvers", nargs="+", choices=solvers, default=[candidates.AUTO, "kept"])
     parser.add_argument("--unroll", type=int, default=1, help="of both layers")
     parser.add_argument("--rounds", type=int, default=25, help="at most, for each point")
     parser.add_argument("--min-rounds", type=int, default=15, help="at least, whatever the budget")
@@ -70,39 +72,54 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def measure(size: workloads.Size, options: argparse.Namespace) -> dict[str, Any]:
-    """Checks and times both layers at one point of the grid.
+    """Checks and times Flax's layer and ours, by each solver, at one point of the grid.
 
     Raises:
         FloatingPointError: their gradients differ.
     """
     cell = CELLS[size.cell](size.hidden, size.hidden, rngs=nnx.Rngs(options.seed))
-    theirs = nnx.RNN(cell, unroll=options.unroll)
-    ours = parscan_bp.nnx.RNN(cell, unroll=options.unroll)
-    point = nnx.state(theirs, nnx.Param)
-    data = _data(theirs, size, options.seed)
-    sides = [_programs(layer, point, data) for layer in (theirs, ours)]
-    wanted, got = (side[timing.VALUE_AND_GRAD] for side in sides)
+    layer = nnx.RNN(cell, unroll=options.unroll)
+    point = nnx.state(layer, nnx.Param)
+    data = _data(layer, size, options.seed)
+    baseline = _programs(layer, point, data)
+    wanted = baseline[timing.VALUE_AND_GRAD]
     moved = wanted.run(programs.one_ulp_up(point), point, data)
     allowed = programs.tolerance(wanted.call(), moved, size.length * size.batch)
-    error = programs.check_equal(wanted.call(), got.call(), allowed, f"{size}: ")
-    calls = [{name: program.call for name, program in side.items()} for side in sides]
+    rivals, errors = {}, {}
+    for name in options.solvers:
+        solver = candidates.SOLVERS[name]
+        ours = parscan_bp.nnx.RNN(cell, unroll=options.unroll, solver=solver)
+        rivals[name] = _programs(ours, point, data)
+        got = rivals[name][timing.VALUE_AND_GRAD].call()
+        errors[name] = programs.check_equal(wanted.call(), got, allowed, f"{size}: {name}: ")
     outcome = timing.race(
-        calls[0],
-        {OURS: calls[1]},
+        _calls(baseline),
+        {name: _calls(rival) for name, rival in rivals.items()},
         rounds=options.rounds,
         min_rounds=min(options.min_rounds, options.rounds),
         budget=options.budget_seconds,
     )
     return {
         **dataclasses.asdict(size),
-        "error": error,
         "tolerance": allowed,
-        "phases": {phase: outcome.compare(OURS, phase).to_json() for phase in PHASES},
-        "programs": {
-            name: {phase: program.to_json() for phase, program in side.items()}
-            for name, side in zip(("flax", OURS), sides, strict=True)
+        "flax": _to_json(baseline),
+        "solvers": {
+            name: {
+                "error": errors[name],
+                "phases": {phase: outcome.compare(name, phase).to_json() for phase in PHASES},
+                "programs": _to_json(rival),
+            }
+            for name, rival in rivals.items()
         },
     }
+
+
+def _calls(side: dict[str, programs.Program]) -> dict[str, timing.Call]:
+    return {name: program.call for name, program in side.items()}
+
+
+def _to_json(side: dict[str, programs.Program]) -> dict[str, Any]:
+    return {phase: program.to_json() for phase, program in side.items()}
 
 
 def _data(layer: nnx.RNN, size: workloads.Size, seed: int) -> dict[str, Any]:
@@ -136,23 +153,23 @@ def _programs(layer: nnx.RNN, point: Any, data: Any) -> dict[str, programs.Progr
 
 
 def text(result: dict[str, Any]) -> str:
-    """A line for each point: speedups with intervals; then the points that miss what is wanted."""
-    header = ["point", *PHASES, "A/A", "temp ours/flax"]
+    """A line for each point and solver: speedups with intervals; then those that are too slow."""
+    header = ["point", "solver", *PHASES, "A/A", "temp ours/flax"]
     rows, missed = [], []
     for point in result["points"]:
-        size, phases = scan_report.size_of(point), point["phases"]
-        speedups = [scan_report.range_of(e) for e in phases.values()]
-        whole = phases[timing.VALUE_AND_GRAD]
-        bytes_ = [
-            tables.size(point["programs"][side][timing.VALUE_AND_GRAD]["temp_bytes"])
-            for side in (OURS, "flax")
-        ]
-        rows.append([str(size), *speedups, f"{whole['again']:.2f}", "/".join(bytes_)])
-        missed += [
-            f"  {size}: {phase} {phases[phase]['speedup']:.2f}, wanted {limit}"
-            for phase, limit in WANTED.items()
-            if phases[phase]["high"] < limit
-            and (phase != timing.BACKWARD or scan_report.is_resolved(phases[phase]))
-        ]
+        size = scan_report.size_of(point)
+        theirs = tables.size(point["flax"][timing.VALUE_AND_GRAD]["temp_bytes"])
+        for solver, entry in point["solvers"].items():
+            phases = entry["phases"]
+            ours = tables.size(entry["programs"][timing.VALUE_AND_GRAD]["temp_bytes"])
+            speedups = [scan_report.range_of(comparison) for comparison in phases.values()]
+            again = f"{phases[timing.VALUE_AND_GRAD]['again']:.2f}"
+            rows.append([str(size), solver, *speedups, again, f"{ours}/{theirs}"])
+            missed += [
+                f"  {size}, {solver}: {phase} {phases[phase]['speedup']:.2f}, wanted {limit}"
+                for phase, limit in WANTED.items()
+                if phases[phase]["high"] < limit
+                and (phase != timing.BACKWARD or scan_report.is_resolved(phases[phase]))
+            ]
     count = f"{len(missed)} speedups whose whole interval misses what is wanted"
     return "\n".join([tables.table(header, rows), "", count, *missed])

@@ -69,11 +69,12 @@ def test_jax_internals_and_configuration_are_left_alone():
         assert "config.update" not in text, path
 
 
-def test_importing_computes_nothing_and_needs_no_flax():
+def test_importing_computes_nothing_and_loads_no_extra():
     code = (
         "import sys, jax; before = dict(jax.config.values);"
         "import parscan_bp;"
         "assert not {'flax', 'matplotlib', 'optax'} & set(sys.modules);"
+        "assert not {'jax.experimental.pallas', 'parscan_bp.kernels.compat'} & set(sys.modules);"
         "assert dict(jax.config.values) == before;"
         "from jax._src import xla_bridge; assert not xla_bridge._backends"
     )

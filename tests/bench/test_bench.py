@@ -136,8 +136,10 @@ def test_compile_counts_loops_and_skips_large_trees(tmp_path):
 def test_flax_layers_are_checked_and_compared(tmp_path, capsys):
     sizes = "--cells GRUCell --H 3 --B 2 --T 8 --rounds 2".split()
     (point,) = _run("flax", tmp_path, *sizes)["points"]
-    assert point["error"] <= point["tolerance"]
-    assert set(point["phases"]) == {"forward", "backward", "value_and_grad"}
+    assert set(point["solvers"]) == {"auto", "kept"}
+    for entry in point["solvers"].values():
+        assert entry["error"] <= point["tolerance"]
+        assert set(entry["phases"]) == {"forward", "backward", "value_and_grad"}
     assert "GRUCell H=3 B=2 T=8" in capsys.readouterr().out
 
 
