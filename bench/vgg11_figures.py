@@ -169,20 +169,29 @@ def _scatter(
             [at[k] for k in rows], [values[k] for k in rows], 30, c=fill, edgecolor=colour, zorder=2
         )
         axes.scatter([], [], 30, color=colour, label=f"{kind} (filled: critical)")
+    axes.set(xscale="log", yscale="log")
+    axes.margins(x=0.2)
     tagged = [k for k, value in enumerate(values) if value is not None and value > tags_above]
-    # Neighbours are named on different sides.
-    for rank, k in enumerate(sorted(tagged, key=lambda k: at[k])):
-        side, shift = ("left", 5) if rank % 2 else ("right", -5)
+    _tag(axes, [(at[k], values[k]) for k in tagged], [steps["name"][k] for k in tagged])
+
+
+def _tag(axes: Axes, points: list[tuple[float, float]], names: list[str]) -> None:
+    """Names to the left of points, or to the right where that is another point's place."""
+    places = axes.transData.transform(points) if points else np.empty((0, 2))
+    for point, place, name in zip(points, places, names, strict=True):
+        right, up = (place - places).T
+        on_left = bool(np.any((right > 1) & (right < 60) & (abs(up) < 12)))
+        # One of two that stand above each other is named higher, the other lower.
+        lift = np.sign(np.sum(up[(abs(right) <= 1) & (abs(up) < 12)]))
         axes.annotate(
-            steps["name"][k],
-            (at[k], values[k]),
-            xytext=(shift, 0),
+            name,
+            point,
+            xytext=(5 if on_left else -5, 4 * lift),
             textcoords="offset points",
-            ha=side,
+            ha="left" if on_left else "right",
             va="center",
             fontsize=6,
         )
-    axes.set(xscale="log", yscale="log")
 
 
 def _save(
