@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp.autodiff.body import Body
 from parscan_bp.autodiff.by_products import ByProducts
@@ -26,6 +26,8 @@ from parscan_bp.structure import (
     CarryStructure,
     check_structure,
     find_structure,
+    has_outer_gates,
+    is_holomorphic,
     scan_counts,
     unsupported,
 )
@@ -178,7 +180,7 @@ def _linearisation(
     if jacobian == "auto" and not isinstance(solver, TreeSolver):
         return ByProducts(body), ()
     diagonal = jacobian == "diagonal" or (jacobian == "auto" and structure.diagonal)
-    keep = _all_complex(dtypes) and is_holomorphic(body)
+    keep = _all_complex(dtypes) and is_holomorphic(body.jaxpr.jaxpr, body.num_carry)
     diagonal = diagonal and (
         keep or not any(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes)
     )
@@ -228,28 +230,6 @@ def _given(body, shapes, dtypes, trees, jacobian):
     return Given(body, layout, call), tuple(closed.consts)
 
 
-def is_holomorphic(body: Body) -> bool:
-    """Whether the new carry is built from the carry by complex-differentiable operations only.
-
-    Conservative: an operation that is not known to be holomorphic counts as not.
-    """
-    needed = {v for v in body.jaxpr.jaxpr.outvars[: body.num_carry] if not isinstance(v, Literal)}
-    for eqn in reversed(body.jaxpr.jaxpr.eqns):
-        if not needed.intersection(eqn.outvars):
-            continue
-        needed.update(v for v in eqn.invars if not isinstance(v, Literal))
-        kinds = [jnp.issubdtype(v.aval.dtype, jnp.complexfloating) for v in eqn.invars]
-        if any(kinds) and eqn.primitive.name not in _HOLOMORPHIC:
-            return False
-    return True
-
-
-_HOLOMORPHIC = frozenset(
-    "add sub mul div neg exp log sin cos tan sinh cosh tanh integer_pow dot_general "
-    "broadcast_in_dim reshape squeeze transpose concatenate slice reduce_sum copy rev".split()
-)
-
-
 def _facts(body, structure, linear, length) -> Facts:
     avals = [body.carry_avals[k] for k in body.float_carry]
     layout = CarryLayout(
@@ -268,29 +248,6 @@ def _facts(body, structure, linear, length) -> Facts:
         structure=structure.kind,
         linearisation=kind,
         equations=len(body.jaxpr.jaxpr.eqns),
-        outer_gates=_has_outer_gates(body),
+        outer_gates=has_outer_gates(body.jaxpr.jaxpr),
         jax_version=jax.__version_info__[:2],
     )
-
-
-_GATES = frozenset({"logistic", "tanh", "exp", "sin", "cos", "erf", "split", "slice"})
-
-
-def _has_outer_gates(body: Body) -> bool:
-    """See `Facts.outer_gates`; a step with one function, like `Elman`, has none."""
-    products: set[Any] = set()
-    gates = 0
-    for eqn in body.jaxpr.jaxpr.eqns:
-        if any(not isinstance(v, Literal) and v in products for v in eqn.invars):
-            gates += eqn.primitive.name in _GATES
-            products.update(eqn.outvars)
-        elif _is_outer(eqn):
-            products.update(eqn.outvars)
-    return gates > 1
-
-
-def _is_outer(eqn) -> bool:
-    if eqn.primitive.name != "dot_general":
-        return False
-    (contracted, _), _ = eqn.params["dimension_numbers"]
-    return all(eqn.invars[0].aval.shape[axis] == 1 for axis in contracted)

@@ -22,8 +22,7 @@ class Facts:
       structure: "diagonal", "block" or "dense".
       linearisation: "analytic", "matrix-free", or "columns" of an explicit Jacobian.
       equations: equations in the body's jaxpr.
-      outer_gates: whether a product of the step contracts an axis of size 1, as with a single
-        input feature, and its result goes to several gates.
+      outer_gates: `structure.has_outer_gates` of the step, as with a single input feature.
       jax_version: (major, minor), which says how XLA compiles a small loop.
     """
 

@@ -6,7 +6,9 @@ from parscan_bp.structure.base import Reason as Reason
 from parscan_bp.structure.check import check_structure as check_structure
 from parscan_bp.structure.dependence import dependencies as dependencies
 from parscan_bp.structure.dependence import forwarded as forwarded
+from parscan_bp.structure.holomorphic import is_holomorphic as is_holomorphic
 from parscan_bp.structure.jaxprs import scan_counts as scan_counts
+from parscan_bp.structure.outer_gates import has_outer_gates as has_outer_gates
 from parscan_bp.structure.unsupported import unsupported as unsupported
 
 __all__ = [
@@ -16,6 +18,8 @@ __all__ = [
     "dependencies",
     "find_structure",
     "forwarded",
+    "has_outer_gates",
+    "is_holomorphic",
     "scan_counts",
     "unsupported",
 ]

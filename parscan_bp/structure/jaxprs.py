@@ -59,6 +59,12 @@ def is_inexact(atom: Any) -> bool:
     return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
+def is_complex(atom: Any) -> bool:
+    """Is its dtype complex?"""
+    dtype = getattr(atom.aval, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.complexfloating))
+
+
 def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every equation at every depth; those of a Pallas kernel are its own affair."""
     for eqn in open_jaxpr(jaxpr).eqns:
