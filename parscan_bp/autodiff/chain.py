@@ -14,6 +14,7 @@ from parscan_bp.layers import Layer, activations, adjoint_operators, as_layer
 from parscan_bp.layers.base import flat
 from parscan_bp.planner import Plan
 from parscan_bp.solvers import Planned, Solver
+from parscan_bp.structure import check_numeric, symbolic_size
 from parscan_bp.system import Ragged
 from parscan_bp.types import Array, PyTree
 
@@ -42,7 +43,9 @@ def chain(
       x: input (batch, *features). The leading axis is the batch, whose entries are independent;
         channels come last.
       solver: `Planned`, `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep;
-        ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest.
+        ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest. A
+        symbolic size (`jax.export`) leaves it to plain automatic differentiation; a named
+        solver then gives values only.
 
     Returns:
       x_n, (batch, *features).
@@ -63,8 +66,10 @@ def chain(
       >>> grads[2]["bias"].tolist()
       [4.0]
     """
-    stack, params, x, solver = _checked(layers, params, x, solver)
-    return _rule(stack, solver)(params, x) if stack else x
+    stack, params, x, chosen = _checked(layers, params, x, solver)
+    if solver is None and symbolic_size(x.shape) is not None:
+        return activations(stack, params, x)[-1]
+    return _rule(stack, chosen)(params, x) if stack else x
 
 
 def layer_cotangents(
@@ -97,6 +102,7 @@ def layer_cotangents(
       [[[0.0, 1.0]], [[1.0, 1.0]]]
     """
     stack, params, x, solver = _checked(layers, params, x, solver)
+    check_numeric(symbolic_size(x.shape), solver)
     xs = activations(stack, params, x)
     ct = jnp.asarray(ct)
     if ct.shape != xs[-1].shape:

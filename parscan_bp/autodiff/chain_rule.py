@@ -28,6 +28,7 @@ from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
 from parscan_bp.solvers import Planned, Solver, Sweep
+from parscan_bp.structure import check_numeric, symbolic_size
 from parscan_bp.system import Ragged
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
@@ -96,6 +97,7 @@ class ChainRule:
             return run(params, x)
 
         def jvp(primals, tangents):
+            check_numeric(symbolic_size(primals[1].shape), self.solver)
             xs = self._activations(*primals)
             return xs[-1], self._tangents(primals, tangents, xs, whole=False)[-1]
 

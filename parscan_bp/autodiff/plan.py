@@ -29,6 +29,7 @@ from parscan_bp.structure import (
     has_outer_gates,
     is_holomorphic,
     scan_counts,
+    symbolic_size_of_scan,
     unsupported,
 )
 from parscan_bp.trees import CarryLayout
@@ -125,6 +126,10 @@ def make_plan(
     body = Body(params["jaxpr"], *scan_counts(staged.equation))
     if not body.float_carry or params["length"] == 0:
         why = "no step carries a derivative: there is nothing to solve"
+        return Plan(staged, body, Choice(None, why), None, None)
+    symbolic = symbolic_size_of_scan(staged.equation)
+    if symbolic is not None and solver is None and forward is None:
+        why = f"the size {symbolic} is symbolic, so that nothing is known to choose by"
         return Plan(staged, body, Choice(None, why), None, None)
     loop = None
     if forward is not None:

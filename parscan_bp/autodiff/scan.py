@@ -53,7 +53,8 @@ def scan(
       init, xs, length, reverse, unroll: as in `jax.lax.scan`.
       solver: a solver, or ``None`` to choose by structure, sizes and platform. A step that
         the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
-        then runs through `jax.lax.scan` itself.
+        then runs through `jax.lax.scan` itself, and so does a scan with symbolic sizes
+        (`jax.export`), of which a named solver takes the values only.
       forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
         of an `Elman`, `GRU` or `LSTM` of `parscan_bp.cells` in float32 or bfloat16, with float32
         accumulation (`Fused` has its options). With ``solver=None`` the backward pass is such a

@@ -9,11 +9,15 @@ from parscan_bp.structure.dependence import forwarded as forwarded
 from parscan_bp.structure.holomorphic import is_holomorphic as is_holomorphic
 from parscan_bp.structure.jaxprs import scan_counts as scan_counts
 from parscan_bp.structure.outer_gates import has_outer_gates as has_outer_gates
+from parscan_bp.structure.symbolic import check_numeric as check_numeric
+from parscan_bp.structure.symbolic import symbolic_size as symbolic_size
+from parscan_bp.structure.symbolic import symbolic_size_of_scan as symbolic_size_of_scan
 from parscan_bp.structure.unsupported import unsupported as unsupported
 
 __all__ = [
     "CarryStructure",
     "Reason",
+    "check_numeric",
     "check_structure",
     "dependencies",
     "find_structure",
@@ -21,5 +25,7 @@ __all__ = [
     "has_outer_gates",
     "is_holomorphic",
     "scan_counts",
+    "symbolic_size",
+    "symbolic_size_of_scan",
     "unsupported",
 ]
