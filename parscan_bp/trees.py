@@ -68,6 +68,15 @@ def struct_like(array: Array, shape: Sequence[int], dtype: Any) -> jax.ShapeDtyp
     return jax.eval_shape(zeros, array)
 
 
+def is_sharded(aval: Any) -> bool:
+    """Whether a type says that an axis is divided among devices: explicit sharding.
+
+    So it does for arrays on a mesh of `jax.make_mesh`, unless its axes were asked to be automatic.
+    """
+    sharding = getattr(aval, "sharding", None)  # tokens have none
+    return sharding is not None and any(part is not None for part in sharding.spec)
+
+
 def nbytes(tree: PyTree) -> int:
     """Bytes of all leaves, which may be arrays or their shapes and dtypes."""
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(tree))

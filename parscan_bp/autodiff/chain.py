@@ -14,8 +14,9 @@ from parscan_bp.layers import Layer, activations, adjoint_operators, as_layer
 from parscan_bp.layers.base import flat
 from parscan_bp.planner import Plan
 from parscan_bp.solvers import Planned, Solver
-from parscan_bp.structure import check_numeric, symbolic_size
+from parscan_bp.structure import check_numeric, check_unsharded, symbolic_size
 from parscan_bp.system import Ragged
+from parscan_bp.trees import is_sharded
 from parscan_bp.types import Array, PyTree
 
 
@@ -44,8 +45,8 @@ def chain(
         channels come last.
       solver: `Planned`, `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep;
         ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest. A
-        symbolic size (`jax.export`) leaves it to plain automatic differentiation; a named
-        solver then gives values only.
+        symbolic size (`jax.export`) or explicit sharding (`jax.make_mesh`) leaves it to plain
+        automatic differentiation; a named solver then gives values only.
 
     Returns:
       x_n, (batch, *features).
@@ -67,7 +68,7 @@ def chain(
       [4.0]
     """
     stack, params, x, chosen = _checked(layers, params, x, solver)
-    if solver is None and symbolic_size(x.shape) is not None:
+    if solver is None and not _can_plan(params, x):
         return activations(stack, params, x)[-1]
     return _rule(stack, chosen)(params, x) if stack else x
 
@@ -103,6 +104,7 @@ def layer_cotangents(
     """
     stack, params, x, solver = _checked(layers, params, x, solver)
     check_numeric(symbolic_size(x.shape), solver)
+    check_unsharded(map(jax.typeof, jax.tree.leaves((params, x))), solver)
     xs = activations(stack, params, x)
     ct = jnp.asarray(ct)
     if ct.shape != xs[-1].shape:
@@ -134,6 +136,11 @@ def plan_chain(
 def _rule(layers: tuple[Layer, ...], solver: Solver) -> ChainRule:
     """One rule per stack, so that JAX compiles it once."""
     return ChainRule(layers, solver)
+
+
+def _can_plan(params, x) -> bool:
+    avals = [jax.typeof(leaf) for leaf in jax.tree.leaves((params, x))]
+    return symbolic_size(x.shape) is None and not any(map(is_sharded, avals))
 
 
 def _checked(layers, params, x, solver):

@@ -28,7 +28,7 @@ from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
 from parscan_bp.solvers import Planned, Solver, Sweep
-from parscan_bp.structure import check_numeric, symbolic_size
+from parscan_bp.structure import check_numeric, check_unsharded, symbolic_size
 from parscan_bp.system import Ragged
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
@@ -98,6 +98,7 @@ class ChainRule:
 
         def jvp(primals, tangents):
             check_numeric(symbolic_size(primals[1].shape), self.solver)
+            check_unsharded(map(jax.typeof, jax.tree.leaves(primals)), self.solver)
             xs = self._activations(*primals)
             return xs[-1], self._tangents(primals, tangents, xs, whole=False)[-1]
 

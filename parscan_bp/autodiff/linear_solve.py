@@ -20,14 +20,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from parscan_bp.autodiff.active import replace_at
 from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.pushforward import Pushforward, at_front, is_forward_only, vmapped
-from parscan_bp.trees import struct_like
+from parscan_bp.trees import is_sharded
 from parscan_bp.types import Array, PyTree
 
 
@@ -70,7 +70,7 @@ class LinearSolve:
         """The solution of the transposed system."""
 
         def vecmat(residuals, v):
-            like = jax.tree.map(lambda a: struct_like(a, a.shape, a.dtype), v)
+            like = jax.eval_shape(lambda: jax.tree.map(jnp.zeros_like, v))
             return jax.linear_transpose(functools.partial(self.matvec, residuals), like)(v)[0]
 
         other = dataclasses.replace(
@@ -218,7 +218,11 @@ class _Flat:
 
 def empty_of(values: Sequence[Any]) -> Array:
     """An array without entries that depends linearly on every float of ``values``."""
-    parts = [jnp.ravel(v)[:0] for v in jax.tree.leaves(values) if is_differentiable(v)]
+    parts = [
+        jnp.sum(jnp.atleast_1d(v)[:0], axis=tuple(range(1, v.ndim)))
+        for v in jax.tree.leaves(values)
+        if is_differentiable(v)
+    ]
     return functools.reduce(jnp.add, [jnp.real(p).astype(jnp.float32) for p in parts])
 
 
@@ -226,15 +230,16 @@ def tied_zeros(empty: Array, like: Array, *, entry: bool = False) -> Array:
     """Zeros of ``like``'s type, or of one entry's of its leading axis, tied to ``empty``.
 
     A linear solve can be transposed only if every leaf of its right-hand side is
-    linear in the tangents. An array without entries, padded with zeros, is linear, and its
-    transpose costs nothing.
+    linear in the tangents. The sum of no entries is linear, and its transpose costs nothing.
     """
-    shape = like.shape[1:] if entry else like.shape
     # Inside shard_map the result varies over the mesh axes of ``like``, too.
-    start = empty.astype(like.dtype) + jnp.zeros_like(like, shape=(0,))
-    padding = [(shape[0] if shape else 1, 0, 0)] + [(0, 0, 0)] * (len(shape) - 1)
-    start = start.reshape(0, *shape[1:])
-    return lax.pad(start, jnp.zeros((), like.dtype), padding).reshape(shape)
+    zero = jnp.sum(empty.astype(like.dtype) + jnp.zeros_like(like, shape=(0,)))
+    first, aval = int(entry), jax.typeof(like)
+    zeros = jnp.broadcast_to(zero, aval.shape[first:])
+    if not is_sharded(aval):
+        return zeros
+    spec = PartitionSpec(*aval.sharding.spec[first:])
+    return jax.reshard(zeros, NamedSharding(aval.sharding.mesh, spec))
 
 
 _solve_p = Primitive("linear_solve")

@@ -32,7 +32,7 @@ from parscan_bp.structure import (
     symbolic_size_of_scan,
     unsupported,
 )
-from parscan_bp.trees import CarryLayout
+from parscan_bp.trees import CarryLayout, is_sharded
 from parscan_bp.types import PyTree
 
 JACOBIANS = ("auto", "dense", "diagonal")
@@ -131,6 +131,8 @@ def make_plan(
     if symbolic is not None and solver is None and forward is None:
         why = f"the size {symbolic} is symbolic, so that nothing is known to choose by"
         return Plan(staged, body, Choice(None, why), None, None)
+    if cell is not None and any(is_sharded(v.aval) for v in staged.equation.invars):
+        cell = None  # its products join arrays that may be spread in different ways
     loop = None
     if forward is not None:
         adjoins = solver is None and jacobian == "auto"

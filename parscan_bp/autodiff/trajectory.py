@@ -69,4 +69,4 @@ def before(init, after, start, size: int, *, reverse: bool):
 def _choose(condition, yes, no):
     if isinstance(condition, bool):
         return yes if condition else no
-    return lax.select(jnp.broadcast_to(condition, yes.shape), yes, no)
+    return lax.select(jnp.full_like(yes, condition, dtype=bool), yes, no)

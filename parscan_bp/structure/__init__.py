@@ -9,6 +9,7 @@ from parscan_bp.structure.dependence import forwarded as forwarded
 from parscan_bp.structure.holomorphic import is_holomorphic as is_holomorphic
 from parscan_bp.structure.jaxprs import scan_counts as scan_counts
 from parscan_bp.structure.outer_gates import has_outer_gates as has_outer_gates
+from parscan_bp.structure.sharded import check_unsharded as check_unsharded
 from parscan_bp.structure.symbolic import check_numeric as check_numeric
 from parscan_bp.structure.symbolic import symbolic_size as symbolic_size
 from parscan_bp.structure.symbolic import symbolic_size_of_scan as symbolic_size_of_scan
@@ -19,6 +20,7 @@ __all__ = [
     "Reason",
     "check_numeric",
     "check_structure",
+    "check_unsharded",
     "dependencies",
     "find_structure",
     "forwarded",
