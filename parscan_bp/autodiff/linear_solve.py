@@ -219,7 +219,7 @@ class _Flat:
 def empty_of(values: Sequence[Any]) -> Array:
     """An array without entries that depends linearly on every float of ``values``."""
     parts = [
-        jnp.sum(jnp.atleast_1d(v)[:0], axis=tuple(range(1, v.ndim)))
+        jnp.sum(jnp.atleast_1d(v)[:0], axis=tuple(range(1, jnp.ndim(v))))
         for v in jax.tree.leaves(values)
         if is_differentiable(v)
     ]
