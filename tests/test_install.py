@@ -49,7 +49,7 @@ def test_a_fresh_installation_runs_the_core_and_names_the_missing_extras(tmp_pat
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", source], check=True)
     run = subprocess.run(
-        [python, "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
+        [python, "-I", "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "the core runs\n"
