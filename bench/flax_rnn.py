@@ -93,8 +93,8 @@ def measure(size: workloads.Size, options: argparse.Namespace) -> dict[str, Any]
         got = rivals[name][timing.VALUE_AND_GRAD].call()
         errors[name] = programs.check_equal(wanted.call(), got, allowed, f"{size}: {name}: ")
     outcome = timing.race(
-        _calls(baseline),
-        {name: _calls(rival) for name, rival in rivals.items()},
+        programs.calls(baseline),
+        {name: programs.calls(rival) for name, rival in rivals.items()},
         rounds=options.rounds,
         min_rounds=min(options.min_rounds, options.rounds),
         budget=options.budget_seconds,
@@ -102,24 +102,16 @@ def measure(size: workloads.Size, options: argparse.Namespace) -> dict[str, Any]
     return {
         **dataclasses.asdict(size),
         "tolerance": allowed,
-        "flax": _to_json(baseline),
+        "flax": programs.to_json(baseline),
         "solvers": {
             name: {
                 "error": errors[name],
                 "phases": {phase: outcome.compare(name, phase).to_json() for phase in PHASES},
-                "programs": _to_json(rival),
+                "programs": programs.to_json(rival),
             }
             for name, rival in rivals.items()
         },
     }
-
-
-def _calls(side: dict[str, programs.Program]) -> dict[str, timing.Call]:
-    return {name: program.call for name, program in side.items()}
-
-
-def _to_json(side: dict[str, programs.Program]) -> dict[str, Any]:
-    return {phase: program.to_json() for phase, program in side.items()}
 
 
 def _data(layer: nnx.RNN, size: workloads.Size, seed: int) -> dict[str, Any]:

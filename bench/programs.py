@@ -6,7 +6,7 @@ XLA would fold and embed them.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -45,6 +45,16 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         names = ("lower_seconds", "compile_seconds", "temp_bytes", "peak_bytes")
         return {name: getattr(self, name) for name in names}
+
+
+def calls(side: Mapping[str, Program]) -> dict[str, timing.Call]:
+    """What `timing.race` takes of one side's programs."""
+    return {name: program.call for name, program in side.items()}
+
+
+def to_json(side: Mapping[str, Program]) -> dict[str, Any]:
+    """What is recorded of one side's programs."""
+    return {name: program.to_json() for name, program in side.items()}
 
 
 def derivatives(loss: Loss) -> dict[str, Callable[..., Any]]:

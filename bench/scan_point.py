@@ -45,8 +45,7 @@ class Built:
     refused: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        made = {name: program.to_json() for name, program in self.programs.items()}
-        return {"programs": made, "refused": self.refused}
+        return {"programs": programs.to_json(self.programs), "refused": self.refused}
 
 
 def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
@@ -89,8 +88,8 @@ def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
         }
 
     outcome = timing.race(
-        _calls(tuned),
-        {solver: _calls(rival) for solver, rival in rivals.items()},
+        programs.calls(tuned.programs),
+        {solver: programs.calls(rival.programs) for solver, rival in rivals.items()},
         rounds=settings.rounds,
         min_rounds=settings.min_rounds,
         budget=settings.budget_seconds,
@@ -204,7 +203,3 @@ def _choice(work: workloads.Workload) -> str:
 
 def _function(name: str, work: workloads.Workload, scan: candidates.Scan) -> Any:
     return programs.derivatives(work.loss(scan))[name]
-
-
-def _calls(side: Built) -> dict[str, timing.Call]:
-    return {name: program.call for name, program in side.programs.items()}

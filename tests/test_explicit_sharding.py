@@ -87,7 +87,7 @@ plain = lambda params, x: activations(stack, params, x)[-1]
 check(gradient(functools.partial(pb.chain, layers))(params, x), gradient(plain)(params, x), "")
 named = functools.partial(pb.chain, layers, solver=pb.Sweep())
 check(named(params, x), plain(params, x), "")
-with pytest.raises(NotImplementedError, match="float32.4@rows,5., which is sharded explicitly"):
+with pytest.raises(NotImplementedError, match="float32.4@rows,5. is sharded explicitly"):
     gradient(named)(params, x)
 """
 )

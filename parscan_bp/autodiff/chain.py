@@ -9,14 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.autodiff.chain_rule import ChainRule, solve_upper
+from parscan_bp.autodiff.chain_rule import ChainRule, obstacle, solve_upper
 from parscan_bp.layers import Layer, activations, adjoint_operators, as_layer
 from parscan_bp.layers.base import flat
 from parscan_bp.planner import Plan
 from parscan_bp.solvers import Planned, Solver
-from parscan_bp.structure import check_numeric, check_unsharded, symbolic_size
+from parscan_bp.structure import check_no_obstacle
 from parscan_bp.system import Ragged
-from parscan_bp.trees import is_sharded
 from parscan_bp.types import Array, PyTree
 
 
@@ -68,7 +67,7 @@ def chain(
       [4.0]
     """
     stack, params, x, chosen = _checked(layers, params, x, solver)
-    if solver is None and not _can_plan(params, x):
+    if solver is None and obstacle(params, x) is not None:
         return activations(stack, params, x)[-1]
     return _rule(stack, chosen)(params, x) if stack else x
 
@@ -103,8 +102,7 @@ def layer_cotangents(
       [[[0.0, 1.0]], [[1.0, 1.0]]]
     """
     stack, params, x, solver = _checked(layers, params, x, solver)
-    check_numeric(symbolic_size(x.shape), solver)
-    check_unsharded(map(jax.typeof, jax.tree.leaves((params, x))), solver)
+    check_no_obstacle(obstacle(params, x), solver)
     xs = activations(stack, params, x)
     ct = jnp.asarray(ct)
     if ct.shape != xs[-1].shape:
@@ -136,11 +134,6 @@ def plan_chain(
 def _rule(layers: tuple[Layer, ...], solver: Solver) -> ChainRule:
     """One rule per stack, so that JAX compiles it once."""
     return ChainRule(layers, solver)
-
-
-def _can_plan(params, x) -> bool:
-    avals = [jax.typeof(leaf) for leaf in jax.tree.leaves((params, x))]
-    return symbolic_size(x.shape) is None and not any(map(is_sharded, avals))
 
 
 def _checked(layers, params, x, solver):

@@ -28,7 +28,7 @@ from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
 from parscan_bp.solvers import Planned, Solver, Sweep
-from parscan_bp.structure import check_numeric, check_unsharded, symbolic_size
+from parscan_bp.structure import check_no_obstacle, explicit_sharding, symbolic_size
 from parscan_bp.system import Ragged
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
@@ -97,8 +97,7 @@ class ChainRule:
             return run(params, x)
 
         def jvp(primals, tangents):
-            check_numeric(symbolic_size(primals[1].shape), self.solver)
-            check_unsharded(map(jax.typeof, jax.tree.leaves(primals)), self.solver)
+            check_no_obstacle(obstacle(*primals), self.solver)
             xs = self._activations(*primals)
             return xs[-1], self._tangents(primals, tangents, xs, whole=False)[-1]
 
@@ -246,6 +245,12 @@ class ChainRule:
         if dx is None:
             return jax.jvp(lambda moving: apply(moving, x), (at,), (dp,))[1]
         return jax.jvp(apply, (at, x), (dp, dx))[1]
+
+
+def obstacle(params: Sequence[PyTree], x: Array) -> str | None:
+    """What keeps a solver from derivatives of a stack, if anything does."""
+    avals = [jax.typeof(leaf) for leaf in jax.tree.leaves((params, x))]
+    return symbolic_size(avals) or explicit_sharding(avals)
 
 
 def solve_upper(

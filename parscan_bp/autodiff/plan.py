@@ -29,7 +29,6 @@ from parscan_bp.structure import (
     has_outer_gates,
     is_holomorphic,
     scan_counts,
-    symbolic_size_of_scan,
     unsupported,
 )
 from parscan_bp.trees import CarryLayout, is_sharded
@@ -127,10 +126,9 @@ def make_plan(
     if not body.float_carry or params["length"] == 0:
         why = "no step carries a derivative: there is nothing to solve"
         return Plan(staged, body, Choice(None, why), None, None)
-    symbolic = symbolic_size_of_scan(staged.equation)
-    if symbolic is not None and solver is None and forward is None:
-        why = f"the size {symbolic} is symbolic, so that nothing is known to choose by"
-        return Plan(staged, body, Choice(None, why), None, None)
+    obstacle = staged.symbolic_size
+    if obstacle is not None and solver is None and forward is None:
+        return Plan(staged, body, Choice(None, obstacle), None, None)
     if cell is not None and any(is_sharded(v.aval) for v in staged.equation.invars):
         cell = None  # its products join arrays that may be spread in different ways
     loop = None
@@ -167,7 +165,7 @@ def make_plan(
         return Plan(staged, body, choice, structure, None, facts)
     chosen = solver is None and jacobian == "auto" and loop is None
     one_loop = chosen and isinstance(choice.solver, Sweep)
-    rule = ScanRule(staged.equation, linear, choice.solver, loop, one_loop)
+    rule = ScanRule(staged.equation, linear, choice.solver, loop, one_loop, obstacle)
     return Plan(staged, body, choice, structure, rule, facts, extra)
 
 

@@ -41,7 +41,7 @@ from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
 from parscan_bp.solvers.base import Solver, default_chunk
 from parscan_bp.solvers.sweep import Sweep
-from parscan_bp.structure import check_numeric, symbolic_size_of_scan
+from parscan_bp.structure import check_no_obstacle
 from parscan_bp.trees import add, map_chunks
 from parscan_bp.types import Array
 
@@ -59,6 +59,7 @@ class ScanRule:
       solver: what solves the bi-diagonal system.
       fused: the kernels that make the values, if the caller asked for them.
       one_loop: whether forward-mode is `lax.scan`'s own loop, not a solve.
+      obstacle: what keeps a solver from derivatives, if anything does.
     """
 
     equation: Any
@@ -66,6 +67,7 @@ class ScanRule:
     solver: Solver
     fused: FusedLoop | None = None
     one_loop: bool = False
+    obstacle: str | None = None
 
     @property
     def body(self):
@@ -98,7 +100,7 @@ class ScanRule:
             return self.equation.primitive.bind(*args, **self.equation.params)
 
         def jvp(primals, tangents):
-            check_numeric(symbolic_size_of_scan(self.equation), self.solver)
+            check_no_obstacle(self.obstacle, self.solver)
             if self.one_loop and is_forward_only(primals[0], tangents[0]):
                 return self._push(primals[0], tangents[0], carries=False)
             active = self._active(tangents[0])

@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from parscan_bp.autodiff.replay import bind
-from parscan_bp.structure import scan_counts
+from parscan_bp.structure import scan_counts, symbolic_size
 from parscan_bp.types import Array, PyTree
 
 
@@ -41,6 +41,12 @@ class Staged:
     @property
     def equation(self) -> JaxprEqn:
         return self.outer.eqns[self.index]
+
+    @property
+    def symbolic_size(self) -> str | None:
+        """See `structure.symbolic_size`."""
+        variables = (*self.equation.invars, *self.equation.outvars)
+        return symbolic_size([v.aval for v in variables], self.equation.params["length"])
 
     @property
     def body(self) -> ClosedJaxpr:

@@ -8,26 +8,24 @@ from parscan_bp.structure.dependence import dependencies as dependencies
 from parscan_bp.structure.dependence import forwarded as forwarded
 from parscan_bp.structure.holomorphic import is_holomorphic as is_holomorphic
 from parscan_bp.structure.jaxprs import scan_counts as scan_counts
+from parscan_bp.structure.obstacles import check_no_obstacle as check_no_obstacle
+from parscan_bp.structure.obstacles import explicit_sharding as explicit_sharding
+from parscan_bp.structure.obstacles import symbolic_size as symbolic_size
 from parscan_bp.structure.outer_gates import has_outer_gates as has_outer_gates
-from parscan_bp.structure.sharded import check_unsharded as check_unsharded
-from parscan_bp.structure.symbolic import check_numeric as check_numeric
-from parscan_bp.structure.symbolic import symbolic_size as symbolic_size
-from parscan_bp.structure.symbolic import symbolic_size_of_scan as symbolic_size_of_scan
 from parscan_bp.structure.unsupported import unsupported as unsupported
 
 __all__ = [
     "CarryStructure",
     "Reason",
-    "check_numeric",
+    "check_no_obstacle",
     "check_structure",
-    "check_unsharded",
     "dependencies",
+    "explicit_sharding",
     "find_structure",
     "forwarded",
     "has_outer_gates",
     "is_holomorphic",
     "scan_counts",
     "symbolic_size",
-    "symbolic_size_of_scan",
     "unsupported",
 ]

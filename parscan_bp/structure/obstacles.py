@@ -1,0 +1,30 @@
+"""What in the types of arrays keeps a solver from planning: symbolic sizes, explicit sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from parscan_bp.trees import is_sharded
+
+
+def symbolic_size(avals: Iterable[Any], *sizes: Any) -> str | None:
+    """A size of these types, or of ``sizes``, that is not a number yet; ``None`` if all are."""
+    shapes = [getattr(aval, "shape", ()) for aval in avals]  # tokens have none
+    found = [size for shape in (*shapes, sizes) for size in shape if not isinstance(size, int)]
+    return f"the size {found[0]} is symbolic (jax.export)" if found else None
+
+
+def explicit_sharding(avals: Iterable[Any]) -> str | None:
+    """A type with an axis that is divided among devices; ``None`` if there is none."""
+    found = [aval for aval in avals if is_sharded(aval)]
+    return f"{found[0]} is sharded explicitly (jax.make_mesh)" if found else None
+
+
+def check_no_obstacle(obstacle: str | None, solver: Any) -> None:
+    """Raises `NotImplementedError` if there is one, which names it and the solver."""
+    if obstacle is not None:
+        raise NotImplementedError(
+            f"solver={solver!r}: {obstacle}, and a solver cannot plan by such types. scan and "
+            "chain with solver=None leave derivatives to plain automatic differentiation"
+        )
