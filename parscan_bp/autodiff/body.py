@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from parscan_bp.autodiff.replay import evaluate
+from parscan_bp.structure.jaxprs import with_known
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
 
@@ -86,9 +87,15 @@ def is_differentiable(aval) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
+Known = Sequence[tuple[Array, Array]]
+"""Values that a function makes, each with the same value as its argument holds it."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PerStep:
-    """``fn(fixed, x)``, traced once, with what is the same for every x told apart.
+    """A function of what all steps share and of x, traced once.
+
+    What of its result is the same for every x is told apart.
 
     Attributes:
       fixed: leaves of what all steps share.
@@ -104,12 +111,13 @@ class PerStep:
     varies: tuple[bool, ...]
 
     @classmethod
-    def of(cls, fn: Callable[..., PyTree], fixed: PyTree, one: PyTree) -> PerStep:
-        """Traces ``fn`` for an x of the types of ``one``."""
+    def of(cls, fn: Callable[..., tuple[PyTree, Known]], fixed: PyTree, one: PyTree) -> PerStep:
+        """Traces ``fn`` for an x of the types of ``one``; what is known is not made again."""
         closed, shape = jax.make_jaxpr(fn, return_shape=True)(fixed, one)
         leaves = jax.tree.leaves(fixed)
-        varies = _depends_on(closed, len(leaves))
-        return cls(leaves, jaxpr_as_fun(closed), jax.tree.structure(shape), varies)
+        tree: Any = jax.tree.structure(shape[0])
+        closed = _without_known(closed, tree.num_leaves)
+        return cls(leaves, jaxpr_as_fun(closed), tree, _depends_on(closed, len(leaves)))
 
     def varying(self, x: PyTree) -> list[Array]:
         """The leaves that vary, for one x."""
@@ -127,12 +135,12 @@ class PerStep:
 
 
 def over_steps(
-    fn: Callable[..., PyTree], fixed: PyTree, stacked: PyTree
+    fn: Callable[..., tuple[PyTree, Known]], fixed: PyTree, stacked: PyTree
 ) -> tuple[PyTree, tuple[bool, ...]]:
     """``fn(fixed, x)`` for every x of ``stacked``, results that are the same for all kept once.
 
     Args:
-      fn: function of two pytrees, returning a pytree.
+      fn: function of two pytrees, returning a pytree, and what of it x holds already.
       fixed: values shared by all steps.
       stacked: values with a leading axis of steps.
 
@@ -143,6 +151,21 @@ def over_steps(
     steps = PerStep.of(fn, fixed, jax.eval_shape(lambda: first))
     varying = jax.vmap(steps.varying)(stacked) if any(steps.varies) else []
     return steps.joined(varying, first), steps.varies
+
+
+def _without_known(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
+    """The first ``count`` outputs; the others are pairs of a value and where it can be read."""
+    jaxpr = closed.jaxpr
+    pairs = zip(jaxpr.outvars[count::2], jaxpr.outvars[count + 1 :: 2], strict=True)
+    made = {v for eqn in jaxpr.eqns for v in eqn.outvars}
+    known = {
+        v: read
+        for v, read in pairs
+        if not isinstance(v, Literal) and v in made and v.aval == read.aval
+    }
+    names = jaxpr.debug_info._replace(result_paths=None)
+    results = jaxpr.replace(outvars=jaxpr.outvars[:count], debug_info=names)
+    return ClosedJaxpr(with_known(results, known), closed.consts)
 
 
 def _depends_on(closed: ClosedJaxpr, first: int) -> tuple[bool, ...]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from parscan_bp.autodiff.active import Active, replace_at
-from parscan_bp.autodiff.body import Body, PerStep, over_steps
+from parscan_bp.autodiff.body import Body, Known, PerStep, over_steps
 from parscan_bp.autodiff.fold import distinct_results, fold
 from parscan_bp.autodiff.inlets import Distinct, Inlets
 from parscan_bp.autodiff.linearise import Linearisation, Steps
@@ -91,14 +91,15 @@ class ByProducts(Linearisation):
         consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
         return jax.vjp(values, consts, xs)[1](aux.all())
 
-    def _map(self, shapes, product: Callable, *, cotangent: bool) -> Callable[..., Partial]:
-        """``product(step, shapes)``, which returns a vector and aux, as `over_steps` takes it."""
+    def _map(self, shapes, product: Callable, *, cotangent: bool) -> Callable:
+        """``product(step, shapes)``: a vector and aux of a vector, as `over_steps` takes it."""
         grouped = self._grouped(cotangent=cotangent)
 
         def one(fixed, values):
             (consts, extra), (carry, x, new_carry) = fixed, values
             step = Steps(consts, carry, x, new_carry, extra)
-            return Partial(_on_groups(grouped), product(step, shapes))
+            linear, known = product(step, shapes)
+            return Partial(_on_groups(grouped), linear), known
 
         return one
 
@@ -111,7 +112,7 @@ class ByProducts(Linearisation):
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
         return MatrixFree(linear, flags, vector, codomain=vector, has_aux=True)
 
-    def _pushed(self, step: Steps, shapes) -> Partial:
+    def _pushed(self, step: Steps, shapes) -> tuple[Partial, Known]:
         """``v -> (J v, None)`` for one step."""
         floats = [step.carry[k] for k in self.body.float_carry]
 
@@ -120,19 +121,20 @@ class ByProducts(Linearisation):
             new, _ = self.body(step.consts, carry, step.x)
             return [new[k] for k in self.body.float_carry]
 
-        push = jax.linearize(new_carry, floats)[1]
-        return fold(Partial(_without_aux, push), shapes)
+        new, push = jax.linearize(new_carry, floats)
+        return fold(Partial(_without_aux, push), shapes), self._known(step, new)
 
-    def _pulled(self, step: Steps, shapes, active: Active | None) -> Partial:
+    def _pulled(self, step: Steps, shapes, active: Active | None) -> tuple[Partial, Known]:
         """``v -> (J^T v, aux)`` for one step."""
         if active is not None and not active.y:
-            pulled = self._pulled_at(Inlets(self.body, active), step, shapes)
+            pulled, known = self._pulled_at(Inlets(self.body, active), step, shapes)
             aux = sum(math.prod(a.shape) for a in distinct_results(pulled, len(shapes)))
             if aux <= self.most_aux * sum(math.prod(a.shape) for a in shapes):
-                return Partial(_distinct_aux, pulled)
-        return Partial(_drop_aux, self._pulled_at(Inlets(self.body, NOTHING), step, shapes))
+                return Partial(_distinct_aux, pulled), known
+        pulled, known = self._pulled_at(Inlets(self.body, NOTHING), step, shapes)
+        return Partial(_drop_aux, pulled), known
 
-    def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> Partial:
+    def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> tuple[Partial, Known]:
         """``v -> (J^T v, cotangents of the inlets)``."""
         floats = [step.carry[k] for k in self.body.float_carry]
         values = jax.eval_shape(inlets.values, step.consts, step.carry, step.x)
@@ -142,8 +144,12 @@ class ByProducts(Linearisation):
             carry, each = replace_at(step.carry, self.body.float_carry, floats), iter(added)
             return inlets.new_carry(step.consts, carry, step.x, lambda v: v + next(each))
 
-        push = jax.linearize(new_carry, floats, zeros)[1]
-        return fold(Partial(_transpose_of((shapes, zeros)), push), shapes)
+        new, push = jax.linearize(new_carry, floats, zeros)
+        return fold(Partial(_transpose_of((shapes, zeros)), push), shapes), self._known(step, new)
+
+    def _known(self, step: Steps, new: Sequence[Array]) -> Known:
+        """The new carry was stored: what follows from it alone is not made again."""
+        return [(v, step.new_carry[k]) for v, k in zip(new, self.body.float_carry, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -30,6 +30,7 @@ from jax.extend.core import JaxprEqn, Literal
 from jax.tree_util import Partial
 
 from parscan_bp.autodiff.replay import bind
+from parscan_bp.structure.jaxprs import needed_equations
 from parscan_bp.types import Array, PyTree
 
 Terms = dict[int, Any]
@@ -122,13 +123,13 @@ def fold(function: Partial, state: PyTree) -> Partial:
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(jaxpr.invars, known, strict=False))
     linear: dict[Any, Terms] = {v: {work.new_base(): 1.0} for v in jaxpr.invars[len(known) :]}
-    read_by = [jaxpr.outvars, *(eqn.invars for eqn in _needed(jaxpr))]
+    read_by = [jaxpr.outvars, *(eqn.invars for eqn in needed_equations(jaxpr))]
     uses = collections.Counter(v for vs in read_by for v in vs if not isinstance(v, Literal))
 
     def read(v):
         return v.val if isinstance(v, Literal) else values[v]
 
-    for eqn in _needed(jaxpr):
+    for eqn in needed_equations(jaxpr):
         operands = [None if isinstance(v, Literal) else linear.get(v) for v in eqn.invars]
         if all(t is None for t in operands):
             values.update(zip(eqn.outvars, bind(eqn, [read(v) for v in eqn.invars]), strict=True))
@@ -158,16 +159,6 @@ def distinct_results(folded: Partial, first: int) -> list[Any]:
     for k, (base, aval) in enumerate(program.outs[first:]):
         avals.setdefault(("zero", k) if base is None else base, aval)
     return list(avals.values())
-
-
-def _needed(jaxpr) -> list[JaxprEqn]:
-    """The equations on which an output depends."""
-    live, kept = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
-    for eqn in reversed(jaxpr.eqns):
-        if live.intersection(eqn.outvars):
-            live.update(v for v in eqn.invars if not isinstance(v, Literal))
-            kept.append(eqn)
-    return kept[::-1]
 
 
 def _fold_elementwise(eqn, operands, read) -> Terms | None:

@@ -213,7 +213,7 @@ def stack_of_operators(
 
     A leaf that is the same for all steps stays shared if it has no batch axes.
     """
-    operator, varies = over_steps(one, fixed, stacked)
+    operator, varies = over_steps(lambda *step: (one(*step), []), fixed, stacked)
     n, flags = stacked[0].shape[0], iter(varies)
 
     def scanned(leaf, ndim):

@@ -164,10 +164,10 @@ class CellProducts(_OfCell, ByProducts):
     small_cotangent: ClassVar[int] = 2**7
 
     def _pulled(self, step, shapes, active):
-        return fold(Partial(_pull(self.of), step), shapes)
+        return fold(Partial(_pull(self.of), step), shapes), []
 
     def _pushed(self, step, shapes):
-        return fold(Partial(_push(self.of, shapes), step), shapes)
+        return fold(Partial(_push(self.of, shapes), step), shapes), []
 
 
 def _pull(of: OfCell):

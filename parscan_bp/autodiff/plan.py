@@ -30,6 +30,7 @@ from parscan_bp.structure import (
     is_holomorphic,
     scan_counts,
     unsupported,
+    work_of,
 )
 from parscan_bp.trees import CarryLayout, is_sharded
 from parscan_bp.types import PyTree
@@ -254,5 +255,6 @@ def _facts(body, structure, linear, length) -> Facts:
         linearisation=kind,
         equations=len(body.jaxpr.jaxpr.eqns),
         outer_gates=has_outer_gates(body.jaxpr.jaxpr),
+        work=work_of(body.jaxpr, body.num_consts, body.num_carry),
         jax_version=jax.__version_info__[:2],
     )

@@ -6,6 +6,7 @@ import dataclasses
 
 from parscan_bp.solvers.base import Solver
 from parscan_bp.solvers.sweep import Sweep
+from parscan_bp.structure import Work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Facts:
       linearisation: "analytic", "matrix-free", or "columns" of an explicit Jacobian.
       equations: equations in the body's jaxpr.
       outer_gates: `structure.has_outer_gates` of the step, as with a single input feature.
+      work: what the step does besides.
       jax_version: (major, minor), which says how XLA compiles a small loop.
     """
 
@@ -36,12 +38,18 @@ class Facts:
     linearisation: str
     equations: int
     outer_gates: bool
+    work: Work
     jax_version: tuple[int, ...]
 
     @property
     def columns(self) -> int:
         """Tangents that an explicit Jacobian takes."""
         return 1 if self.structure == "diagonal" else self.features
+
+    @property
+    def most_rows(self) -> int:
+        """Rows up to which a product with fixed weights is slower than the loop around it."""
+        return 16 if self.jax_version < (0, 12) else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +75,8 @@ ONE_ROW = {"analytic": 64, "matrix-free": 192, "columns": 192}
 ONE_FEATURE = 1024
 """Elements from which a step gains whose leaves have one feature each, likewise."""
 
+MANY = 1000
+"""Elements above which the rows of a product matter; see `Facts.most_rows`."""
 
 OUTER_GATES = (256, 4096)
 """Elements of a step with `Facts.outer_gates` between which it is slow to make again: XLA makes
@@ -80,9 +90,11 @@ def choose(facts: Facts) -> Choice:
     multiplies vectors, and two cores do not make up for it. Left to `lax.scan` are steps so
     small that XLA makes one kernel of their whole loop, as no overhead is left to save
     there; from jax 0.12 on that includes the products of matrices with a single row, and
-    steps without products of matrices; and so are elementwise gated steps with a single input
-    feature. What other such steps make is kept: that takes less memory than `lax.scan` does,
-    but more than a sweep that recomputes.
+    steps without products of matrices. So are elementwise gated steps with a single input
+    feature; what other such steps make is kept: that takes less memory than `lax.scan` does,
+    but more than a sweep that recomputes. And so are steps, unless their Jacobian is given, that
+    are heavy (`structure.work_of`), or large products with little beside them: most of the time
+    goes into the work itself, of which a sweep has more.
     Other platforms were not measured; there a solver has to be named.
     """
     elements = facts.batch * facts.features
@@ -94,6 +106,11 @@ def choose(facts: Facts) -> Choice:
     tiny = elements <= 4 and elements * facts.equations <= TINY_STEP
     if tiny or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
+    if facts.linearisation != "analytic":
+        if facts.work.heavy is not None:
+            return Choice(None, f"the step {facts.work.heavy}")
+        if facts.work.rows > facts.most_rows and elements > MANY:
+            return Choice(None, f"of {facts.work.rows} rows at a time products are all that counts")
     if facts.outer_gates and OUTER_GATES[0] <= elements <= OUTER_GATES[1]:
         why = "gates of a single input feature are slow to make twice"
         kept = facts.structure != "diagonal" and facts.linearisation != "columns"

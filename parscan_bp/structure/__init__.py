@@ -6,6 +6,8 @@ from parscan_bp.structure.base import Reason as Reason
 from parscan_bp.structure.check import check_structure as check_structure
 from parscan_bp.structure.dependence import dependencies as dependencies
 from parscan_bp.structure.dependence import forwarded as forwarded
+from parscan_bp.structure.heavy import Work as Work
+from parscan_bp.structure.heavy import work_of as work_of
 from parscan_bp.structure.holomorphic import is_holomorphic as is_holomorphic
 from parscan_bp.structure.jaxprs import scan_counts as scan_counts
 from parscan_bp.structure.obstacles import check_no_obstacle as check_no_obstacle
@@ -17,6 +19,7 @@ from parscan_bp.structure.unsupported import unsupported as unsupported
 __all__ = [
     "CarryStructure",
     "Reason",
+    "Work",
     "check_no_obstacle",
     "check_structure",
     "dependencies",
@@ -28,4 +31,5 @@ __all__ = [
     "scan_counts",
     "symbolic_size",
     "unsupported",
+    "work_of",
 ]

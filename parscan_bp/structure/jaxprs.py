@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -72,6 +72,27 @@ def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
         if eqn.primitive.name != "pallas_call":
             for inner in jaxprs_in_params(eqn.params):
                 yield from walk(inner)
+
+
+def needed_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
+    """The equations on which an output depends."""
+    live, kept = {v for v in jaxpr.outvars if isinstance(v, Var)}, []
+    for eqn in reversed(jaxpr.eqns):
+        if live.intersection(eqn.outvars):
+            live.update(v for v in eqn.invars if isinstance(v, Var))
+            kept.append(eqn)
+    return kept[::-1]
+
+
+def with_known(jaxpr: Jaxpr, known: Mapping[Var, Var]) -> Jaxpr:
+    """The jaxpr that reads ``known[v]`` wherever it read v, and makes what it then still needs."""
+
+    def read(atoms: Sequence[Any]) -> list[Any]:
+        return [known.get(v, v) if isinstance(v, Var) else v for v in atoms]
+
+    eqns = [eqn.replace(invars=read(eqn.invars)) for eqn in jaxpr.eqns]
+    replaced = jaxpr.replace(eqns=eqns, outvars=read(jaxpr.outvars))
+    return replaced.replace(eqns=needed_equations(replaced))
 
 
 def touches_ref(eqn: JaxprEqn) -> bool:

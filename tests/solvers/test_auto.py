@@ -9,6 +9,7 @@ import pytest
 
 import parscan_bp as pb
 from parscan_bp.solvers import Facts, choose
+from parscan_bp.structure import Work
 
 RNN = Facts(
     platform="cpu",
@@ -21,10 +22,12 @@ RNN = Facts(
     linearisation="analytic",
     equations=8,
     outer_gates=False,
+    work=Work(rows=16, heavy=None),
     jax_version=(0, 10),
 )
 ONE_ROW = {"batch": 1, "jax_version": (0, 12)}
 ONE_FEATURE = {"features": 1, "equations": 20, "jax_version": (0, 12)}
+OWN = {"features": 64, "linearisation": "matrix-free"}
 
 
 def test_a_recurrent_network_on_a_cpu_is_swept():
@@ -48,6 +51,20 @@ def test_a_single_row_is_swept_before_jax_0_12_or_with_many_features(changes):
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"batch": 256, "linearisation": "analytic", "work": Work(256, "contains lu")},
+        {"features": 20, "work": Work(50, None)},
+        {"features": 20, "jax_version": (0, 12)},
+        {"batch": 1, "features": 2000, "jax_version": (0, 12), "work": Work(1, None)},
+    ],
+)
+def test_ones_own_step_is_swept_if_little_is_multiplied_or_a_cell_states_its_jacobian(changes):
+    assert choose(dataclasses.replace(RNN, **{**OWN, **changes})).solver == pb.Sweep()
+
+
+@pytest.mark.parametrize(
     "changes", [{"jax_version": (0, 11)}, {"batch": 1024}, {"features": 2, "leaves": 1}]
 )
 def test_single_features_are_swept_before_jax_0_12_or_with_many_rows(changes):
@@ -62,7 +79,6 @@ def test_single_features_are_swept_before_jax_0_12_or_with_many_rows(changes):
         (pb.cells.MinGRU(), 1, 16, "lax.scan"),
         (pb.cells.LSTM(), 2, 16, pb.Sweep()),
         (pb.cells.LSTM(), 1, 4, pb.Sweep()),
-        (pb.cells.GRU(), 1, 512, pb.Sweep()),
         (pb.cells.Elman(), 1, 16, pb.Sweep()),
     ],
 )
@@ -74,6 +90,15 @@ def test_gates_of_a_single_input_feature_are_not_made_twice(cell, inputs, batch,
         assert found.choice == str(choice)
         assert choice == pb.Sweep() or "single input feature" in found.reason
         assert ("linearised steps" in found.stored) == (choice == pb.Sweep(recompute=False))
+
+
+def test_many_rows_of_a_single_input_feature_are_swept_by_the_cells_own_jacobian():
+    cell = pb.cells.GRU()
+    params = cell.init(jax.random.key(0), 1, 20)
+    carry, xs = cell.initial_carry((512,), 20), jnp.zeros((1000, 512, 1))
+    own = lambda c, x: cell(params, c, x)  # noqa: E731
+    assert pb.explain(functools.partial(cell, params), carry, xs).choice == str(pb.Sweep())
+    assert pb.explain(own, carry, xs).reason.startswith("of 512 rows at a time")
 
 
 def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_scan():
@@ -96,6 +121,9 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
         ({**ONE_ROW, "features": 100, "linearisation": "matrix-free"}, "from jax 0.12 on"),
         ({**ONE_FEATURE, "features": 2, "leaves": 2}, "from jax 0.12 on"),
         ({"length": 2, "features": 2}, "too short"),
+        ({**OWN, "work": Work(16, "contains lu")}, "the step contains lu"),
+        ({**OWN, "work": Work(17, None)}, "17 rows"),
+        ({**OWN, "jax_version": (0, 12)}, "16 rows"),
     ],
 )
 def test_what_is_left_to_lax_scan(changes, word):

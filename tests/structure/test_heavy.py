@@ -1,0 +1,98 @@
+"""Which steps are too much work for a sweep to gain anything, and the reason that is given."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from parscan_bp.structure import Work, work_of
+
+SQUARE, ROWS = jnp.ones((20, 20)), jnp.ones((16, 20))
+
+
+def _work(step, consts, carry, x=()):
+    arguments = jax.tree.leaves((consts, carry, x))
+    counts = len(jax.tree.leaves(consts)), len(jax.tree.leaves(carry))
+    jaxpr = jax.make_jaxpr(lambda *leaves: step(*leaves))(*arguments)
+    return work_of(jaxpr, *counts)
+
+
+def _normalised(w, c, x):
+    z = c @ w + x
+    return jnp.tanh((z - z.mean(-1, keepdims=True)) * jax.lax.rsqrt(z.var(-1, keepdims=True) + 1))
+
+
+def _lstm(w, h, c, x):
+    i, f, g, o = jnp.split(h @ w + x, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def _pendulum(g, angle, speed, torque):
+    speed = speed - 0.1 * g * jnp.sin(angle) + torque
+    return angle + 0.1 * speed, speed
+
+
+def _characters(w, table, c, letters):
+    return jnp.tanh(c @ w + jax.nn.one_hot(letters % 5, 20) + table[letters])
+
+
+@pytest.mark.parametrize(
+    ("step", "consts", "carry", "x", "rows"),
+    [
+        (lambda w, c, x: jnp.tanh(c @ w + x), SQUARE, ROWS, ROWS, 16),
+        (lambda w, c, x: jnp.tanh(w @ c + x), SQUARE, jnp.ones(20), jnp.ones(20), 1),
+        (lambda u, c, x: 0.9 * c + x @ u, SQUARE, ROWS, ROWS, 16),
+        (_normalised, SQUARE, ROWS, ROWS, 16),
+        (_lstm, jnp.ones((20, 80)), (ROWS, ROWS), jnp.ones((16, 80)), 16),
+        (_pendulum, 9.8, (jnp.ones(3), jnp.ones(3)), jnp.ones(3), 0),
+        (_pendulum, 9.8, (jnp.ones(3000), jnp.ones(3000)), jnp.ones(3000), 0),
+        (_characters, (SQUARE, jnp.ones((99, 20))), ROWS, jnp.zeros(16, int), 16),
+        (lambda k, c: c + k * (jnp.roll(c, 1) + jnp.roll(c, -1) - c), 0.1, jnp.ones(50), (), 0),
+        (lambda w, c: jax.nn.relu(c @ w), jnp.ones((999, 999)), jnp.ones((2, 3, 999)), (), 6),
+    ],
+)
+def test_a_recurrent_cell_is_light(step, consts, carry, x, rows):
+    assert _work(step, consts, carry, x) == Work(rows, None)
+
+
+def _attention(w, c):
+    return c + jax.nn.softmax(c @ w @ c.T) @ c
+
+
+def _forces(mass, q):
+    apart = q[None] - q[:, None]
+    return q + jnp.sum(mass * apart / (jnp.sum(apart**2, -1, keepdims=True) + 1), axis=1)
+
+
+def _history(w, buffer, h, t):
+    h = jnp.tanh(w @ h)
+    return jax.lax.dynamic_update_index_in_dim(buffer, h, t, 0), h
+
+
+def _many(c):
+    for _ in range(300):
+        c = 0.9 * c
+    return c
+
+
+@pytest.mark.parametrize(
+    ("step", "consts", "carry", "x", "word"),
+    [
+        (lambda c, w: jnp.tanh(c @ w), (), ROWS, SQUARE, "two matrices"),
+        (_attention, SQUARE, ROWS, (), "two matrices"),
+        (_forces, 1.0, jnp.ones((30, 3)), (), "values of 2700 entries from a carry of 90"),
+        (_history, SQUARE, (jnp.ones((99, 20)), jnp.ones(20)), 3, "dynamic_update_slice"),
+        (lambda w, c: jnp.concatenate([c[1:], w @ c[:1]]), jnp.ones((1, 1)), ROWS, (), "moves"),
+        (lambda k, c: c + k * jnp.roll(c, 1), 0.1, jnp.ones(500), (), "moves"),
+        (lambda w, c: jnp.linalg.solve(w + c, c), SQUARE, SQUARE, (), "linear_solve"),
+        (lambda w, c: jnp.convolve(c, w, "same"), jnp.ones(3), jnp.ones(9), (), "conv"),
+        (lambda w, c: jax.lax.fori_loop(0, 3, lambda _, c: w @ c, c), SQUARE, ROWS.T, (), "scan"),
+        (lambda w, c: jnp.where(w > 0, jnp.sort(c), c), 1.0, jnp.ones(9), (), "sort"),
+        (_many, (), jnp.ones(3), (), "more than 200 equations"),
+    ],
+)
+def test_what_is_heavy(step, consts, carry, x, word):
+    reason = _work(step, consts, carry, x).heavy
+    assert reason is not None
+    with pytest.raises(AssertionError, match=word):
+        raise AssertionError(reason)
