@@ -12,6 +12,7 @@ from collections.abc import Sequence
 BENCHES = {
     "rnn": "bench.rnn",
     "scan": "bench.scan",
+    "steps": "bench.steps",
     "compile": "bench.compile",
     "scaled": "bench.scaled",
     "lenet": "bench.lenet",

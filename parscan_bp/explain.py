@@ -107,7 +107,8 @@ def explain(
     """
     solver = checked_solver(solver, jacobian, memory_limit)
     fused = checked_forward(forward)
-    plan, _ = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian, fused)
+    how = {"length": length, "reverse": reverse, "unroll": unroll}
+    plan, _ = plan_of(f, init, xs, how, solver, jacobian, fused)
     if plan is None:
         return Explanation("lax.scan", "no loop is left to trace", None, (), 0, (), "nothing", ())
     return _explanation(plan)

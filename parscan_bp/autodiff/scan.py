@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    _split_transpose: bool = False,
     *,
     solver: Solver | None = None,
     forward: str | Fused = "exact",
@@ -51,6 +52,8 @@ def scan(
       f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell
         of `parscan_bp.cells` is linearised by the cell's own Jacobian.
       init, xs, length, reverse, unroll: as in `jax.lax.scan`.
+      _split_transpose: likewise, where the scan is left to `jax.lax.scan`; a solver always
+        splits the gradients of parameters and inputs from the cotangents of the carry.
       solver: a solver, or ``None`` to choose by structure, sizes and platform. A step that
         the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
         then runs through `jax.lax.scan` itself, and so does a scan with symbolic sizes
@@ -87,9 +90,11 @@ def scan(
     """
     solver = checked_solver(solver, jacobian, memory_limit)
     fused = checked_forward(forward)
-    plan, args = plan_of(f, init, xs, length, reverse, unroll, solver, jacobian, fused)
+    how: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll}
+    how["_split_transpose"] = _split_transpose
+    plan, args = plan_of(f, init, xs, how, solver, jacobian, fused)
     if plan is None or plan.rule is None:
-        return lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
+        return lax.scan(f, init, xs, **how)
     if check_jacobian:
         plan.check_jacobian(args)
     return plan(args)
@@ -123,22 +128,28 @@ def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
 
 
 def plan_of(
-    f, init, xs, length, reverse, unroll, solver, jacobian, forward=None
+    f, init, xs, how: Mapping[str, Any], solver, jacobian, forward=None
 ) -> tuple[Plan | None, list]:
-    """The plan of a call and its flat arguments; from the cache where the step came before."""
+    """The plan of a call and its flat arguments; from the cache where the step came before.
+
+    ``how`` holds the other arguments of `jax.lax.scan`, by name.
+    """
     cell, params = _as_cell(f)
     args, tree = jax.tree.flatten((params, init, xs))
     try:
-        length = None if length is None else int(length)
-        options = (length, reverse, unroll, solver, jacobian, forward, *settings())
+        if how["length"] is not None:
+            how = {**how, "length": int(how["length"])}
+        # With the type: unroll=True is not unroll=1.
+        loop = tuple((name, type(value), value) for name, value in how.items())
+        options = (loop, solver, jacobian, forward, *settings())
         key = (tree, tuple(map(jax.typeof, args)), options)
         cache = plans_of(f if cell is None else cell)
         if cache is not None and key in cache:
             return cache[key], args
-        staged = stage(cell or f, params, init, xs, length, reverse, unroll)
+        staged = stage(cell or f, params, init, xs, how)
     except Exception:
         # A mistake in the call is reported by lax.scan, in its own words.
-        lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
+        lax.scan(f, init, xs, **how)
         raise
     if staged is None:
         return None, args

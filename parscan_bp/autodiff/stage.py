@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -86,11 +86,9 @@ def stage(
     params: PyTree,
     init: PyTree,
     xs: PyTree,
-    length: int | None,
-    reverse: bool,
-    unroll: int | bool,
+    how: Mapping[str, Any],
 ) -> Staged | None:
-    """Traces ``lax.scan(step, init, xs, ...)``; ``None`` if no scan is left.
+    """Traces ``lax.scan(step, init, xs, **how)``; ``None`` if no scan is left.
 
     The step is ``f``, or ``partial(f, params)`` where ``params`` is not ``None``: then the
     leaves of ``params`` are the first inputs of the traced call.
@@ -101,7 +99,7 @@ def stage(
 
     def call(params, init, xs):
         step = f if params is None else functools.partial(f, params)
-        return lax.scan(step, init, xs, length=length, reverse=reverse, unroll=unroll)
+        return lax.scan(step, init, xs, **how)
 
     return stage_call(call, params, init, xs)
 

@@ -110,7 +110,8 @@ def choose(facts: Facts) -> Choice:
         if facts.work.heavy is not None:
             return Choice(None, f"the step {facts.work.heavy}")
         if facts.work.rows > facts.most_rows and elements > MANY:
-            return Choice(None, f"of {facts.work.rows} rows at a time products are all that counts")
+            why = f"the step multiplies {facts.work.rows} rows at a time: little else counts"
+            return Choice(None, why)
     if facts.outer_gates and OUTER_GATES[0] <= elements <= OUTER_GATES[1]:
         why = "gates of a single input feature are slow to make twice"
         kept = facts.structure != "diagonal" and facts.linearisation != "columns"

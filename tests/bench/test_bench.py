@@ -18,6 +18,7 @@ from bench import (
     figures,
     programs,
     record,
+    rollouts,
     scan_point,
     timing,
     workloads,
@@ -131,6 +132,29 @@ def test_compile_counts_loops_and_skips_large_trees(tmp_path):
     plain, tree = _run("compile", tmp_path, *options)["programs"]
     assert plain["while_loops"] == 2 and plain["hlo_instructions"] > plain["dots"] > 0
     assert "exceed" in tree["skipped"]
+
+
+def test_steps_are_measured_as_chosen_and_by_the_sweep(tmp_path, capsys):
+    cheap = "--rounds 2 --budget-seconds 0".split()
+    (light,) = _run("steps", tmp_path, "--only", "bodies, 3", *cheap)["points"]
+    (heavy,) = _run("steps", tmp_path, "--only", "bodies, 16", *cheap)["points"]
+    assert light["choice"].startswith("Sweep") and heavy["choice"] == "lax.scan"
+    assert set(light["solvers"]) == {"auto", "sweep"}
+    for point in (light, heavy):
+        for entry in point["solvers"].values():
+            assert 0 <= entry["error"] <= point["tolerance"]
+            assert entry["value_and_grad"]["rounds"] == 2
+    assert "makes values of 768 entries" in capsys.readouterr().out
+
+
+def test_every_rollout_can_be_differentiated():
+    for name, make in rollouts.ROLLOUTS.items():
+        rollout = make()
+        loss = lambda point, run=rollout.run: sum(  # noqa: E731
+            jnp.sum(leaf) for leaf in jax.tree.leaves(run(jax.lax.scan, point))
+        )
+        gradient = jax.eval_shape(jax.grad(loss), rollout.point)
+        assert jax.tree.structure(gradient) == jax.tree.structure(rollout.point), name
 
 
 def test_flax_layers_are_checked_and_compared(tmp_path, capsys):

@@ -197,3 +197,20 @@ def test_growing_products_stay_finite_when_scaled():
         scaled = gradient(functools.partial(pb.scan, solver=pb.Blelloch(scaled=True)))
     assert gradient(lax.scan).tolist() == scaled.tolist() == [1.0, 0.0]
     assert np.isnan(plain[1])
+
+
+@pytest.mark.parametrize("order", [(1, True), (True, 1)])
+def test_a_step_that_came_before_is_unrolled_as_asked(order):
+    step = lambda h, x: elman(W, h, x)  # noqa: E731
+    for unroll in order:
+        call = functools.partial(pb.scan, step, unroll=unroll)
+        text = str(jax.make_jaxpr(call)(H0, XS))
+        assert f"unroll={T if unroll is True else 1}\n" in text
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_split_transpose_is_an_argument_of_lax_scan_and_changes_no_derivative(solver):
+    got = _gradient(functools.partial(pb.scan, solver=solver, _split_transpose=True), elman, W)
+    _same(got, _gradient(lax.scan, elman, W))
+    positional = lambda f, h, xs: pb.scan(f, h, xs, None, False, 1, True, solver=solver)  # noqa: E731
+    _same(_gradient(positional, elman, W), got)
