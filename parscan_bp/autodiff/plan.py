@@ -161,7 +161,7 @@ def make_plan(
     elif callable(jacobian):
         choice = Choice(Sweep(), "a Jacobian is given")
     else:
-        choice = choose(facts)
+        choice = choose(facts, work_of(body.jaxpr, body.num_consts, body.num_carry))
     if choice.solver is None:
         return Plan(staged, body, choice, structure, None, facts)
     chosen = solver is None and jacobian == "auto" and loop is None
@@ -255,6 +255,5 @@ def _facts(body, structure, linear, length) -> Facts:
         linearisation=kind,
         equations=len(body.jaxpr.jaxpr.eqns),
         outer_gates=has_outer_gates(body.jaxpr.jaxpr),
-        work=work_of(body.jaxpr, body.num_consts, body.num_carry),
         jax_version=jax.__version_info__[:2],
     )

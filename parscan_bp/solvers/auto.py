@@ -24,7 +24,6 @@ class Facts:
       linearisation: "analytic", "matrix-free", or "columns" of an explicit Jacobian.
       equations: equations in the body's jaxpr.
       outer_gates: `structure.has_outer_gates` of the step, as with a single input feature.
-      work: what the step does besides.
       jax_version: (major, minor), which says how XLA compiles a small loop.
     """
 
@@ -38,7 +37,6 @@ class Facts:
     linearisation: str
     equations: int
     outer_gates: bool
-    work: Work
     jax_version: tuple[int, ...]
 
     @property
@@ -82,9 +80,13 @@ OUTER_GATES = (256, 4096)
 """Elements of a step with `Facts.outer_gates` between which it is slow to make again: XLA makes
 the product part of every gate."""
 
+NO_PRODUCTS = Work(rows=0, heavy=None)
 
-def choose(facts: Facts) -> Choice:
-    """The solver for a scan whose solver was not named; measured on CPUs (``bench scan``).
+
+def choose(facts: Facts, work: Work = NO_PRODUCTS) -> Choice:
+    """The solver for a scan whose solver was not named.
+
+    Measured on CPUs, cells by ``bench scan``, and steps that people write by ``bench steps``.
 
     On a CPU the sequential sweep wins: a tree multiplies matrices where the sweep
     multiplies vectors, and two cores do not make up for it. Left to `lax.scan` are steps so
@@ -96,6 +98,10 @@ def choose(facts: Facts) -> Choice:
     are heavy (`structure.work_of`), or large products with little beside them: most of the time
     goes into the work itself, of which a sweep has more.
     Other platforms were not measured; there a solver has to be named.
+
+    Args:
+      facts: what was found about the scan.
+      work: what its step does, unless its Jacobian is given.
     """
     elements = facts.batch * facts.features
     if facts.platform != "cpu":
@@ -107,10 +113,10 @@ def choose(facts: Facts) -> Choice:
     if tiny or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
     if facts.linearisation != "analytic":
-        if facts.work.heavy is not None:
-            return Choice(None, f"the step {facts.work.heavy}")
-        if facts.work.rows > facts.most_rows and elements > MANY:
-            why = f"the step multiplies {facts.work.rows} rows at a time: little else counts"
+        if work.heavy is not None:
+            return Choice(None, f"the step {work.heavy}")
+        if work.rows > facts.most_rows and elements > MANY:
+            why = f"the step multiplies {work.rows} rows at a time: little else counts"
             return Choice(None, why)
     if facts.outer_gates and OUTER_GATES[0] <= elements <= OUTER_GATES[1]:
         why = "gates of a single input feature are slow to make twice"

@@ -22,7 +22,6 @@ RNN = Facts(
     linearisation="analytic",
     equations=8,
     outer_gates=False,
-    work=Work(rows=16, heavy=None),
     jax_version=(0, 10),
 )
 ONE_ROW = {"batch": 1, "jax_version": (0, 12)}
@@ -51,17 +50,32 @@ def test_a_single_row_is_swept_before_jax_0_12_or_with_many_features(changes):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "work"),
     [
-        {},
-        {"batch": 256, "linearisation": "analytic", "work": Work(256, "contains lu")},
-        {"features": 20, "work": Work(50, None)},
-        {"features": 20, "jax_version": (0, 12)},
-        {"batch": 1, "features": 2000, "jax_version": (0, 12), "work": Work(1, None)},
+        ({}, Work(16, None)),
+        ({"batch": 256, "linearisation": "analytic"}, Work(256, "contains lu")),
+        ({"features": 20}, Work(50, None)),
+        ({"features": 20, "jax_version": (0, 12)}, Work(16, None)),
+        ({"batch": 1, "features": 2000, "jax_version": (0, 12)}, Work(1, None)),
     ],
 )
-def test_ones_own_step_is_swept_if_little_is_multiplied_or_a_cell_states_its_jacobian(changes):
-    assert choose(dataclasses.replace(RNN, **{**OWN, **changes})).solver == pb.Sweep()
+def test_ones_own_step_is_swept_if_little_is_multiplied_or_a_cell_states_its_jacobian(
+    changes, work
+):
+    assert choose(dataclasses.replace(RNN, **{**OWN, **changes}), work).solver == pb.Sweep()
+
+
+@pytest.mark.parametrize(
+    ("changes", "work", "word"),
+    [
+        ({}, Work(16, "contains lu"), "the step contains lu"),
+        ({}, Work(17, None), "17 rows"),
+        ({"jax_version": (0, 12)}, Work(16, None), "16 rows"),
+    ],
+)
+def test_a_step_that_is_mostly_work_is_left_to_lax_scan(changes, work, word):
+    choice = choose(dataclasses.replace(RNN, **{**OWN, **changes}), work)
+    assert choice.solver is None and word in choice.reason
 
 
 @pytest.mark.parametrize(
@@ -121,9 +135,6 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
         ({**ONE_ROW, "features": 100, "linearisation": "matrix-free"}, "from jax 0.12 on"),
         ({**ONE_FEATURE, "features": 2, "leaves": 2}, "from jax 0.12 on"),
         ({"length": 2, "features": 2}, "too short"),
-        ({**OWN, "work": Work(16, "contains lu")}, "the step contains lu"),
-        ({**OWN, "work": Work(17, None)}, "17 rows"),
-        ({**OWN, "jax_version": (0, 12)}, "16 rows"),
     ],
 )
 def test_what_is_left_to_lax_scan(changes, word):
