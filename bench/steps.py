@@ -111,11 +111,11 @@ def text(result: dict[str, Any]) -> str:
     """A line for each program; then those in which the choice is too slow."""
     header = [
         "program",
-        "by choice",
+        "as chosen",
         "by the sweep",
         "temp sweep/lax.scan",
         "chosen",
-        "as the step",
+        "because the step",
     ]
     rows, missed = [], []
     for point in result["points"]:

@@ -70,8 +70,8 @@ TINY_STEP = 64
 ONE_ROW = {"analytic": 64, "matrix-free": 192, "columns": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
 
-ONE_FEATURE = 1024
-"""Elements from which a step gains whose leaves have one feature each, likewise."""
+NO_PRODUCTS = 1024
+"""Elements from which a step without products of matrices gains, likewise."""
 
 MANY = 1000
 """Elements above which the rows of a product matter; see `Facts.most_rows`."""
@@ -80,10 +80,10 @@ OUTER_GATES = (256, 4096)
 """Elements of a step with `Facts.outer_gates` between which it is slow to make again: XLA makes
 the product part of every gate."""
 
-NO_PRODUCTS = Work(rows=0, heavy=None)
+LIGHT = Work(rows=1, heavy=None)
 
 
-def choose(facts: Facts, work: Work = NO_PRODUCTS) -> Choice:
+def choose(facts: Facts, work: Work = LIGHT) -> Choice:
     """The solver for a scan whose solver was not named.
 
     Measured on CPUs, cells by ``bench scan``, and steps that people write by ``bench steps``.
@@ -112,7 +112,8 @@ def choose(facts: Facts, work: Work = NO_PRODUCTS) -> Choice:
     tiny = elements <= 4 and elements * facts.equations <= TINY_STEP
     if tiny or (facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
-    if facts.linearisation != "analytic":
+    own = facts.linearisation != "analytic"
+    if own:
         if work.heavy is not None:
             return Choice(None, f"the step {work.heavy}")
         if work.rows > facts.most_rows and elements > MANY:
@@ -125,6 +126,7 @@ def choose(facts: Facts, work: Work = NO_PRODUCTS) -> Choice:
     if facts.jax_version >= (0, 12):
         if facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]:
             return Choice(None, "a loop over one row is a single kernel from jax 0.12 on")
-        if facts.features == facts.leaves and elements < ONE_FEATURE:
-            return Choice(None, "a loop over single features is one kernel from jax 0.12 on")
+        elementwise = facts.features == facts.leaves or (own and work.rows == 0)
+        if elementwise and elements < NO_PRODUCTS:
+            return Choice(None, "a loop without products is a single kernel from jax 0.12 on")
     return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")

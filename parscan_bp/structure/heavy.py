@@ -39,6 +39,7 @@ class Work:
 
     Attributes:
       rows: most rows that are multiplied by fixed weights at a time; 0 without such products.
+        A weight vector does not count: to XLA its product is a sum.
       heavy: why the step is too heavy for a sweep to gain anything, as it continues "the step ...";
         ``None`` if it is light.
     """
@@ -126,7 +127,9 @@ class _Counted(Interpreter[bool]):
             return
         (contracted, _), _ = eqn.params["dimension_numbers"]
         summed = math.prod(shape_of(eqn.invars[0])[axis] for axis in contracted)
-        self.rows = max(self.rows, _size(eqn.invars[ins.index(True)]) // max(summed, 1))
+        rows = _size(eqn.invars[ins.index(True)]) // max(summed, 1)
+        if size > rows:
+            self.rows = max(self.rows, rows)
 
 
 def _size(atom: Any) -> int:

@@ -71,6 +71,7 @@ def test_ones_own_step_is_swept_if_little_is_multiplied_or_a_cell_states_its_jac
         ({}, Work(16, "contains lu"), "the step contains lu"),
         ({}, Work(17, None), "17 rows"),
         ({"jax_version": (0, 12)}, Work(16, None), "16 rows"),
+        ({"features": 20, "jax_version": (0, 12)}, Work(0, None), "from jax 0.12 on"),
     ],
 )
 def test_a_step_that_is_mostly_work_is_left_to_lax_scan(changes, work, word):

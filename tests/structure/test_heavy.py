@@ -42,6 +42,7 @@ def _characters(w, table, c, letters):
         (lambda w, c, x: jnp.tanh(c @ w + x), SQUARE, ROWS, ROWS, 16),
         (lambda w, c, x: jnp.tanh(w @ c + x), SQUARE, jnp.ones(20), jnp.ones(20), 1),
         (lambda u, c, x: 0.9 * c + x @ u, SQUARE, ROWS, ROWS, 16),
+        (lambda v, c, x: jnp.sin(c) * (c @ v)[:, None] + x, jnp.ones(20), ROWS[:5], ROWS[:5], 0),
         (_normalised, SQUARE, ROWS, ROWS, 16),
         (_lstm, jnp.ones((20, 80)), (ROWS, ROWS), jnp.ones((16, 80)), 16),
         (_pendulum, 9.8, (jnp.ones(3), jnp.ones(3)), jnp.ones(3), 0),
