@@ -26,6 +26,7 @@ WIDENING = 4
 """Largest value of a step over its carry; an LSTM's joint gates have twice as many entries."""
 FEW = 128
 """Entries up to which any value is small."""
+
 _ARITHMETIC = frozenset(ELEMENTWISE) | {"bitcast_convert_type"}
 _MOVES = frozenset(
     "slice dynamic_slice transpose broadcast_in_dim reshape squeeze stack unstack tile concatenate "
