@@ -56,7 +56,8 @@ def scan(
         splits the gradients of parameters and inputs from the cotangents of the carry.
       solver: a solver, or ``None`` to choose by structure, sizes and platform. A step that
         the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
-        then runs through `jax.lax.scan` itself, and so does a scan with symbolic sizes
+        then runs through `jax.lax.scan` itself. So does a step that is mostly work, which a
+        solver would make slower (`explain` says why), and a scan with symbolic sizes
         (`jax.export`), of which a named solver takes the values only.
       forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
         of an `Elman`, `GRU` or `LSTM` of `parscan_bp.cells` in float32 or bfloat16, with float32
