@@ -212,5 +212,3 @@ def test_a_step_that_came_before_is_unrolled_as_asked(order):
 def test_split_transpose_is_an_argument_of_lax_scan_and_changes_no_derivative(solver):
     got = _gradient(functools.partial(pb.scan, solver=solver, _split_transpose=True), elman, W)
     _same(got, _gradient(lax.scan, elman, W))
-    positional = lambda f, h, xs: pb.scan(f, h, xs, None, False, 1, True, solver=solver)  # noqa: E731
-    _same(_gradient(positional, elman, W), got)
