@@ -267,8 +267,8 @@ def test_second_eager_call_compiles_nothing(solver, what):
         h = jnp.cos(h @ jnp.asarray([[0.5, 1.0], [1.0, 0.0]], h.dtype)) * x
         return h, h + x
 
-    # Long enough, and with a product of matrices, for the automatic choice not to be lax.scan, which
-    # compiles its derivative again.
+    # Long enough, and with a product of matrices, for the automatic choice not to be lax.scan,
+    # which compiles its derivative again.
     n = 300 if solver == "auto" else 4
     assert parscan_bp.explain(step, *_arguments(n), solver=SOLVERS[solver]).choice != "lax.scan"
     scan = _scan(solver)
