@@ -30,7 +30,7 @@ FEW = 128
 _ARITHMETIC = frozenset(ELEMENTWISE) | {"bitcast_convert_type"}
 _MOVES = frozenset(
     "slice dynamic_slice transpose broadcast_in_dim reshape squeeze stack unstack tile concatenate "
-    "split rev pad stop_gradient reduce_sum reduce_max reduce_min reduce_precision".split()
+    "split rev pad stop_gradient reduce_sum reduce_max reduce_min".split()
 )
 
 

@@ -196,3 +196,21 @@ def test_too_many_inlets_are_not_handed_over(monkeypatch):
     monkeypatch.setattr(ByProducts, "most_aux", 0)
     text = _optimised(oscillator, STEPS[oscillator])
     assert len(re.findall(r"= \S+ cosine\(", text)) > 1
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize(("kept", "evaluations"), [(0.0, 1), (0.5, 2)])
+def test_what_a_step_returned_is_not_made_again(chunk, kept, evaluations):
+    """An Elman step returns its tanh; one that adds to it does not."""
+    p, xs = _params(), jnp.ones((T, B, H), DTYPE)
+
+    def step(h, x):
+        h = jnp.tanh(h @ p["w"] + x) if not kept else kept * h + jnp.tanh(h @ p["w"] + x)
+        return h, h
+
+    def loss(h):
+        return jnp.sum(pb.scan(step, h, xs, solver=pb.Sweep(chunk=chunk))[1] ** 2)
+
+    compiled = jax.jit(jax.grad(loss)).lower(jnp.ones((B, H), DTYPE)).compile().as_text()
+    made = len(re.findall(r" tanh\(", compiled))
+    assert made == evaluations + (chunk is not None and kept > 0)  # a chunk that is left over
