@@ -35,6 +35,10 @@ def _keys(count: int) -> list[jax.Array]:
     return list(jax.random.split(jax.random.key(0), count))
 
 
+def _layer_norm(x: jax.Array) -> jax.Array:
+    return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
 def pendulums(rows: int, length: int) -> Rollout:
     """Damped, driven pendulums side by side, semi-implicit Euler."""
 
@@ -140,16 +144,13 @@ def layers(width: int, length: int, rows: int) -> Rollout:
 def transformer(width: int, length: int, tokens: int) -> Rollout:
     """Blocks of attention and a feed-forward layer, four sequences at a time."""
 
-    def normalised(x: jax.Array) -> jax.Array:
-        return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
-
     def run(scan: candidates.Scan, weights: Any) -> Any:
         def block(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
             joint, out, wide, narrow = w
-            q, k, v = jnp.split(normalised(x) @ joint, 3, axis=-1)
+            q, k, v = jnp.split(_layer_norm(x) @ joint, 3, axis=-1)
             attention = jax.nn.softmax(q @ k.swapaxes(-1, -2) / width**0.5)
             x = x + attention @ v @ out
-            return x + jax.nn.gelu(normalised(x) @ wide) @ narrow, None
+            return x + jax.nn.gelu(_layer_norm(x) @ wide) @ narrow, None
 
         return scan(block, normal(_keys(5)[4], (4, tokens, width)), weights)[0]
 
@@ -308,8 +309,7 @@ def _leaky(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _normalised(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
-    z = h @ w[0] + x @ w[1]
-    return jnp.tanh((z - z.mean(-1, keepdims=True)) / jnp.sqrt(z.var(-1, keepdims=True) + 1e-5))
+    return jnp.tanh(_layer_norm(h @ w[0] + x @ w[1]))
 
 
 def _gated(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ from typing import Any
 from parscan_bp.autodiff.chain import plan_chain
 from parscan_bp.autodiff.fused import Fused, checked_forward
 from parscan_bp.autodiff.plan import Plan
-from parscan_bp.autodiff.scan import checked_solver, plan_of
+from parscan_bp.autodiff.scan import checked_solver, loop_options, plan_of
 from parscan_bp.planner import Plan as ChainPlan
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Facts, Planned, Solver, Sweep
 from parscan_bp.types import Array, PyTree
@@ -107,7 +107,7 @@ def explain(
     """
     solver = checked_solver(solver, jacobian, memory_limit)
     fused = checked_forward(forward)
-    how = {"length": length, "reverse": reverse, "unroll": unroll}
+    how = loop_options(length, reverse, unroll)
     plan, _ = plan_of(f, init, xs, how, solver, jacobian, fused)
     if plan is None:
         return Explanation("lax.scan", "no loop is left to trace", None, (), 0, (), "nothing", ())

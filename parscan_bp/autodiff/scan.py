@@ -91,14 +91,19 @@ def scan(
     """
     solver = checked_solver(solver, jacobian, memory_limit)
     fused = checked_forward(forward)
-    how: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll}
-    how["_split_transpose"] = _split_transpose
+    how = loop_options(length, reverse, unroll, _split_transpose)
     plan, args = plan_of(f, init, xs, how, solver, jacobian, fused)
     if plan is None or plan.rule is None:
         return lax.scan(f, init, xs, **how)
     if check_jacobian:
         plan.check_jacobian(args)
     return plan(args)
+
+
+def loop_options(length, reverse, unroll, _split_transpose=False) -> dict[str, Any]:
+    """The arguments of `jax.lax.scan` that say how to loop, by name."""
+    names = ("length", "reverse", "unroll", "_split_transpose")
+    return dict(zip(names, (length, reverse, unroll, _split_transpose), strict=True))
 
 
 def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
@@ -133,7 +138,7 @@ def plan_of(
 ) -> tuple[Plan | None, list]:
     """The plan of a call and its flat arguments; from the cache where the step came before.
 
-    ``how`` holds the other arguments of `jax.lax.scan`, by name.
+    ``how`` holds the `loop_options`.
     """
     cell, params = _as_cell(f)
     args, tree = jax.tree.flatten((params, init, xs))

@@ -6,8 +6,6 @@ from parscan_bp.structure.base import Reason as Reason
 from parscan_bp.structure.check import check_structure as check_structure
 from parscan_bp.structure.dependence import dependencies as dependencies
 from parscan_bp.structure.dependence import forwarded as forwarded
-from parscan_bp.structure.heavy import Work as Work
-from parscan_bp.structure.heavy import work_of as work_of
 from parscan_bp.structure.holomorphic import is_holomorphic as is_holomorphic
 from parscan_bp.structure.jaxprs import scan_counts as scan_counts
 from parscan_bp.structure.obstacles import check_no_obstacle as check_no_obstacle
@@ -15,6 +13,8 @@ from parscan_bp.structure.obstacles import explicit_sharding as explicit_shardin
 from parscan_bp.structure.obstacles import symbolic_size as symbolic_size
 from parscan_bp.structure.outer_gates import has_outer_gates as has_outer_gates
 from parscan_bp.structure.unsupported import unsupported as unsupported
+from parscan_bp.structure.work import Work as Work
+from parscan_bp.structure.work import work_of as work_of
 
 __all__ = [
     "CarryStructure",

@@ -1,4 +1,4 @@
-"""Which steps are too much work for a sweep to gain anything, and the reason that is given."""
+"""The work of a step: what is too much for a sweep to gain anything, and the reason given."""
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +94,4 @@ def _many(c):
 )
 def test_what_is_heavy(step, consts, carry, x, word):
     reason = _work(step, consts, carry, x).heavy
-    assert reason is not None
-    with pytest.raises(AssertionError, match=word):
-        raise AssertionError(reason)
+    assert reason is not None and word in reason
