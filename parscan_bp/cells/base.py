@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -85,31 +85,14 @@ class Cell(abc.ABC):
         return param_cts, carry_cts, x_ct
 
 
-JOINED_WEIGHTS = 2**13
-"""Number of weights up to which cotangents are made together: larger ones are copied in vain."""
-
-
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
-    """Cotangents of w and x in ``x @ w``: one product over all leading axes.
-
-    The leading axes are contracted as they are: joining them would gather a sharded batch.
-    """
+    """Cotangents of w and x in ``x @ w``: one product over all leading axes."""
     return weight_cotangent(x, ct).astype(w.dtype), jnp.inner(ct, w).astype(x.dtype)
 
 
 def affine_cotangents(inputs: Sequence[Array], ct: Array) -> list[Array]:
-    """Cotangents of every w_k and of b in ``sum_k inputs[k] @ w_k + b``, whose own is ``ct``.
-
-    Small weights have theirs from one product of all inputs side by side, with ones for the
-    bias: several would waste most of their time outside the arithmetic.
-    """
-    ends = list(itertools.accumulate(x.shape[-1] for x in inputs))
-    if (ends[-1] + 1) * ct.shape[-1] > JOINED_WEIGHTS:
-        return [*(weight_cotangent(x, ct) for x in inputs), sum_leading(ct)]
-    one = jnp.ones((*ct.shape[:-1], 1), ct.dtype)
-    joined = jnp.concatenate([*inputs, one], axis=-1)
-    *weights, bias = jnp.split(weight_cotangent(joined, ct), ends)
-    return [*weights, bias[0]]
+    """Cotangents of every w_k and of b in ``sum_k inputs[k] @ w_k + b``, whose own is ``ct``."""
+    return [*(weight_cotangent(x, ct) for x in inputs), sum_leading(ct)]
 
 
 def in_dtypes_of(params: Mapping[str, Array], cotangents: Mapping[str, Array]) -> dict[str, Array]:
@@ -120,9 +103,17 @@ def in_dtypes_of(params: Mapping[str, Array], cotangents: Mapping[str, Array]) -
 
 
 def weight_cotangent(x: Array, ct: Array) -> Array:
-    """The cotangent of w alone; see `affine_pullback`."""
-    lead = tuple(range(x.ndim - 1))
-    return jax.lax.dot_general(x, ct, ((lead, lead), ((), ())))
+    """The cotangent of w alone; see `affine_pullback`.
+
+    XLA transposes a whole operand of a product that contracts several axes, which for small
+    weights takes longer than the product. So steps and rows become one axis, but not where
+    there are several devices: rows that are sharded over them would be gathered for it.
+    """
+    *lead, _ = x.shape
+    if sum(n != 1 for n in lead) > 1 and jax.device_count() == 1:
+        x, ct = (a.reshape(math.prod(lead), a.shape[-1]) for a in (x, ct))
+    axes = tuple(range(x.ndim - 1))
+    return jax.lax.dot_general(x, ct, ((axes, axes), ((), ())))
 
 
 def sum_leading(ct: Array) -> Array:

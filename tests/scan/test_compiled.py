@@ -90,6 +90,13 @@ def test_a_batch_keeps_its_axis():
     assert f"f32[8,32,{H}]" not in text
 
 
+def test_weight_products_transpose_nothing():
+    """Steps and rows are contracted as one axis, where XLA needs no transposed copy."""
+    text = _gradient(pb.Sweep(), 32, batch=(8,)).compile().as_text()
+    assert re.search(rf"f32\[{H},{H}\]\S* dot\(", text)
+    assert not re.search(r"f32\[\d+,32,8\]\S* (copy|transpose)\(", text)
+
+
 _SHARDED = """
 import functools, re, sys
 import jax, jax.numpy as jnp
