@@ -85,6 +85,10 @@ class Cell(abc.ABC):
         return param_cts, carry_cts, x_ct
 
 
+SMALL_WEIGHTS = 2**13
+"""Number of weights up to which steps and rows are contracted as one axis: measured on CPUs."""
+
+
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
     """Cotangents of w and x in ``x @ w``: one product over all leading axes."""
     return weight_cotangent(x, ct).astype(w.dtype), jnp.inner(ct, w).astype(x.dtype)
@@ -106,11 +110,12 @@ def weight_cotangent(x: Array, ct: Array) -> Array:
     """The cotangent of w alone; see `affine_pullback`.
 
     XLA transposes a whole operand of a product that contracts several axes, which for small
-    weights takes longer than the product. So steps and rows become one axis, but not where
+    weights takes as long as the product. So steps and rows become one axis, but not where
     there are several devices: rows that are sharded over them would be gathered for it.
     """
-    *lead, _ = x.shape
-    if sum(n != 1 for n in lead) > 1 and jax.device_count() == 1:
+    *lead, inputs = x.shape
+    joined = sum(n != 1 for n in lead) > 1 and inputs * ct.shape[-1] <= SMALL_WEIGHTS
+    if joined and jax.device_count() == 1:
         x, ct = (a.reshape(math.prod(lead), a.shape[-1]) for a in (x, ct))
     axes = tuple(range(x.ndim - 1))
     return jax.lax.dot_general(x, ct, ((axes, axes), ((), ())))
