@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 from jax import lax
@@ -21,6 +22,7 @@ from parscan_bp.solvers.base import (
 )
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, nbytes, write_stretch
+from parscan_bp.types import Array
 
 SMALL_SUMS = 2**15
 """Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
@@ -45,7 +47,8 @@ class Sweep(Solver):
     Args:
       chunk: steps per chunk; ``None`` takes an eighth of all, but at least 128 kB of linearised
         steps at a time, and half as much as the parameters have; and at most 1 MB, or 128 kB
-        where the parameters have 32 kB or less.
+        where the parameters have 32 kB or less. Below 1 MB, the largest array of a step with
+        several, such as gates, has at most 128 kB, or all 1.5 times what the parameters have.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the linearised steps are made again, from the carries, or kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -89,8 +92,7 @@ class Sweep(Solver):
         self.check(type(operator))
         after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
-        total = n * nbytes(operator.unstack()[0])
-        size = min(self.chunk or default_chunk(n, total, _bounds(nbytes(sums))), n)
+        size = min(self.chunk or _chunk(n, operator.unstack()[0], nbytes(sums)), n)
 
         if size == n:
             state, shown, aux = self._sweep(system, state, 0, n)
@@ -135,13 +137,20 @@ class Sweep(Solver):
         return Complexity(steps=n, matrix_products=0, vector_products=n, operators=1)
 
 
-def _bounds(sums: int) -> tuple[int, int]:
-    """Least and most bytes of a chunk's linearised steps; see `Sweep`.
+def _chunk(n: int, leaves: Sequence[Array], sums: int) -> int:
+    """Steps per chunk; see `Sweep`.
 
     Args:
+      n: all steps.
+      leaves: what one linearised step consists of.
       sums: bytes of what is summed over the chunks, and so read and written once in each.
     """
     least, most = CHUNK_BYTES
+    total = n * nbytes(leaves)
     if sums <= SMALL_SUMS:
-        return least, least
-    return min(max(least, sums // 2), most), most
+        return default_chunk(n, total, (least, least))
+    if len(leaves) > 1 and total < 8 * most:
+        # Beyond this, XLA on CPU splits the evaluation of gates among threads: too little for two.
+        unsplit = total * least // max(1, n * max(map(nbytes, leaves)))
+        most = min(most, max(unsplit, 3 * sums // 2))
+    return default_chunk(n, total, (min(max(least, sums // 2), most), most))
