@@ -109,10 +109,10 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
         return Choice(None, why)
     if elements * facts.equations * facts.length < TINY_WORK:
         return Choice(None, "the whole scan is too short to pay for anything but its loop")
-    tiny = elements <= 4 and elements * facts.equations <= TINY_STEP
-    if tiny or (facts.equations <= 8 and facts.features == 1):
-        return Choice(None, "the step is so small that its loop is a single kernel")
     own = facts.linearisation != "analytic"
+    tiny = elements <= 4 and elements * facts.equations <= TINY_STEP
+    if tiny or (own and facts.equations <= 8 and facts.features == 1):
+        return Choice(None, "the step is so small that its loop is a single kernel")
     if own:
         if work.heavy is not None:
             return Choice(None, f"the step {work.heavy}")

@@ -27,6 +27,9 @@ from parscan_bp.types import Array
 SMALL_SUMS = 2**15
 """Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
 
+SHORT = (512, 2**22)
+"""Steps, and their bytes where they are kept, up to which they are one chunk."""
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sweep(Solver):
@@ -49,6 +52,7 @@ class Sweep(Solver):
         steps at a time, and half as much as the parameters have; and at most 1 MB, or 128 kB
         where the parameters have 32 kB or less. Below 1 MB, the largest array of a step with
         several, such as gates, has at most 128 kB, or all 1.5 times what the parameters have.
+        Steps that are kept anyway are one chunk up to 512 of them and 4 MB.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the linearised steps are made again, from the carries, or kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -92,7 +96,8 @@ class Sweep(Solver):
         self.check(type(operator))
         after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
-        size = min(self.chunk or _chunk(n, operator.unstack()[0], nbytes(sums)), n)
+        leaves, _ = operator.unstack()
+        size = min(self.chunk or _chunk(n, leaves, nbytes(sums), kept=self.keeps), n)
 
         if size == n:
             state, shown, aux = self._sweep(system, state, 0, n)
@@ -137,16 +142,19 @@ class Sweep(Solver):
         return Complexity(steps=n, matrix_products=0, vector_products=n, operators=1)
 
 
-def _chunk(n: int, leaves: Sequence[Array], sums: int) -> int:
+def _chunk(n: int, leaves: Sequence[Array], sums: int, *, kept: bool) -> int:
     """Steps per chunk; see `Sweep`.
 
     Args:
       n: all steps.
       leaves: what one linearised step consists of.
       sums: bytes of what is summed over the chunks, and so read and written once in each.
+      kept: whether all linearised steps are in memory already.
     """
     least, most = CHUNK_BYTES
     total = n * nbytes(leaves)
+    if kept and n <= SHORT[0] and total <= SHORT[1]:
+        return n
     if sums <= SMALL_SUMS:
         return default_chunk(n, total, (least, least))
     if len(leaves) > 1 and total < 8 * most:

@@ -14,13 +14,14 @@ import parscan_bp as pb
 H, INPUTS = 4, 3
 
 
-def _gradient(solver, n, batch=()):
-    """The compiled gradient of an Elman scan's last state, by params and initial carry."""
+def _gradient(solver, n, batch=(), own=False):
+    """The gradient of an Elman scan's last state, by params and initial carry, lowered."""
     cell = pb.cells.Elman()
     params = cell.init(jax.random.key(0), INPUTS, H)
 
     def loss(params, h0, xs):
-        return pb.scan(functools.partial(cell, params), h0, xs, solver=solver)[0].sum()
+        step = (lambda c, x: cell(params, c, x)) if own else functools.partial(cell, params)
+        return pb.scan(step, h0, xs, solver=solver)[0].sum()
 
     xs = jnp.ones((n, *batch, INPUTS), jnp.float32)
     args = params, cell.initial_carry(batch, H), xs
@@ -95,6 +96,16 @@ def test_weight_products_transpose_nothing():
     text = _gradient(pb.Sweep(), 32, batch=(8,)).compile().as_text()
     assert re.search(rf"f32\[{H},{H}\]\S* dot\(", text)
     assert not re.search(r"f32\[\d+,32,8\]\S* (copy|transpose)\(", text)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("batch", [(8,), (2, 3), (1,)])
+def test_weights_are_transposed_ahead_of_the_loop_where_there_are_rows(batch, own):
+    """XLA on CPU packs a matrix for each product with its transpose, of more than one row."""
+    text = _gradient(pb.Sweep(), 32, batch, own=own).compile().as_text()
+    rows = ",".join(str(n) for n in batch)
+    by_columns = rf"f32\[{rows},{H}\]\S* dot\(.*rhs_contracting_dims=\{{1\}}"
+    assert bool(re.search(by_columns, text)) == (math.prod(batch) == 1)
 
 
 _SHARDED = """
