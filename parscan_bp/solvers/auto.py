@@ -67,7 +67,7 @@ TINY_WORK = 4000
 TINY_STEP = 64
 """Elements times equations up to which XLA makes one kernel of a loop over at most 4 elements."""
 
-ONE_ROW = {"analytic": 64, "matrix-free": 192, "columns": 192}
+ONE_ROW = {"analytic": 80, "matrix-free": 192, "columns": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
 
 NO_PRODUCTS = 1024

@@ -41,7 +41,7 @@ def test_a_recurrent_network_on_a_cpu_is_swept():
     [
         {"jax_version": (0, 11)},
         {"batch": 2},
-        {"features": 64},
+        {"features": 96},
         {"features": 256, "linearisation": "matrix-free"},
     ],
 )
