@@ -230,16 +230,16 @@ def _plus(a, b, aval):
 
 
 def _apply(work, eqn, operands, read, linear):
-    kept = []
+    kept, keep = [], work.slot
+    if _contracts_columns(eqn, operands):
+        eqn, keep = _contracting_rows(eqn), work.transposed
     for v, terms in zip(eqn.invars, operands, strict=True):
         if terms is not None:
             kept.append(("base", work.materialise(terms)))
         elif isinstance(v, Literal):
             kept.append(("constant", v.val))
         else:
-            kept.append(("slot", work.slot(read(v))))
-    if _contracts_columns(eqn, operands):
-        eqn, kept[1] = _contracting_rows(eqn), ("slot", work.transposed(read(eqn.invars[1])))
+            kept.append(("slot", keep(read(v))))
     bases = tuple(work.new_base() for _ in eqn.outvars)
     work.program.append(_Apply(eqn, tuple(kept), bases))
     linear.update({v: {b: 1.0} for v, b in zip(eqn.outvars, bases, strict=True)})
