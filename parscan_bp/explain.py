@@ -155,7 +155,8 @@ def _explanation(plan: Plan) -> Explanation:
     stored = "what lax.scan stores"
     if plan.rule is not None:
         stored = f"the carries: {own} of {plan.body.num_carry} leaves beside the outputs"
-        stored += ", and the linearised steps" if plan.rule.keeps else ""
+        slow = ", and of the linearised steps what is slow to make again"
+        stored += slow if plan.rule.keeps else ""
     return Explanation(
         choice=str(plan.choice),
         reason=plan.choice.reason,

@@ -44,8 +44,11 @@ class RNN(FlaxRNN):
       cell: a cell of `flax.nnx`, or of one's own.
       time_major, return_carry, reverse, keep_order, unroll, state_axes, broadcast_rngs, rngs:
         as in `flax.nnx.RNN`.
-      solver: as in `parscan_bp.scan`. A cell that the linear model does not hold runs through
-        `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
+      solver: as in `parscan_bp.scan`. With ``None``, larger cells of Flax keep of the linearised
+        steps what is slow to make again, as `flax.nnx.RNN` keeps its residuals, and no more than
+        that; ``Sweep()`` keeps the carries only. A cell that the linear model does not hold runs
+        through `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named
+        one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
         arrangement, without a mask.
 
@@ -118,6 +121,7 @@ class RNN(FlaxRNN):
 
         Raises:
           ValueError: if a mask or a reset does not fit.
+          flax.errors.TraceContextError: if the layer is closed over by a transformation of JAX.
         """
         options = {
             "return_carry": self.return_carry if return_carry is None else bool(return_carry),
@@ -144,6 +148,7 @@ class RNN(FlaxRNN):
         # Flax leaves the layer's own stream alone where a carry is given.
         if rngs is None and initial_carry is None:
             rngs = self.rngs
+        _check_can_change(layer, rngs)
         view = view_of(cell, NNX, nnx)
         forward = _forward if view is None else _forward_with_params
         run = split_inputs(
@@ -152,6 +157,14 @@ class RNN(FlaxRNN):
             )
         )
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
+
+
+def _check_can_change(*nodes: Any) -> None:
+    """Raises what Flax does if variables are closed over by a transformation of JAX.
+
+    Before anything is split: a module that cannot be put together again would be lost.
+    """
+    nnx.update(nodes, nnx.state(nodes))
 
 
 @merge_inputs

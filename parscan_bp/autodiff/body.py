@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from parscan_bp.autodiff.replay import evaluate
+from parscan_bp.structure import is_arithmetic
 from parscan_bp.structure.jaxprs import with_known
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
@@ -99,14 +100,14 @@ class PerStep:
 
     Attributes:
       fixed: leaves of what all steps share.
-      run: leaves of the result from those of ``fixed`` and x.
+      jaxpr: leaves of the result from those of ``fixed`` and x.
       tree: pytree structure of the result.
       varies: for each of its leaves, whether it depends on x. A leaf that does not (a weight
         matrix) is computed once.
     """
 
     fixed: Sequence[Array]
-    run: Callable[..., Sequence[Array]]
+    jaxpr: ClosedJaxpr
     tree: Any
     varies: tuple[bool, ...]
 
@@ -117,7 +118,15 @@ class PerStep:
         leaves = jax.tree.leaves(fixed)
         tree: Any = jax.tree.structure(shape[0])
         closed = _without_known(closed, tree.num_leaves)
-        return cls(leaves, jaxpr_as_fun(closed), tree, _depends_on(closed, len(leaves)))
+        return cls(leaves, closed, tree, _depends_on(closed, len(leaves)))
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Whether the leaves that vary are as fast to make again as to read."""
+        closed = self.jaxpr.jaxpr
+        outs = [v for v, varies in zip(closed.outvars, self.varies, strict=True) if varies]
+        names = closed.debug_info._replace(result_paths=None)
+        return is_arithmetic(with_known(closed.replace(outvars=outs, debug_info=names), {}))
 
     def varying(self, x: PyTree) -> list[Array]:
         """The leaves that vary, for one x."""
@@ -130,8 +139,8 @@ class PerStep:
         return jax.tree.unflatten(self.tree, leaves)
 
     def _leaves(self, x, wanted):
-        out = zip(self.run(*self.fixed, *jax.tree.leaves(x)), self.varies, strict=True)
-        return [v for v, varies in out if varies == wanted]
+        values = jaxpr_as_fun(self.jaxpr)(*self.fixed, *jax.tree.leaves(x))
+        return [v for v, varies in zip(values, self.varies, strict=True) if varies == wanted]
 
 
 def over_steps(

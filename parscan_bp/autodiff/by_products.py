@@ -60,8 +60,10 @@ class ByProducts(Linearisation):
     def tangent_operator(self, steps):
         return self._operator(steps, self._pushed, cotangent=False)
 
-    def keeping(self, step: Steps, active: Active) -> Keeping:
+    def keeping(self, step: Steps, active: Active) -> Keeping | None:
         """How a forward pass makes and keeps what `adjoint_operator` makes of the steps.
+
+        ``None`` where that is mere arithmetic on the carries, which are kept anyway.
 
         Args:
           step: one step, without an axis of steps.
@@ -71,6 +73,8 @@ class ByProducts(Linearisation):
         fixed, one = _fixed_and_stacked(step)
         pulled = functools.partial(self._pulled, active=active)
         steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
+        if steps.is_arithmetic:
+            return None
         return Keeping(steps, one, jax.eval_shape(self._grouped(cotangent=True).join, shapes))
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):

@@ -106,6 +106,7 @@ def make_plan(
     solver: Solver | None,
     jacobian: str | Callable = "auto",
     forward: Fused | None = None,
+    may_keep: bool = False,
 ) -> Plan:
     """Decides how the derivatives of a traced scan are computed.
 
@@ -117,6 +118,7 @@ def make_plan(
       solver: a named solver, or ``None``.
       jacobian: a name of `JACOBIANS`, or a function.
       forward: the fused kernels, or ``None`` for the values of `lax.scan`.
+      may_keep: see `Facts`.
 
     Raises:
       NotImplementedError: if a named solver or the fused kernels cannot take the body.
@@ -151,7 +153,7 @@ def make_plan(
     linear, extra = _linearisation(body, structure, cell, trees, solver, jacobian)
     if solver is not None and not (isinstance(linear, ByProducts) and loop is None):
         solver.check_nothing_kept()
-    facts = _facts(body, structure, linear, params["length"])
+    facts = _facts(body, structure, linear, params["length"], may_keep)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
     elif loop is not None and loop.adjoins:
@@ -236,7 +238,7 @@ def _given(body, shapes, dtypes, trees, jacobian):
     return Given(body, layout, call), tuple(closed.consts)
 
 
-def _facts(body, structure, linear, length) -> Facts:
+def _facts(body, structure, linear, length, may_keep) -> Facts:
     avals = [body.carry_avals[k] for k in body.float_carry]
     layout = CarryLayout(
         tuple(a.shape for a in avals), tuple(a.dtype for a in avals), structure.batch_axes, False
@@ -256,4 +258,5 @@ def _facts(body, structure, linear, length) -> Facts:
         equations=len(body.jaxpr.jaxpr.eqns),
         outer_gates=has_outer_gates(body.jaxpr.jaxpr),
         jax_version=jax.__version_info__[:2],
+        may_keep=may_keep,
     )

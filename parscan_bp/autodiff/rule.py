@@ -127,19 +127,21 @@ class ScanRule:
                 carry, ys, after = self.fused.run(*self._split(args))
                 return [*carry, *ys], after, None
             consts, init, xs = self._split(args)
-            if active is None:
+            keeping = None if active is None else self._keeping(consts, init, xs, active)
+            if keeping is None:
                 carry, ys, after, _ = run_with_trajectory(self.body, consts, init, xs, **how)
                 return [*carry, *ys], after, None
-            linear: Any = self.linearisation
-            extra = linear.invariants(consts, [])
-            step = Steps(consts, init, [x[0] for x in xs], init, extra)
-            keeping = linear.keeping(step, active)
             carry, ys, after, kept = run_with_trajectory(
                 self.body, consts, init, xs, **how, keep=keeping.of_step
             )
             return [*carry, *ys], after, keeping.operator(kept)
 
         return run
+
+    def _keeping(self, consts, init, xs, active):
+        linear: Any = self.linearisation
+        step = Steps(consts, init, [x[0] for x in xs], init, linear.invariants(consts, []))
+        return linear.keeping(step, active)
 
     @functools.cached_property
     def _with_trajectory(self) -> Callable[[Active | None], Callable]:

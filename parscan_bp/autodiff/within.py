@@ -34,7 +34,8 @@ def solve_within(
       f: pure function of pytrees, which calls `jax.lax.scan`.
       *args: its arguments.
       solver: as in `parscan_bp.scan`. With ``None``, a scan that is better left to
-        `jax.lax.scan` is left to it.
+        `jax.lax.scan` is left to it, and of a known cell may be stored what `jax.lax.scan` would
+        store.
       forward: as in `parscan_bp.scan`; "fused" wants a ``view``.
       view: the cell that the step of the scan is, where that is known. Then ``f`` returns a pair:
         its result, and the parameters of ``view`` as they enter the scan. The cell's Jacobian is
@@ -72,7 +73,7 @@ def _plan_within(f, args, key) -> Plan | None:
     if staged is None:
         return None
     cell = None if view is None else _cell_of(staged, view)
-    plan = make_plan(staged, cell=cell, solver=solver, forward=forward)
+    plan = make_plan(staged, cell=cell, solver=solver, forward=forward, may_keep=True)
     if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in staged.consts):
         cache[key] = plan
     return plan

@@ -25,6 +25,8 @@ class Facts:
       equations: equations in the body's jaxpr.
       outer_gates: `structure.has_outer_gates` of the step, as with a single input feature.
       jax_version: (major, minor), which says how XLA compiles a small loop.
+      may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
+        is taken.
     """
 
     platform: str
@@ -38,6 +40,7 @@ class Facts:
     equations: int
     outer_gates: bool
     jax_version: tuple[int, ...]
+    may_keep: bool = False
 
     @property
     def columns(self) -> int:
@@ -80,6 +83,10 @@ OUTER_GATES = (256, 4096)
 """Elements of a step with `Facts.outer_gates` between which it is slow to make again: XLA makes
 the product part of every gate."""
 
+KEPT = (64, 256)
+"""Order of the Jacobian, or elements of a step, from which what may be kept is: below that, writing
+it takes longer than making it again."""
+
 LIGHT = Work(rows=1, heavy=None)
 
 
@@ -97,6 +104,10 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
     but more than a sweep that recomputes. And so are steps, unless their Jacobian is given, that
     are heavy (`structure.work_of`), or large products with little beside them: most of the time
     goes into the work itself, of which a sweep has more.
+
+    The carries are all that is stored, but where the scan is that of a layer which stores more
+    anyway (``facts.may_keep``): there the backward pass of larger cells is spared the products.
+
     Other platforms were not measured; there a solver has to be named.
 
     Args:
@@ -129,4 +140,7 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
         elementwise = facts.features == facts.leaves or (own and work.rows == 0)
         if elementwise and elements < NO_PRODUCTS:
             return Choice(None, "a loop without products is a single kernel from jax 0.12 on")
+    if facts.may_keep and not own and (facts.features >= KEPT[0] or elements >= KEPT[1]):
+        why = "sequential; what is slow to make again is kept, as the layer itself keeps residuals"
+        return Choice(Sweep(recompute=False), why)
     return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")

@@ -5,7 +5,7 @@ import inspect
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
+from flax import errors, nnx
 from flax_cases import FLOAT, HIDDEN, INPUTS, OPTIONS, TIME, assert_close, inputs, scalar
 
 import parscan_bp as pb
@@ -111,6 +111,16 @@ def test_mistakes_are_reported_as_flax_reports_them(call):
         raised.append((info.type, str(info.value).split("\n")[0]))
     assert raised[0][0] is raised[1][0]
     assert raised[0][1].split("(")[0].removeprefix("RNN.") in raised[1][1]
+
+
+@pytest.mark.parametrize("carry", [None, jnp.zeros((3, HIDDEN), FLOAT)], ids=["none", "carry"])
+def test_a_layer_that_a_transformation_closes_over_is_refused_and_unharmed(carry):
+    layer = parscan_bp.nnx.RNN(_cell(nnx.GRUCell))
+    before = layer(inputs(), initial_carry=carry)
+    for transform in (jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())):
+        with pytest.raises(errors.TraceContextError):
+            transform(lambda x: layer(x, initial_carry=carry))(inputs())
+    assert jnp.array_equal(layer(inputs(), initial_carry=carry), before)
 
 
 def test_rngs_of_a_wrong_type_are_refused_as_by_flax():
