@@ -53,7 +53,9 @@ def _gru(inputs: str, hidden: str, recurrent_bias: str | None, products: int, su
     return View(cell, arrange, (0,), arithmetic | {"sub": 1})
 
 
-def _lstm(inputs: str, hidden: str, products: int, sums: int) -> View:
+def _lstm(
+    inputs: str, hidden: str, products: int, sums: int, *, joined_in_step: bool = False
+) -> View:
     """The LSTM; biases stand beside the hidden state."""
     weights = _weights(inputs, hidden)
 
@@ -61,7 +63,7 @@ def _lstm(inputs: str, hidden: str, products: int, sums: int) -> View:
         return weights(params) | {"b": _joined(params, hidden, "bias")}
 
     arithmetic = {"dot_general": products, "add": sums, "logistic": 3, "tanh": 2, "mul": 3}
-    return View(LSTM(), arrange, (1, 0), arithmetic)
+    return View(LSTM(), arrange, (1, 0), arithmetic, joined_in_step)
 
 
 NNX: dict[str, View] = {
@@ -76,7 +78,9 @@ LINEN: dict[str, View] = {
     "SimpleCell": _simple("i", "h"),
     "GRUCell": _gru("ir iz in", "hr hz hn", "hn", products=6, sums=8),
     "LSTMCell": _lstm("ii if ig io", "hi hf hg ho", products=8, sums=9),
-    "OptimizedLSTMCell": _lstm("ii if ig io", "hi hf hg ho", products=2, sums=6),
+    "OptimizedLSTMCell": _lstm(
+        "ii if ig io", "hi hf hg ho", products=2, sums=6, joined_in_step=True
+    ),
 }
 """Cells of `flax.linen` by the names of their classes."""
 

@@ -27,6 +27,7 @@ class OfCell:
       carry_of: for each leaf of the cell's carry, its position among the body's.
       trees: pytree structures of the parameters, the cell's carry and the input.
       arrange: linear function of the parameters to the cell's own; ``None`` if they are these.
+      rejoins: see `parscan_bp.cells.View`.
     """
 
     cell: Any
@@ -34,6 +35,7 @@ class OfCell:
     carry_of: tuple[int, ...]
     trees: tuple[Any, Any, Any]
     arrange: Callable[[PyTree], PyTree] | None = None
+    rejoins: bool = False
 
     def params(self, consts: Sequence[Array]) -> PyTree:
         """The cell's parameters from the consts of the body."""

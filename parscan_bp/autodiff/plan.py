@@ -153,7 +153,9 @@ def make_plan(
     linear, extra = _linearisation(body, structure, cell, trees, solver, jacobian)
     if solver is not None and not (isinstance(linear, ByProducts) and loop is None):
         solver.check_nothing_kept()
-    facts = _facts(body, structure, linear, params["length"], may_keep)
+    facts = _facts(body, structure, linear, params["length"])
+    if cell is not None:
+        facts = dataclasses.replace(facts, may_keep=may_keep, rejoins=cell.rejoins)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
     elif loop is not None and loop.adjoins:
@@ -238,7 +240,7 @@ def _given(body, shapes, dtypes, trees, jacobian):
     return Given(body, layout, call), tuple(closed.consts)
 
 
-def _facts(body, structure, linear, length, may_keep) -> Facts:
+def _facts(body, structure, linear, length) -> Facts:
     avals = [body.carry_avals[k] for k in body.float_carry]
     layout = CarryLayout(
         tuple(a.shape for a in avals), tuple(a.dtype for a in avals), structure.batch_axes, False
@@ -258,5 +260,4 @@ def _facts(body, structure, linear, length, may_keep) -> Facts:
         equations=len(body.jaxpr.jaxpr.eqns),
         outer_gates=has_outer_gates(body.jaxpr.jaxpr),
         jax_version=jax.__version_info__[:2],
-        may_keep=may_keep,
     )

@@ -94,4 +94,4 @@ def _cell_of(staged: Staged, view: View) -> OfCell | None:
         return None
     own = jax.eval_shape(lambda: view.cell.initial_carry((), 1))
     trees = (params, jax.tree.structure(own), jax.tree.structure(0))
-    return OfCell(view.cell, positions, view.carry, trees, view.params)
+    return OfCell(view.cell, positions, view.carry, trees, view.params, view.rejoins)

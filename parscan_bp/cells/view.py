@@ -26,6 +26,8 @@ class View:
       carry: for each leaf of the cell's carry, which leaf of theirs it is.
       arithmetic: how often each operation that computes occurs in their step. A step that
         something was added to (a hook, another activation) is not the cell any more.
+      joined_in_step: whether their step joins its weights itself, which makes its products
+        others than ours to a compiler.
 
     Example:
       >>> from parscan_bp.cells import GRU, View
@@ -38,6 +40,12 @@ class View:
     params: Callable[[PyTree], PyTree]
     carry: tuple[int, ...]
     arithmetic: Mapping[str, int]
+    joined_in_step: bool = False
+
+    @property
+    def rejoins(self) -> bool:
+        """Whether our cell makes other products than their step does: fewer, of joined weights."""
+        return self.arithmetic["dot_general"] != 2 or self.joined_in_step
 
     def describes(self, step: ClosedJaxpr) -> bool:
         """Whether the step does this arithmetic, no other, and all in one real dtype."""

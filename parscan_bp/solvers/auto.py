@@ -27,6 +27,8 @@ class Facts:
       jax_version: (major, minor), which says how XLA compiles a small loop.
       may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
         is taken.
+      rejoins: whether a forward pass that keeps makes the step's products a second time, since
+        the cell's are of joined weights.
     """
 
     platform: str
@@ -41,6 +43,7 @@ class Facts:
     outer_gates: bool
     jax_version: tuple[int, ...]
     may_keep: bool = False
+    rejoins: bool = False
 
     @property
     def columns(self) -> int:
@@ -86,6 +89,9 @@ the product part of every gate."""
 KEPT = (64, 256)
 """Order of the Jacobian, or elements of a step, from which what may be kept is: below that, writing
 it takes longer than making it again."""
+
+REJOINED = (512, 1000)
+"""Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`."""
 
 LIGHT = Work(rows=1, heavy=None)
 
@@ -140,7 +146,16 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
         elementwise = facts.features == facts.leaves or (own and work.rows == 0)
         if elementwise and elements < NO_PRODUCTS:
             return Choice(None, "a loop without products is a single kernel from jax 0.12 on")
-    if facts.may_keep and not own and (facts.features >= KEPT[0] or elements >= KEPT[1]):
+    if facts.may_keep and not own and _keeping_pays(facts, elements):
         why = "sequential; what is slow to make again is kept, as the layer itself keeps residuals"
         return Choice(Sweep(recompute=False), why)
     return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")
+
+
+def _keeping_pays(facts: Facts, elements: int) -> bool:
+    """Whether the products that the backward pass is spared are more than what keeping takes."""
+    if facts.batch == 1 and facts.jax_version >= (0, 12):
+        return False  # what is kept would not fit into the single kernel of the loop
+    if facts.rejoins:
+        return facts.length <= REJOINED[0] and elements >= REJOINED[1]
+    return facts.features >= KEPT[0] or elements >= KEPT[1]

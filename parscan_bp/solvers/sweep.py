@@ -43,7 +43,8 @@ class Sweep(Solver):
 
     With ``recompute=False`` the linearised steps are made by the forward pass and kept, as
     `jax.lax.scan` keeps its residuals: more memory, and steps with costly functions, such as
-    an LSTM's, are evaluated once. Derivatives of the gradient make them again all the same.
+    an LSTM's, are evaluated once. Derivatives of the gradient make them again all the same, and
+    so do gradients where they are mere arithmetic on the carries, as an Elman RNN's.
 
     Steps n, work n matrix-vector products, memory one chunk.
 
@@ -52,7 +53,8 @@ class Sweep(Solver):
         steps at a time, and half as much as the parameters have; and at most 1 MB, or 128 kB
         where the parameters have 32 kB or less. Below 1 MB, the largest array of a step with
         several, such as gates, has at most 128 kB, or all 1.5 times what the parameters have.
-        Steps that are kept anyway are one chunk up to 512 of them and 4 MB.
+        Less than half a chunk is not left over, but all are one. With ``recompute=False``, up to
+        512 steps and 4 MB are one.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the linearised steps are made again, from the carries, or kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -156,9 +158,14 @@ def _chunk(n: int, leaves: Sequence[Array], sums: int, *, kept: bool) -> int:
     if kept and n <= SHORT[0] and total <= SHORT[1]:
         return n
     if sums <= SMALL_SUMS:
-        return default_chunk(n, total, (least, least))
+        return _whole(n, default_chunk(n, total, (least, least)))
     if len(leaves) > 1 and total < 8 * most:
         # Beyond this, XLA on CPU splits the evaluation of gates among threads: too little for two.
         unsplit = total * least // max(1, n * max(map(nbytes, leaves)))
         most = min(most, max(unsplit, 3 * sums // 2))
-    return default_chunk(n, total, (min(max(least, sums // 2), most), most))
+    return _whole(n, default_chunk(n, total, (min(max(least, sums // 2), most), most)))
+
+
+def _whole(n: int, size: int) -> int:
+    """All steps instead of one chunk and less than half of another."""
+    return n if 2 * n < 3 * size else size

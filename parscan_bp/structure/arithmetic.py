@@ -7,8 +7,8 @@ from jax.extend.core import Jaxpr
 from parscan_bp.structure.jaxprs import CALLS, walk
 
 _ARITHMETIC = frozenset(
-    "abs add add_any and clamp convert_element_type copy div eq ge gt integer_pow le lt max min mul "
-    "ne neg not one_minus_square or select_n sign square stop_gradient sub xor".split()
+    "abs add add_any and clamp convert_element_type copy div eq ge gt integer_pow le lt max min "
+    "mul ne neg not one_minus_square or select_n sign square stop_gradient sub xor".split()
 )
 _MOVES = frozenset(
     "broadcast_in_dim concatenate expand_dims reshape rev slice split squeeze transpose".split()

@@ -11,7 +11,8 @@ import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
 from parscan_bp.adapters import flax_cells
-from parscan_bp.autodiff import within
+from parscan_bp.autodiff import plan, within
+from parscan_bp.solvers import choose
 
 KNOWN = [(library, name) for library in (nnx, nn) for name in flax_cells.NNX]
 IDS = [f"{library.__name__}-{name}" for library, name in KNOWN]
@@ -58,10 +59,25 @@ def _compare(library, cell, solver, case):
     assert_close(got, _gradients(library, cell, x), case=case)
 
 
+@pytest.mark.parametrize("solver", [pb.Sweep(chunk=4), pb.Sweep(recompute=False)], ids=str)
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
-def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name):
-    _compare(library, _cell(library, name), pb.Sweep(chunk=4), name)
+def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name, solver):
+    _compare(library, _cell(library, name), solver, name)
     assert plans == ["analytic"]
+
+
+@pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
+def test_what_their_layer_stores_may_be_kept(library, name):
+    """But where products would be made twice for it, in cells that join other weights."""
+    facts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            plan, "choose", lambda found, work: facts.append(found) or choose(found, work)
+        )
+        _gradients(_ours(library), _cell(library, name), inputs())
+    joined = {"LSTMCell"} if library is nnx else set(flax_cells.LINEN) - {"SimpleCell"}
+    assert facts[0].may_keep
+    assert facts[0].rejoins == (name in joined)
 
 
 @pytest.mark.slow

@@ -69,6 +69,16 @@ def test_a_kept_step_is_not_evaluated_again(form):
     assert _functions_of(pb.Sweep(), form) > 0
 
 
+@pytest.mark.parametrize("form", ["cell", "closure"])
+def test_arithmetic_on_the_carries_is_not_kept(form):
+    elman, at = CELLS["Elman"], _arguments(CELLS["Elman"])
+    sizes = []
+    for solver in (KEEP, pb.Sweep()):
+        pullback = jax.vjp(_loss(elman, form, pb.scan, solver=solver), *at)[1]
+        sizes.append(sum(v.size for v in jax.tree.leaves(pullback)))
+    assert sizes[0] == sizes[1]
+
+
 def test_keeping_takes_memory_between_recomputing_and_lax_scan():
     cell, sizes = CELLS["LSTM"], {}
     at = _arguments(cell, length=1000, hidden=32)

@@ -126,6 +126,24 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
 
 
 @pytest.mark.parametrize(
+    ("changes", "recompute"),
+    [
+        ({}, False),
+        ({"batch": 1}, True),
+        ({"batch": 1, "features": 64}, False),
+        ({"batch": 1, "features": 96, "jax_version": (0, 12)}, True),
+        ({"linearisation": "matrix-free"}, True),
+        ({"may_keep": False}, True),
+        ({"features": 64, "rejoins": True}, True),
+        ({"features": 64, "rejoins": True, "length": 100}, False),
+    ],
+)
+def test_what_the_layer_would_store_is_kept_where_that_pays(changes, recompute):
+    choice = choose(dataclasses.replace(RNN, **{"may_keep": True, **changes}))
+    assert choice.solver == pb.Sweep(recompute=recompute)
+
+
+@pytest.mark.parametrize(
     ("changes", "word"),
     [
         ({"platform": "gpu"}, "measured on gpu"),
