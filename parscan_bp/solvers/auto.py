@@ -70,8 +70,15 @@ class Choice:
 TINY_WORK = 4000
 """Elements times equations times steps below which fixed costs outweigh what is saved."""
 
+TINY = 4
+"""Elements of a step up to which XLA may make one kernel of its loop."""
+
 TINY_STEP = 64
-"""Elements times equations up to which XLA makes one kernel of a loop over at most 4 elements."""
+"""Elements times equations of a tiny step up to which it does."""
+
+PLAIN = 12
+"""Most equations of a cell without gates. With gates XLA makes one kernel of a tiny forward loop,
+but seldom of that of its derivative, and of a second derivative never."""
 
 ONE_ROW = {"analytic": 80, "matrix-free": 192, "columns": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
@@ -104,15 +111,16 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
     On a CPU the sequential sweep wins: a tree multiplies matrices where the sweep
     multiplies vectors, and two cores do not make up for it. Left to `lax.scan` are steps so
     small that XLA makes one kernel of their whole loop, as no overhead is left to save
-    there; from jax 0.12 on that includes the products of matrices with a single row, and
+    there. From jax 0.12 on that includes gated cells, products of matrices with a single row, and
     steps without products of matrices. So are elementwise gated steps with a single input
     feature; what other such steps make is kept: that takes less memory than `lax.scan` does,
     but more than a sweep that recomputes. And so are steps, unless their Jacobian is given, that
     are heavy (`structure.work_of`), or large products with little beside them: most of the time
     goes into the work itself, of which a sweep has more.
 
-    The carries are all that is stored, but where the scan is that of a layer which stores more
-    anyway (``facts.may_keep``): there the backward pass of larger cells is spared the products.
+    Otherwise the carries are all that is stored, but where the scan is that of a layer which
+    stores more anyway (``facts.may_keep``): there the backward pass of larger cells is spared the
+    products.
 
     Other platforms were not measured; there a solver has to be named.
 
@@ -127,7 +135,11 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
     if elements * facts.equations * facts.length < TINY_WORK:
         return Choice(None, "the whole scan is too short to pay for anything but its loop")
     own = facts.linearisation != "analytic"
-    tiny = elements <= 4 and elements * facts.equations <= TINY_STEP
+    gated = not own and facts.equations > PLAIN and facts.jax_version < (0, 12)
+    if gated and elements <= TINY and facts.features == facts.leaves:
+        why = "sequential; the gates of a single unit are sooner kept than made again"
+        return Choice(Sweep(recompute=False), why)
+    tiny = elements <= TINY and elements * facts.equations <= TINY_STEP and not gated
     if tiny or (own and facts.equations <= 8 and facts.features == 1):
         return Choice(None, "the step is so small that its loop is a single kernel")
     if own:

@@ -157,7 +157,7 @@ def _chunk(n: int, leaves: Sequence[Array], sums: int, *, kept: bool) -> int:
     total = n * nbytes(leaves)
     if kept and n <= SHORT[0] and total <= SHORT[1]:
         return n
-    if sums <= SMALL_SUMS:
+    if sums <= SMALL_SUMS and not kept:
         return _whole(n, default_chunk(n, total, (least, least)))
     if len(leaves) > 1 and total < 8 * most:
         # Beyond this, XLA on CPU splits the evaluation of gates among threads: too little for two.

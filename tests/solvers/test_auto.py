@@ -143,12 +143,20 @@ def test_what_the_layer_would_store_is_kept_where_that_pays(changes, recompute):
     assert choice.solver == pb.Sweep(recompute=recompute)
 
 
+def test_gated_cells_of_a_few_numbers_are_swept_before_jax_0_12():
+    gated = dataclasses.replace(RNN, batch=1, features=4, equations=14)
+    assert choose(gated).solver == pb.Sweep()
+    one_unit = dataclasses.replace(gated, features=2, leaves=2)
+    assert choose(one_unit).solver == pb.Sweep(recompute=False)
+    assert choose(dataclasses.replace(gated, jax_version=(0, 12))).solver is None
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
         ({"platform": "gpu"}, "measured on gpu"),
         ({"batch": 1, "features": 4}, "single kernel"),
-        ({"batch": 1, "features": 1, "equations": 60}, "single kernel"),
+        ({"batch": 1, "features": 1, "equations": 60, "linearisation": "columns"}, "single kernel"),
         ({"features": 1, "linearisation": "matrix-free"}, "single kernel"),
         (ONE_ROW, "from jax 0.12 on"),
         ({**ONE_ROW, "features": 100, "linearisation": "matrix-free"}, "from jax 0.12 on"),
