@@ -97,6 +97,10 @@ KEPT = (64, 256)
 """Order of the Jacobian, or elements of a step, from which what may be kept is: below that, writing
 it takes longer than making it again."""
 
+KEPT_CARRIES = 2**21
+"""Bytes of all carries up to which it is: what is kept is several times that, and beyond it the
+memory, taken anew from the system in every call, costs more than the products that are spared."""
+
 REJOINED = (512, 1000)
 """Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`."""
 
@@ -120,7 +124,7 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
 
     Otherwise the carries are all that is stored, but where the scan is that of a layer which
     stores more anyway (``facts.may_keep``): there the backward pass of larger cells is spared the
-    products.
+    products, unless the sequence is long.
 
     Other platforms were not measured; there a solver has to be named.
 
@@ -168,6 +172,8 @@ def _keeping_pays(facts: Facts, elements: int) -> bool:
     """Whether the products that the backward pass is spared are more than what keeping takes."""
     if facts.batch == 1 and facts.jax_version >= (0, 12):
         return False  # what is kept would not fit into the single kernel of the loop
+    if elements * facts.length * facts.itemsize > KEPT_CARRIES:
+        return False
     if facts.rejoins:
         return facts.length <= REJOINED[0] and elements >= REJOINED[1]
     return facts.features >= KEPT[0] or elements >= KEPT[1]

@@ -134,6 +134,7 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
         ({"batch": 1, "features": 96, "jax_version": (0, 12)}, True),
         ({"linearisation": "matrix-free"}, True),
         ({"may_keep": False}, True),
+        ({"length": 10000}, True),
         ({"features": 64, "rejoins": True}, True),
         ({"features": 64, "rejoins": True, "length": 100}, False),
     ],
