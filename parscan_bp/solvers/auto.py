@@ -104,6 +104,17 @@ memory, taken anew from the system in every call, costs more than the products t
 REJOINED = (512, 1000)
 """Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`."""
 
+FEWEST = 4
+"""Steps up to which what a sweep puts around them costs more than it saves."""
+
+FEW = (32, 128)
+"""Most steps, or rows of all steps together, of which a larger cell's are kept: they would be
+linearised at once in any case. With more rows, as many as the order of the Jacobian: the weights
+then outnumber all carries."""
+
+PRODUCTS = (16, 256)
+"""Rows above which, and steps up to which, a gated cell is mostly its products."""
+
 LIGHT = Work(rows=1, heavy=None)
 
 
@@ -122,9 +133,13 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
     are heavy (`structure.work_of`), or large products with little beside them: most of the time
     goes into the work itself, of which a sweep has more.
 
-    Otherwise the carries are all that is stored, but where the scan is that of a layer which
-    stores more anyway (``facts.may_keep``): there the backward pass of larger cells is spared the
-    products, unless the sequence is long.
+    Otherwise the carries are all that is stored, but for larger gated cells in two cases. Few
+    steps would be linearised at once in any case; kept, they take less memory and time. And where
+    the scan is that of a layer which stores more anyway (``facts.may_keep``), the backward pass is
+    spared the products, unless the sequence is long.
+
+    With few steps of many rows, products are most of the work, and a sweep has more of them:
+    they are left to `lax.scan`, but for LSTM cells, which gain when their steps are kept.
 
     Other platforms were not measured; there a solver has to be named.
 
@@ -156,6 +171,9 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
         why = "gates of a single input feature are slow to make twice"
         kept = facts.structure != "diagonal" and facts.linearisation != "columns"
         return Choice(Sweep(recompute=False) if kept else None, why)
+    few = _few_steps(facts, elements)
+    if few is not None:
+        return few
     if facts.jax_version >= (0, 12):
         if facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]:
             return Choice(None, "a loop over one row is a single kernel from jax 0.12 on")
@@ -168,6 +186,30 @@ def choose(facts: Facts, work: Work = LIGHT) -> Choice:
     return Choice(Sweep(), "sequential, in chunks of steps that are linearised as one batch")
 
 
+def _few_steps(facts: Facts, elements: int) -> Choice | None:
+    """The choice where there is little to save around the steps, if they are that few."""
+    if facts.length <= FEWEST:
+        return Choice(None, "so few steps take less time than what a solver puts around them")
+    if facts.structure == "diagonal":
+        return None
+    own = facts.linearisation != "analytic"
+    products = f"few steps, mostly products of {facts.batch} rows"
+    if own or facts.equations <= PLAIN:
+        heavy = facts.length <= FEW[0] and elements > (MANY if own else 8 * MANY)
+        return Choice(None, products) if heavy else None
+    kept = Choice(
+        Sweep(recompute=False), "sequential; so few steps are sooner kept than made again"
+    )
+    if facts.batch > PRODUCTS[0] and elements > MANY and facts.length <= PRODUCTS[1]:
+        return Choice(None, products) if facts.leaves == 1 or facts.may_keep else kept
+    few = facts.length <= FEW[0] or facts.batch * facts.length <= max(FEW[1], facts.features)
+    return kept if few and _is_larger(facts, elements) and not facts.rejoins else None
+
+
+def _is_larger(facts: Facts, elements: int) -> bool:
+    return facts.features >= KEPT[0] or elements >= KEPT[1]
+
+
 def _keeping_pays(facts: Facts, elements: int) -> bool:
     """Whether the products that the backward pass is spared are more than what keeping takes."""
     if facts.batch == 1 and facts.jax_version >= (0, 12):
@@ -176,4 +218,4 @@ def _keeping_pays(facts: Facts, elements: int) -> bool:
         return False
     if facts.rejoins:
         return facts.length <= REJOINED[0] and elements >= REJOINED[1]
-    return facts.features >= KEPT[0] or elements >= KEPT[1]
+    return _is_larger(facts, elements)

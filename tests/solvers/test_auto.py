@@ -144,6 +144,34 @@ def test_what_the_layer_would_store_is_kept_where_that_pays(changes, recompute):
     assert choice.solver == pb.Sweep(recompute=recompute)
 
 
+KEPT, MADE_AGAIN = pb.Sweep(recompute=False), pb.Sweep()
+
+
+@pytest.mark.parametrize(
+    ("changes", "solver"),
+    [
+        ({"length": 4}, None),
+        ({"length": 8}, KEPT),
+        ({"length": 8, "rejoins": True}, MADE_AGAIN),
+        ({"length": 40}, MADE_AGAIN),
+        ({"length": 100, "batch": 1, "features": 64}, KEPT),
+        ({"length": 100, "batch": 1, "features": 64, "jax_version": (0, 12)}, KEPT),
+        ({"length": 300, "batch": 1, "features": 256}, MADE_AGAIN),
+        ({"length": 28, "batch": 64, "features": 64}, None),
+        ({"length": 28, "batch": 64, "features": 128, "leaves": 2}, KEPT),
+        ({"length": 28, "batch": 64, "features": 128, "leaves": 2, "may_keep": True}, None),
+        ({"length": 300, "batch": 64, "features": 64}, MADE_AGAIN),
+        ({"length": 28, "batch": 64, "features": 64, "equations": 6}, MADE_AGAIN),
+        ({"length": 28, "batch": 256, "features": 64, "equations": 6}, None),
+        ({"length": 28, "batch": 16, "features": 128, "linearisation": "matrix-free"}, None),
+        ({"length": 8, "features": 256, "structure": "diagonal"}, MADE_AGAIN),
+    ],
+)
+def test_few_steps_of_a_gated_cell_are_kept_or_left_to_lax_scan(changes, solver):
+    gated = dataclasses.replace(RNN, equations=19, jax_version=(0, 10))
+    assert choose(dataclasses.replace(gated, **changes)).solver == solver
+
+
 def test_gated_cells_of_a_few_numbers_are_swept_before_jax_0_12():
     gated = dataclasses.replace(RNN, batch=1, features=4, equations=14)
     assert choose(gated).solver == pb.Sweep()
