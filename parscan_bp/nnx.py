@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -260,6 +261,10 @@ class Bidirectional(nnx.Bidirectional):
         )
 
 
+ALL_ARE_SHARED = "rngs" not in inspect.signature(FlaxSequential.__call__).parameters
+"""Whether Flax gives keywords to all layers that take them; before, ``rngs`` alone."""
+
+
 class Sequential(FlaxSequential):
     """`flax.nnx.Sequential` whose stretches of known layers are differentiated by `chain`.
 
@@ -290,28 +295,49 @@ class Sequential(FlaxSequential):
         super().__init__(*fns)
         self.solver = solver
 
-    def __call__(self, *args, rngs: nnx.Rngs | None = None, **kwargs) -> Any:
+    def __call__(self, *args, **kwargs) -> Any:
         """Applies the layers one after the other; arguments as in `flax.nnx.Sequential`."""
         if len(self.layers) == 0:
-            return super().__call__(*args, rngs=rngs, **kwargs)
-        return self._run(args, rngs, kwargs)[0]
+            return super().__call__(*args, **kwargs)
+        return self._run(args, kwargs)[0]
 
-    def explain(self, *args, rngs: nnx.Rngs | None = None, **kwargs) -> tuple[str, ...]:
+    def explain(self, *args, **kwargs) -> tuple[str, ...]:
         """For each layer what it is in the chain, or that it is differentiated automatically.
 
         Arguments are those of a call, which a copy of the layers runs.
         """
-        return nnx.clone(self)._run(args, rngs, kwargs)[1]
+        return nnx.clone(self)._run(args, kwargs)[1]
 
-    def _run(self, args, rngs, kwargs):
+    def _run(self, args, kwargs):
+        shared = {name: v for name, v in kwargs.items() if ALL_ARE_SHARED or name == "rngs"}
+        first = {name: v for name, v in kwargs.items() if name != "rngs"}
+
         def call(k, args, kwargs):
-            if not callable(self.layers[k]):
-                raise TypeError(f"Sequence[{k}] is not callable: {self.layers[k]}")
-            return FlaxSequential(self.layers[k])(*args, rngs=rngs, **kwargs)
+            layer = self.layers[k]
+            if not callable(layer):
+                raise TypeError(f"Sequence[{k}] is not callable: {layer}")
+            if k == 0:
+                return FlaxSequential(layer)(*args, **{**shared, **kwargs})
+            # What the layer before it returned, for Flax to make its arguments of.
+            return FlaxSequential(lambda: kwargs or args, layer)(**shared)
+
+        def known(layer, x):
+            return None if _takes(layer, shared.keys() - {"rngs"}) else _known_layer(layer, x)
 
         return apply_layers(
-            list(self.layers), args, kwargs, known=_known_layer, call=call, solver=self.solver
+            list(self.layers), args, first, known=known, call=call, solver=self.solver
         )
+
+
+def _takes(layer: Any, names: Collection[str]) -> bool:
+    """Whether something in a sequence takes one of the keywords."""
+    if not names or not callable(layer):
+        return False
+    try:
+        parameters = inspect.signature(layer).parameters
+    except ValueError:  # a built-in function, of which that is not known
+        return True
+    return any(p.name in names or p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _known_layer(layer: Any, x: jax.ShapeDtypeStruct) -> Known:

@@ -45,7 +45,9 @@ def traced_layer(function: Callable[[Any], Any], x: jax.ShapeDtypeStruct) -> lis
       >>> layer
       Linear(channels=2, bias=False)
     """
-    closed, result = jax.make_jaxpr(function, return_shape=True)(x)
+    # A function of its own for each trace: JAX would remember the trace of this one, with arrays
+    # that a module's parameters have been replaced in since.
+    closed, result = jax.make_jaxpr(lambda x: function(x), return_shape=True)(x)
     jaxpr = closed.jaxpr
     if not isinstance(result, jax.ShapeDtypeStruct) or x.ndim < 2:
         return None

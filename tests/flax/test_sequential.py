@@ -128,3 +128,54 @@ def test_mistakes_are_those_of_flax(library):
 def test_a_solver_that_takes_no_layers_of_different_sizes_is_refused():
     with pytest.raises(NotImplementedError, match="Associative takes uniform systems only"):
         pb.nnx.Sequential(nnx.relu, solver=pb.Associative())(jnp.ones((2, 3)))
+
+
+def test_parameters_that_were_replaced_count():
+    """JAX remembers the trace of a function that it has seen, with the arrays of that time."""
+    layers = nnx.Linear(3, 4, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(4, 2, rngs=nnx.Rngs(1))
+    theirs, ours, x = nnx.Sequential(*layers), pb.nnx.Sequential(*layers), jnp.ones((2, 3))
+    for _ in range(2):
+        assert jnp.allclose(ours(x), theirs(x))
+        layers[0].kernel[...] = layers[0].kernel[...] + 1
+
+
+class Shifted(nnx.Module):
+    def __call__(self, x, shift=0.0):
+        return {"x": x + shift}
+
+
+class Scaled(nnx.Module):
+    def __call__(self, x, scale=1.0):
+        return x * scale, x
+
+
+def test_keywords_go_where_flax_passes_them():
+    dropout = nnx.Dropout(0.5, deterministic=True, rngs=nnx.Rngs(0))
+    layers = Shifted(), lambda x: x, dropout, Scaled(), lambda a, b, shift=0.0: a - b + shift
+
+    def outcome(sequential, **kwargs):
+        try:
+            return sequential(*layers)(jnp.ones((2, 3)), **kwargs).tolist()
+        except TypeError as error:
+            return type(error)
+
+    for kwargs in ({}, {"shift": 2.0}, {"shift": 2.0, "scale": 3.0}, {"rngs": nnx.Rngs(0)}):
+        assert outcome(pb.nnx.Sequential, **kwargs) == outcome(nnx.Sequential, **kwargs), kwargs
+
+
+def test_a_known_layer_that_is_given_keywords_is_flaxs():
+    norm = nnx.BatchNorm(3, use_running_average=False, rngs=nnx.Rngs(0))
+    layers, x = (lambda x: x + 0.0, norm), jnp.arange(6.0).reshape(2, 3)
+
+    def outcome(sequential):
+        try:
+            return sequential(*layers)(x, use_running_average=True).tolist()
+        except TypeError as error:
+            return str(error)
+
+    assert outcome(pb.nnx.Sequential) == outcome(nnx.Sequential)
+
+
+def test_without_layers_arguments_are_returned_as_by_flax():
+    for args, kwargs in [((), {}), ((1,), {}), ((1, 2), {}), ((), {"k": 2})]:
+        assert pb.nnx.Sequential()(*args, **kwargs) == nnx.Sequential()(*args, **kwargs)
