@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from jax.extend.core import JaxprEqn, Literal
 from jax.tree_util import Partial
 
 from parscan_bp.autodiff.replay import bind
+from parscan_bp.autodiff.row_product import as_row_product
 from parscan_bp.structure.jaxprs import needed_equations
 from parscan_bp.types import Array, PyTree
 
@@ -92,11 +92,7 @@ class _Folding:
         return self._slot_of[id(value)]
 
     def transposed(self, matrix: Array) -> int:
-        """Where the transpose of a known matrix is kept for the loop.
-
-        XLA on CPU packs a matrix for each product with the transpose of it: for 2 to 16 rows
-        that takes up to four times as long as the product. For a single one it is as fast.
-        """
+        """Where the transpose of a known matrix is kept for the loop."""
         if id(matrix) not in self._transpose_of:
             self._transpose_of[id(matrix)] = self.slot(matrix.T)
         return self._transpose_of[id(matrix)]
@@ -231,8 +227,11 @@ def _plus(a, b, aval):
 
 def _apply(work, eqn, operands, read, linear):
     kept, keep = [], work.slot
-    if _contracts_columns(eqn, operands):
-        eqn, keep = _contracting_rows(eqn), work.transposed
+    product = as_row_product(eqn) if operands[1:] == [None] else None
+    if product is not None:
+        if eqn.params["dimension_numbers"][0][1] == (1,):
+            keep = work.transposed
+        eqn = product
     for v, terms in zip(eqn.invars, operands, strict=True):
         if terms is not None:
             kept.append(("base", work.materialise(terms)))
@@ -243,21 +242,6 @@ def _apply(work, eqn, operands, read, linear):
     bases = tuple(work.new_base() for _ in eqn.outvars)
     work.program.append(_Apply(eqn, tuple(kept), bases))
     linear.update({v: {b: 1.0} for v, b in zip(eqn.outvars, bases, strict=True)})
-
-
-def _contracts_columns(eqn, operands) -> bool:
-    """Whether several rows are multiplied by the transpose of a known matrix: ``u @ w.T``."""
-    if eqn.primitive.name != "dot_general" or operands[1] is not None:
-        return False
-    (of_rows, of_matrix), batched = eqn.params["dimension_numbers"]
-    rows = math.prod(n for k, n in enumerate(eqn.invars[0].aval.shape) if k not in of_rows)
-    return eqn.invars[1].aval.ndim == 2 and of_matrix == (1,) and batched == ((), ()) and rows > 1
-
-
-def _contracting_rows(eqn) -> JaxprEqn:
-    """The same product where the matrix is given transposed."""
-    (of_rows, _), batched = eqn.params["dimension_numbers"]
-    return eqn.replace(params={**eqn.params, "dimension_numbers": ((of_rows, (0,)), batched)})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

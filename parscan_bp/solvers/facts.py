@@ -1,0 +1,83 @@
+"""What the choice of a solver is made from, and what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from parscan_bp.solvers.base import Solver
+
+PLAIN = 12
+"""Most equations of a cell without gates."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What the choice is made from; all of it is known before anything runs.
+
+    Attributes:
+      platform: "cpu", "gpu" or "tpu".
+      length: number of steps T.
+      batch: number of independent rows B that the structure leaves.
+      features: order H of one row's Jacobian.
+      leaves: carry leaves that H is the sum of.
+      itemsize: bytes of a number.
+      structure: "diagonal", "block" or "dense".
+      linearisation: "analytic", "matrix-free", or "columns" of an explicit Jacobian.
+      equations: equations in the body's jaxpr.
+      outer_gates: `structure.has_outer_gates` of the step, as with a single input feature.
+      jax_version: (major, minor), which says how XLA compiles a small loop.
+      may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
+        is taken.
+      rejoins: whether a forward pass that keeps makes the step's products a second time, since
+        the cell's are of joined weights.
+    """
+
+    platform: str
+    length: int
+    batch: int
+    features: int
+    leaves: int
+    itemsize: int
+    structure: str
+    linearisation: str
+    equations: int
+    outer_gates: bool
+    jax_version: tuple[int, ...]
+    may_keep: bool = False
+    rejoins: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Numbers that a step carries."""
+        return self.batch * self.features
+
+    @property
+    def own(self) -> bool:
+        """Whether the step is the user's own, its Jacobian not that of one of the cells."""
+        return self.linearisation != "analytic"
+
+    @property
+    def gated(self) -> bool:
+        """Whether it is a cell with gates."""
+        return not self.own and self.equations > PLAIN
+
+    @property
+    def columns(self) -> int:
+        """Tangents that an explicit Jacobian takes."""
+        return 1 if self.structure == "diagonal" else self.features
+
+    @property
+    def most_rows(self) -> int:
+        """Rows up to which a product with fixed weights is slower than the loop around it."""
+        return 16 if self.jax_version < (0, 12) else 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A solver and the reason for it; ``solver`` is ``None`` for `lax.scan` itself."""
+
+    solver: Solver | None
+    reason: str
+
+    def __str__(self):
+        return "lax.scan" if self.solver is None else repr(self.solver)
