@@ -152,17 +152,18 @@ def _fewest_steps(facts: Facts, work: Work) -> Choice | None:
 def _few_steps_of_many_rows(facts: Facts, work: Work) -> Choice | None:
     """With little to save around the steps, a sweep only has more products.
 
-    LSTM cells, with two carries, gain when their steps are kept.
+    Smaller LSTM cells, with two carries, gain when their steps are kept.
     """
     if facts.structure == "diagonal":
         return None
     why = f"few steps, mostly products of {facts.batch} rows"
+    large = facts.elements > (MANY if facts.own else 8 * MANY)
+    few = large and facts.length <= FEW[0]
     if not facts.gated:
-        many = MANY if facts.own else 8 * MANY
-        return _left(why) if facts.length <= FEW[0] and facts.elements > many else None
+        return _left(why) if few else None
     if facts.batch <= PRODUCTS[0] or facts.elements <= MANY or facts.length > PRODUCTS[1]:
         return None
-    if facts.leaves == 1 or facts.may_keep:
+    if few or facts.leaves == 1 or facts.may_keep:
         return _left(why)
     return _kept("sequential; so few steps are sooner kept than made again")
 
