@@ -39,7 +39,8 @@ class Sweep(Solver):
     one matrix-vector product per step follows; then the chunk's parameter and input
     cotangents are one batched product. The values of a chunk stay in cache, and nothing
     but the carries is kept for the whole length. No Jacobian is ever formed, so the
-    non-finite values are exactly those of `jax.lax.scan`.
+    non-finite values are exactly those of `jax.lax.scan`. On a CPU, products with matrices of a
+    few numbers are compiled into the loop as sums of elementwise products.
 
     With ``recompute=False`` the linearised steps are made by the forward pass and kept, as
     `jax.lax.scan` keeps its residuals: more memory, and steps with costly functions, such as
