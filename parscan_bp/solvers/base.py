@@ -269,14 +269,14 @@ CHUNK_BYTES = (2**17, 2**20)
 
 
 def default_chunk(n: int, total_bytes: int, bounds: tuple[int, int] = CHUNK_BYTES) -> int:
-    """Steps per chunk: an eighth of all, within ``bounds``, in bytes.
+    """Steps per chunk: a tenth of all, within ``bounds``, in bytes.
 
     Large chunks make efficient products, small ones stay in cache and keep the memory near
     that of the stored carries. A divisor of n is taken where there is one nearby: no stretch
     is left over then, and the program has one copy of the step fewer.
     """
     least, most = bounds
-    target = min(max(total_bytes // 8, least), most)
+    target = min(max(total_bytes // 10, least), most)
     size = max(1, min(n, n * target // max(total_bytes, 1)))
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     nearest = max(

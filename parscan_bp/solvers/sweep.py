@@ -27,6 +27,18 @@ from parscan_bp.types import Array
 SMALL_SUMS = 2**15
 """Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
 
+PLAIN = 2
+"""Times the carry that a linearised step has at most where it has no gates."""
+
+SMALLEST = 2**14
+"""Bytes of a chunk that are not worth saving."""
+
+FEWEST = 10
+"""Least steps per chunk, where they fit."""
+
+FEW = 32
+"""Steps up to which there is no memory to speak of, and every chunk more is slower."""
+
 SHORT = (512, 2**22)
 """Steps, and their bytes where they are kept, up to which they are one chunk."""
 
@@ -50,12 +62,13 @@ class Sweep(Solver):
     Steps n, work n matrix-vector products, memory one chunk.
 
     Args:
-      chunk: steps per chunk; ``None`` takes an eighth of all, but at least 128 kB of linearised
-        steps at a time, and half as much as the parameters have; and at most 1 MB, or 128 kB
-        where the parameters have 32 kB or less. Below 1 MB, the largest array of a step with
-        several, such as gates, has at most 128 kB, or all 1.5 times what the parameters have.
-        Less than half a chunk is not left over, but all are one. With ``recompute=False``, up to
-        512 steps and 4 MB are one.
+      chunk: steps per chunk; ``None`` takes a tenth of all, but of linearised steps at least 16 kB
+        (a fifth, if that is less) and half as much as the parameters have; without gates also half
+        as much as all carries. It takes at most 1 MB, or 128 kB where the parameters have 32 kB or
+        less. Below 1 MB, the largest array of a step with several, such as gates, has at most
+        128 kB, or all 1.5 times what the parameters have. Less than half a chunk is not left
+        over, but all are one. Up to 32 steps and 128 kB are one, with ``recompute=False`` up to
+        512 steps and 4 MB.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the linearised steps are made again, from the carries, or kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -100,7 +113,8 @@ class Sweep(Solver):
         after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
         leaves, _ = operator.unstack()
-        size = min(self.chunk or _chunk(n, leaves, nbytes(sums), kept=self.keeps), n)
+        chunk = self.chunk or _chunk(n, leaves, nbytes(state), nbytes(sums), kept=self.keeps)
+        size = min(chunk, n)
 
         if size == n:
             state, shown, aux = self._sweep(system, state, 0, n)
@@ -145,24 +159,29 @@ class Sweep(Solver):
         return Complexity(steps=n, matrix_products=0, vector_products=n, operators=1)
 
 
-def _chunk(n: int, leaves: Sequence[Array], sums: int, *, kept: bool) -> int:
+def _chunk(n: int, leaves: Sequence[Array], carried: int, sums: int, *, kept: bool) -> int:
     """Steps per chunk; see `Sweep`.
 
     Args:
       n: all steps.
       leaves: what one linearised step consists of.
+      carried: bytes of one carry.
       sums: bytes of what is summed over the chunks, and so read and written once in each.
       kept: whether all linearised steps are in memory already.
     """
-    least, most = CHUNK_BYTES
-    total = n * nbytes(leaves)
+    enough, most = CHUNK_BYTES
+    step = nbytes(leaves)
+    total = n * step
     if kept and n <= SHORT[0] and total <= SHORT[1]:
         return n
+    plain = step <= PLAIN * carried
+    smallest = max(SMALLEST, n * carried // 2) if plain else min(SMALLEST, total // 5)
+    least = min(max(smallest, FEWEST * step, sums // 2), enough) if n > FEW else enough
     if sums <= SMALL_SUMS and not kept:
-        return _whole(n, default_chunk(n, total, (least, least)))
+        return _whole(n, default_chunk(n, total, (least, enough)))
     if len(leaves) > 1 and total < 8 * most:
         # Beyond this, XLA on CPU splits the evaluation of gates among threads: too little for two.
-        unsplit = total * least // max(1, n * max(map(nbytes, leaves)))
+        unsplit = total * enough // max(1, n * max(map(nbytes, leaves)))
         most = min(most, max(unsplit, 3 * sums // 2))
     return _whole(n, default_chunk(n, total, (min(max(least, sums // 2), most), most)))
 
