@@ -62,11 +62,11 @@ class Sweep(Solver):
     Steps n, work n matrix-vector products, memory one chunk.
 
     Args:
-      chunk: steps per chunk; ``None`` takes a tenth of all, but of linearised steps at least 16 kB
-        (a fifth, if that is less) and half as much as the parameters have; without gates also half
-        as much as all carries. It takes at most 1 MB, or 128 kB where the parameters have 32 kB or
-        less. Below 1 MB, the largest array of a step with several, such as gates, has at most
-        128 kB, or all 1.5 times what the parameters have. Less than half a chunk is not left
+      chunk: steps per chunk; ``None`` takes a tenth of all, without gates a quarter, but of
+        linearised steps at least 16 kB (with gates a fifth of all, if that is less) and half as
+        much as the parameters have. It takes at most 1 MB, or 128 kB where the parameters have
+        32 kB or less. Below 1 MB, the largest array of a step with several, such as gates, has at
+        most 128 kB, or all 1.5 times what the parameters have. Less than half a chunk is not left
         over, but all are one. Up to 32 steps and 128 kB are one, with ``recompute=False`` up to
         512 steps and 4 MB.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
@@ -175,7 +175,7 @@ def _chunk(n: int, leaves: Sequence[Array], carried: int, sums: int, *, kept: bo
     if kept and n <= SHORT[0] and total <= SHORT[1]:
         return n
     plain = step <= PLAIN * carried
-    smallest = max(SMALLEST, n * carried // 2) if plain else min(SMALLEST, total // 5)
+    smallest = max(SMALLEST, total // 4) if plain else min(SMALLEST, total // 5)
     least = min(max(smallest, FEWEST * step, sums // 2), enough) if n > FEW else enough
     if sums <= SMALL_SUMS and not kept:
         return _whole(n, default_chunk(n, total, (least, enough)))
