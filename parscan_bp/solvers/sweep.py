@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 from jax import lax
 
-from parscan_bp.operators import PATTERNED, MatrixFree
+from parscan_bp.operators import PATTERNED, MatrixFree, Operator
 from parscan_bp.solvers.base import (
     CHUNK_BYTES,
     EXPLICIT,
@@ -22,7 +21,6 @@ from parscan_bp.solvers.base import (
 )
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, nbytes, write_stretch
-from parscan_bp.types import Array
 
 SMALL_SUMS = 2**15
 """Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
@@ -33,8 +31,12 @@ PLAIN = 2
 SMALLEST = 2**14
 """Bytes of a chunk that are not worth saving."""
 
-FEWEST = 10
-"""Least steps per chunk, where they fit."""
+FEWEST = (10, 50)
+"""Least steps per chunk, where they fit; and where a step has more than `GATES`: every array adds
+to what a chunk takes beside its steps."""
+
+GATES = 4
+"""Most arrays that a linearised step of a recurrent cell consists of."""
 
 FEW = 32
 """Steps up to which there is no memory to speak of, and every chunk more is slower."""
@@ -63,12 +65,12 @@ class Sweep(Solver):
 
     Args:
       chunk: steps per chunk; ``None`` takes a tenth of all, without gates a quarter, but of
-        linearised steps at least 16 kB (with gates a fifth of all, if that is less) and half as
-        much as the parameters have. It takes at most 1 MB, or 128 kB where the parameters have
-        32 kB or less. Below 1 MB, the largest array of a step with several, such as gates, has at
-        most 128 kB, or all 1.5 times what the parameters have. Less than half a chunk is not left
-        over, but all are one. Up to 32 steps and 128 kB are one, with ``recompute=False`` up to
-        512 steps and 4 MB.
+        linearised steps at least 16 kB (with gates a fifth of all, if that is less, and 50 steps
+        of more than four arrays) and half as much as the parameters have. It takes at most 1 MB,
+        or 128 kB where the parameters have 32 kB or less. Below 1 MB, the largest array of a step
+        with several, such as gates, has at most 128 kB, or all 1.5 times what the parameters
+        have. Less than half a chunk is not left over, but all are one. Up to 32 steps and 128 kB
+        are one, with ``recompute=False`` up to 512 steps and 4 MB.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the linearised steps are made again, from the carries, or kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -112,8 +114,7 @@ class Sweep(Solver):
         self.check(type(operator))
         after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
-        leaves, _ = operator.unstack()
-        chunk = self.chunk or _chunk(n, leaves, nbytes(state), nbytes(sums), kept=self.keeps)
+        chunk = self.chunk or _chunk(n, operator, nbytes(state), nbytes(sums), kept=self.keeps)
         size = min(chunk, n)
 
         if size == n:
@@ -159,24 +160,31 @@ class Sweep(Solver):
         return Complexity(steps=n, matrix_products=0, vector_products=n, operators=1)
 
 
-def _chunk(n: int, leaves: Sequence[Array], carried: int, sums: int, *, kept: bool) -> int:
+def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -> int:
     """Steps per chunk; see `Sweep`.
 
     Args:
       n: all steps.
-      leaves: what one linearised step consists of.
+      operator: one linearised step.
       carried: bytes of one carry.
       sums: bytes of what is summed over the chunks, and so read and written once in each.
       kept: whether all linearised steps are in memory already.
     """
     enough, most = CHUNK_BYTES
+    leaves, _ = operator.unstack()
     step = nbytes(leaves)
     total = n * step
     if kept and n <= SHORT[0] and total <= SHORT[1]:
         return n
-    plain = step <= PLAIN * carried
-    smallest = max(SMALLEST, total // 4) if plain else min(SMALLEST, total // 5)
-    least = min(max(smallest, FEWEST * step, sums // 2), enough) if n > FEW else enough
+    if n <= FEW:
+        least = enough
+    elif step <= PLAIN * carried:
+        least = max(SMALLEST, total // 4)
+    elif len(leaves) > GATES:
+        least = FEWEST[1] * step
+    else:
+        least = max(FEWEST[0] * step, min(SMALLEST, total // 5))
+    least = min(max(least, sums // 2), enough)
     if sums <= SMALL_SUMS and not kept:
         return _whole(n, default_chunk(n, total, (least, enough)))
     if len(leaves) > 1 and total < 8 * most:
