@@ -184,14 +184,14 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
         least = FEWEST[1] * step
     else:
         least = max(FEWEST[0] * step, min(SMALLEST, total // 5))
-    least = min(max(least, sums // 2), enough)
+    least = max(min(least, enough), sums // 2)
     if sums <= SMALL_SUMS and not kept:
         return _whole(n, default_chunk(n, total, (least, enough)))
     if len(leaves) > 1 and total < 8 * most:
         # Beyond this, XLA on CPU splits the evaluation of gates among threads: too little for two.
         unsplit = total * enough // max(1, n * max(map(nbytes, leaves)))
         most = min(most, max(unsplit, 3 * sums // 2))
-    return _whole(n, default_chunk(n, total, (min(max(least, sums // 2), most), most)))
+    return _whole(n, default_chunk(n, total, (min(least, most), most)))
 
 
 def _whole(n: int, size: int) -> int:
