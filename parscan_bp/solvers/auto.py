@@ -14,15 +14,16 @@ TINY_WORK = 4000
 """Elements times equations times steps below which fixed costs outweigh what is saved."""
 
 TINY = 4
-"""Elements of a step up to which XLA may make one kernel of its loop."""
+"""Elements of a step up to which XLA may make one kernel of its loop: its iterations then read and
+write less than 1 kB."""
 
 TINY_STEP = 64
 """Elements times equations of a tiny step up to which it does."""
 
 TINY_LOOP = "the step is so small that its loop is a single kernel"
 
-FEW_UNITS = 3
-"""Order of the Jacobian from which a tiny cell without gates is swept nevertheless."""
+SIMPLE = 8
+"""Most equations of a step that is a single kernel even where XLA splits larger tiny ones."""
 
 ONE_ROW = {"analytic": 80, "matrix-free": 192, "columns": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
@@ -97,8 +98,23 @@ def _unmeasured(facts: Facts, work: Work) -> Choice | None:
     return None
 
 
+def _tiny_cell(facts: Facts, work: Work) -> Choice | None:
+    """Of a tiny cell XLA makes one kernel, loop included, and of its sweep step by step another.
+
+    With a single number, four steps at a time are the faster kernel.
+    """
+    if facts.own or facts.elements > TINY or facts.length <= FEW[0]:
+        return None
+    why = "sequential, step by step: so small a step's loop is then a single kernel"
+    if facts.equations <= SIMPLE:
+        return Choice(Sweep(chunk=4, unroll=4) if facts.elements == 1 else Sweep(chunk=1), why)
+    if facts.gated and facts.jax_version < (0, 12) and _is_short(facts):
+        return Choice(Sweep(chunk=1, recompute=False), why)
+    return None
+
+
 def _short_as_a_whole(facts: Facts, work: Work) -> Choice | None:
-    if facts.elements * facts.equations * facts.length < TINY_WORK:
+    if _is_short(facts):
         return _left("the whole scan is too short to pay for anything but its loop")
     return None
 
@@ -107,18 +123,16 @@ def _single_kernel(facts: Facts, work: Work) -> Choice | None:
     """Of a tiny step XLA makes one kernel, loop included: no overhead is left to save.
 
     Of a cell with gates it does so forward, but seldom of its derivative, and never of a second
-    one; from jax 0.12 on it does. A row of a few units without gates is swept as fast, and its
-    second derivative faster.
+    one; from jax 0.12 on it does.
     """
-    if facts.own and facts.equations <= 8 and facts.features == 1:
+    if facts.own and facts.equations <= SIMPLE and facts.features == 1:
         return _left(TINY_LOOP)
     if facts.elements > TINY:
         return None
-    if not facts.own and facts.jax_version < (0, 12):
-        if facts.gated and facts.features == facts.leaves:
-            return _kept("sequential; the gates of a single unit are sooner kept than made again")
-        if facts.gated or facts.features >= FEW_UNITS:
-            return None
+    if facts.gated and facts.jax_version < (0, 12):
+        one_unit = facts.features == facts.leaves
+        why = "sequential; the gates of a single unit are sooner kept than made again"
+        return _kept(why) if one_unit else None
     return _left(TINY_LOOP) if facts.elements * facts.equations <= TINY_STEP else None
 
 
@@ -208,12 +222,17 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     return None
 
 
+def _is_short(facts: Facts) -> bool:
+    return facts.elements * facts.equations * facts.length < TINY_WORK
+
+
 def _is_larger(facts: Facts) -> bool:
     return facts.features >= LARGER[0] or facts.elements >= LARGER[1]
 
 
 RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _unmeasured,
+    _tiny_cell,
     _short_as_a_whole,
     _single_kernel,
     _mostly_work,

@@ -28,8 +28,8 @@ SMALL_SUMS = 2**15
 PLAIN = 2
 """Times the carry that a linearised step has at most where it has no gates."""
 
-SMALLEST = 2**14
-"""Bytes of a chunk that are not worth saving."""
+SMALLEST = 2**12
+"""Bytes of a chunk that are not worth saving, where there are no gates."""
 
 FEWEST = (10, 50)
 """Least steps per chunk, where they fit; and where a step has more than `GATES`: every array adds
@@ -64,13 +64,14 @@ class Sweep(Solver):
     Steps n, work n matrix-vector products, memory one chunk.
 
     Args:
-      chunk: steps per chunk; ``None`` takes a tenth of all, without gates a quarter, but of
-        linearised steps at least 16 kB (with gates a fifth of all, if that is less, and 50 steps
-        of more than four arrays) and half as much as the parameters have. It takes at most 1 MB,
-        or 128 kB where the parameters have 32 kB or less. Below 1 MB, the largest array of a step
-        with several, such as gates, has at most 128 kB, or all 1.5 times what the parameters
-        have. Less than half a chunk is not left over, but all are one. Up to 32 steps and 128 kB
-        are one, with ``recompute=False`` up to 512 steps and 4 MB.
+      chunk: steps per chunk; ``None`` takes a tenth of all and at least 10 steps, or 50 of more
+        than four arrays; without gates a quarter and, of linearised steps, at least 4 kB; and in
+        any case half as many bytes as the parameters have. It takes at most 1 MB, or 128 kB where
+        the parameters have 32 kB or less. Below 1 MB, the largest array of a step with several,
+        such as gates, has at most 128 kB, or all 1.5 times what the parameters have. Less than
+        half a chunk is not left over, but all are one. Up to 32 steps and 128 kB are one, with
+        ``recompute=False`` up to 512 steps and 4 MB. A single step per chunk is linearised in the
+        loop itself: with a few numbers to carry, XLA on CPU makes one kernel of that.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the linearised steps are made again, from the carries, or kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -183,7 +184,7 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
     elif len(leaves) > GATES:
         least = FEWEST[1] * step
     else:
-        least = max(FEWEST[0] * step, min(SMALLEST, total // 5))
+        least = FEWEST[0] * step
     least = max(min(least, enough), sums // 2)
     if sums <= SMALL_SUMS and not kept:
         return _whole(n, default_chunk(n, total, (least, enough)))

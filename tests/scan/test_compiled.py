@@ -12,6 +12,7 @@ from jax import lax
 import parscan_bp as pb
 
 H, INPUTS = 4, 3
+SCANS = (pb.scan, lax.scan)
 
 
 def _gradient(solver, n, batch=(), own=False, hidden=H):
@@ -186,12 +187,22 @@ def _temporary_bytes(scan, cell, hidden, batch, n, wrap=lambda step: step):
 def test_wide_weights_are_neither_transposed_nor_summed_in_many_parts(cell):
     """Where they are larger than all the carries, a copy of them would be most of the memory."""
     weight = cell.init(jax.random.key(0), 256, 256, jnp.float32)["wh"]
-    ours, theirs = (_temporary_bytes(scan, cell, 256, 1, 100) for scan in (pb.scan, lax.scan))
+    ours, theirs = (_temporary_bytes(scan, cell, 256, 1, 100) for scan in SCANS)
     assert ours - theirs < weight.nbytes / 2
 
 
-@pytest.mark.parametrize(("hidden", "batch", "n"), [(20, 16, 100), (20, 1, 1000), (4, 1, 10000)])
-@pytest.mark.parametrize("cell", [pb.cells.Elman(), pb.cells.GRU(), pb.cells.LSTM()])
+GATED = (pb.cells.GRU(), pb.cells.LSTM())
+SMALL = [
+    *((cell, *size) for cell in GATED for size in [(20, 1, 100), (4, 1, 100)]),
+    *(
+        (cell, *size)
+        for cell in (pb.cells.Elman(), *GATED)
+        for size in [(20, 16, 100), (20, 1, 1000), (4, 1, 10000)]
+    ),
+]
+
+
+@pytest.mark.parametrize(("cell", "hidden", "batch", "n"), SMALL)
 def test_small_scans_take_little_memory(cell, hidden, batch, n):
     """At most as much as `lax.scan` takes, and twice what it takes with a checkpointed step."""
     checkpoint = functools.partial(jax.checkpoint, prevent_cse=False)
@@ -199,6 +210,16 @@ def test_small_scans_take_little_memory(cell, hidden, batch, n):
     ours = _temporary_bytes(swept, cell, hidden, batch, n)
     assert ours <= 1.1 * _temporary_bytes(lax.scan, cell, hidden, batch, n)
     assert ours <= 2 * _temporary_bytes(lax.scan, cell, hidden, batch, n, checkpoint)
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 4])
+def test_the_sweep_of_a_tiny_cell_is_one_kernel_of_less_memory(hidden):
+    """XLA on CPU calls a loop that it compiles into a single kernel."""
+    text = _gradient(None, 1000, (1,), hidden=hidden).compile().as_text()
+    assert len(re.findall(r" call\(.*xla_cpu_small_call", text)) == 2
+    assert _trip_counts(text) == [1000, 250 if hidden == 1 else 1000]
+    ours, theirs = (_temporary_bytes(s, pb.cells.Elman(), hidden, 1, 1000) for s in SCANS)
+    assert ours < 0.85 * theirs
 
 
 def test_values_under_differentiation_are_those_of_lax_scan():

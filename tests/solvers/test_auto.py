@@ -31,8 +31,7 @@ OWN = {"features": 64, "linearisation": "matrix-free"}
 
 def test_a_recurrent_network_on_a_cpu_is_swept():
     assert choose(RNN).solver == pb.Sweep()
-    one_row = {"batch": 1, "features": 4}
-    for small in ({"batch": 3, "features": 2, "length": 300}, {"features": 1}, one_row):
+    for small in ({"batch": 3, "features": 2, "length": 300}, {"features": 1}):
         assert choose(dataclasses.replace(RNN, **small)).solver == pb.Sweep()
     assert str(choose(RNN)).startswith("Sweep(")
 
@@ -180,15 +179,34 @@ def test_gated_cells_of_a_few_numbers_are_swept_before_jax_0_12():
     assert choose(gated).solver == pb.Sweep()
     one_unit = dataclasses.replace(gated, features=2, leaves=2)
     assert choose(one_unit).solver == pb.Sweep(recompute=False)
+    for length, solver in ((100, pb.Sweep(chunk=1, recompute=False)), (20, None)):
+        assert choose(dataclasses.replace(one_unit, length=length)).solver == solver
     assert choose(dataclasses.replace(gated, jax_version=(0, 12))).solver is None
+
+
+@pytest.mark.parametrize("version", [(0, 10), (0, 12)])
+@pytest.mark.parametrize(
+    ("changes", "solver"),
+    [
+        ({"batch": 1, "features": 4}, pb.Sweep(chunk=1)),
+        ({"batch": 4, "features": 1}, pb.Sweep(chunk=1)),
+        ({"batch": 1, "features": 1}, pb.Sweep(chunk=4, unroll=4)),
+        ({"batch": 1, "features": 4, "length": 30}, None),
+        ({"batch": 1, "features": 4, "linearisation": "matrix-free"}, None),
+        ({"batch": 1, "features": 1, "equations": 9}, None),
+    ],
+)
+def test_tiny_cells_are_swept_step_by_step(changes, solver, version):
+    changes = {"equations": 6, "length": 100, "jax_version": version, **changes}
+    assert choose(dataclasses.replace(RNN, **changes)).solver == solver
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
         ({"platform": "gpu"}, "measured on gpu"),
-        ({"batch": 1, "features": 2}, "single kernel"),
-        ({"batch": 1, "features": 4, "jax_version": (0, 12)}, "single kernel"),
+        ({"batch": 1, "features": 2, "equations": 12}, "single kernel"),
+        ({"batch": 1, "features": 4, "linearisation": "matrix-free"}, "single kernel"),
         ({"batch": 1, "features": 1, "equations": 60, "linearisation": "columns"}, "single kernel"),
         ({"features": 1, "linearisation": "matrix-free"}, "single kernel"),
         (ONE_ROW, "from jax 0.12 on"),
