@@ -25,6 +25,10 @@ from parscan_bp.trees import add, nbytes, write_stretch
 SMALL_SUMS = 2**15
 """Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
 
+SPLIT = (15 * 2**15, 5 * 2**18)
+"""Bytes of the largest array of a chunk, such as gates, from which XLA on CPU splits its evaluation
+among threads with gain; and most bytes of such a chunk."""
+
 PLAIN = 2
 """Times the carry that a linearised step has at most where it has no gates."""
 
@@ -68,10 +72,12 @@ class Sweep(Solver):
         than four arrays; without gates a quarter and, of linearised steps, at least 4 kB; and in
         any case half as many bytes as the parameters have. It takes at most 1 MB, or 128 kB where
         the parameters have 32 kB or less. Below 1 MB, the largest array of a step with several,
-        such as gates, has at most 128 kB, or all 1.5 times what the parameters have. Less than
-        half a chunk is not left over, but all are one. Up to 32 steps and 128 kB are one, with
-        ``recompute=False`` up to 512 steps and 4 MB. A single step per chunk is linearised in the
-        loop itself: with a few numbers to carry, XLA on CPU makes one kernel of that.
+        such as gates, has at most 128 kB, or all 1.5 times what the parameters have. But if the
+        gates of a tenth of all steps have 480 kB, that is a chunk, of at most 1.25 MB.
+        Less than half a chunk is not left over, but all are one. Up to 32 steps and 128 kB are
+        one, with ``recompute=False`` up to 512 steps and 4 MB. A single step per chunk is
+        linearised in the loop itself: with a few numbers to carry, XLA on CPU makes one kernel of
+        that.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the linearised steps are made again, from the carries, or kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -174,23 +180,25 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
     enough, most = CHUNK_BYTES
     leaves, _ = operator.unstack()
     step = nbytes(leaves)
-    total = n * step
+    total, largest = n * step, n * max(map(nbytes, leaves), default=0)
+    gated = step > PLAIN * carried and len(leaves) <= GATES
     if kept and n <= SHORT[0] and total <= SHORT[1]:
         return n
     if n <= FEW:
         least = enough
     elif step <= PLAIN * carried:
         least = max(SMALLEST, total // 4)
-    elif len(leaves) > GATES:
-        least = FEWEST[1] * step
     else:
-        least = FEWEST[0] * step
+        least = FEWEST[0 if gated else 1] * step
     least = max(min(least, enough), sums // 2)
+    split = min(total // 10, SPLIT[1])
+    if gated and not kept and split * largest >= SPLIT[0] * total:
+        return _whole(n, default_chunk(n, total, (least, max(split, least))))
     if sums <= SMALL_SUMS and not kept:
         return _whole(n, default_chunk(n, total, (least, enough)))
     if len(leaves) > 1 and total < 8 * most:
-        # Beyond this, XLA on CPU splits the evaluation of gates among threads: too little for two.
-        unsplit = total * enough // max(1, n * max(map(nbytes, leaves)))
+        # Arrays between this and `SPLIT` are split among threads, too, with loss.
+        unsplit = total * enough // max(1, largest)
         most = min(most, max(unsplit, 3 * sums // 2))
     return _whole(n, default_chunk(n, total, (min(least, most), most)))
 
