@@ -15,9 +15,9 @@ H, INPUTS = 4, 3
 SCANS = (pb.scan, lax.scan)
 
 
-def _gradient(solver, n, batch=(), own=False, hidden=H):
+def _gradient(solver, n, batch=(), own=False, hidden=H, cell=None):
     """The gradient of an Elman scan's last state, by params and initial carry, lowered."""
-    cell = pb.cells.Elman()
+    cell = cell or pb.cells.Elman()
     params = cell.init(jax.random.key(0), INPUTS, hidden)
 
     def loss(params, h0, xs):
@@ -109,6 +109,15 @@ def test_weights_are_transposed_ahead_of_the_loop_where_there_are_rows(batch, ow
     assert len(products) > 1  # of the forward loop, and of the backward one
     by_columns = any("rhs_contracting_dims={1}" in line for line in products)
     assert by_columns == (math.prod(batch) == 1)
+
+
+@pytest.mark.parametrize(("n", "chunk"), [(1000, 20), (2000, 200), (10000, 200)])
+def test_gates_of_a_chunk_are_split_among_threads_with_gain_or_not_at_all(n, chunk):
+    """XLA on CPU splits arrays above 128 kB, which pays from about 480 kB on."""
+    gates = 3 * 16 * 20 * 4 * chunk
+    assert gates <= 2**17 or gates >= 480 * 2**10
+    text = _gradient(pb.Sweep(), n, (16,), hidden=20, cell=pb.cells.GRU()).compile().as_text()
+    assert sorted(_trip_counts(text)) == sorted([n, n // chunk, chunk])
 
 
 _SHARDED = """
