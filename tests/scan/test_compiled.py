@@ -18,14 +18,14 @@ SCANS = (pb.scan, lax.scan)
 def _gradient(solver, n, batch=(), own=False, hidden=H, cell=None):
     """The gradient of an Elman scan's last state, by params and initial carry, lowered."""
     cell = cell or pb.cells.Elman()
-    params = cell.init(jax.random.key(0), INPUTS, hidden)
+    params = cell.init(jax.random.key(0), INPUTS, hidden, jnp.float32)
 
     def loss(params, h0, xs):
         step = (lambda c, x: cell(params, c, x)) if own else functools.partial(cell, params)
         return pb.scan(step, h0, xs, solver=solver)[0].sum()
 
     xs = jnp.ones((n, *batch, INPUTS), jnp.float32)
-    args = params, cell.initial_carry(batch, hidden), xs
+    args = params, cell.initial_carry(batch, hidden, jnp.float32), xs
     return jax.jit(jax.grad(loss, (0, 1))).lower(*args)
 
 
