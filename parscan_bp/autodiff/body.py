@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
+from parscan_bp.autodiff.cut import Cut
 from parscan_bp.autodiff.replay import evaluate
-from parscan_bp.structure import is_arithmetic
 from parscan_bp.structure.jaxprs import with_known
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
@@ -99,48 +99,58 @@ class PerStep:
     What of its result is the same for every x is told apart.
 
     Attributes:
-      fixed: leaves of what all steps share.
-      jaxpr: leaves of the result from those of ``fixed`` and x.
+      jaxpr: leaves of the result from those of what all steps share, and of x.
+      shared: number of leaves that all steps share.
       tree: pytree structure of the result.
       varies: for each of its leaves, whether it depends on x. A leaf that does not (a weight
         matrix) is computed once.
     """
 
-    fixed: Sequence[Array]
     jaxpr: ClosedJaxpr
+    shared: int
     tree: Any
     varies: tuple[bool, ...]
 
     @classmethod
     def of(cls, fn: Callable[..., tuple[PyTree, Known]], fixed: PyTree, one: PyTree) -> PerStep:
-        """Traces ``fn`` for an x of the types of ``one``; what is known is not made again."""
+        """Traces ``fn(fixed, x)`` for an x of the types of ``one``; see `over_steps`."""
         closed, shape = jax.make_jaxpr(fn, return_shape=True)(fixed, one)
-        leaves = jax.tree.leaves(fixed)
         tree: Any = jax.tree.structure(shape[0])
         closed = _without_known(closed, tree.num_leaves)
-        return cls(leaves, closed, tree, _depends_on(closed, len(leaves)))
+        shared = len(jax.tree.leaves(fixed))
+        return cls(closed, shared, tree, _depends_on(closed, shared))
 
-    @property
-    def is_arithmetic(self) -> bool:
-        """Whether the leaves that vary are as fast to make again as to read."""
+    @functools.cached_property
+    def cut(self) -> Cut:
+        """Of the leaves that vary, what is kept, and what is made again."""
+        return Cut.of(self._part(True), self.shared)
+
+    def of_each(
+        self, fixed: PyTree, stacked: PyTree, kept: Sequence[Array] | None = None
+    ) -> PyTree:
+        """The result for every x of ``stacked``, of which ``kept`` is what `cut` made, if known."""
+        leaves = jax.tree.leaves(fixed)
+
+        def varying(x, kept):
+            inputs = [*leaves, *jax.tree.leaves(x)]
+            if kept is None:
+                return jaxpr_as_fun(self._part(True))(*inputs)
+            return self.cut.finish(inputs, kept)
+
+        each = iter(jax.vmap(varying)(stacked, kept) if any(self.varies) else [])
+        first = [a[0] for a in jax.tree.leaves(stacked)]
+        once = iter([] if all(self.varies) else jaxpr_as_fun(self._part(False))(*leaves, *first))
+        return jax.tree.unflatten(self.tree, [next(each if v else once) for v in self.varies])
+
+    def _part(self, wanted: bool) -> ClosedJaxpr:
+        """The leaves that vary, or those that do not."""
         closed = self.jaxpr.jaxpr
-        outs = [v for v, varies in zip(closed.outvars, self.varies, strict=True) if varies]
+        outs = [
+            v for v, varies in zip(closed.outvars, self.varies, strict=True) if varies == wanted
+        ]
         names = closed.debug_info._replace(result_paths=None)
-        return is_arithmetic(with_known(closed.replace(outvars=outs, debug_info=names), {}))
-
-    def varying(self, x: PyTree) -> list[Array]:
-        """The leaves that vary, for one x."""
-        return self._leaves(x, True)
-
-    def joined(self, varying: Sequence[Array], x: PyTree) -> PyTree:
-        """The result with ``varying`` as those leaves, and the others from any x."""
-        each, shared = iter(varying), iter([] if all(self.varies) else self._leaves(x, False))
-        leaves = [next(each) if varies else next(shared) for varies in self.varies]
-        return jax.tree.unflatten(self.tree, leaves)
-
-    def _leaves(self, x, wanted):
-        values = jaxpr_as_fun(self.jaxpr)(*self.fixed, *jax.tree.leaves(x))
-        return [v for v, varies in zip(values, self.varies, strict=True) if varies == wanted]
+        part = with_known(closed.replace(outvars=outs, debug_info=names), {})
+        return ClosedJaxpr(part, self.jaxpr.consts)
 
 
 def over_steps(
@@ -156,10 +166,9 @@ def over_steps(
     Returns:
       The pytree, and for each of its leaves whether it is stacked; see `PerStep`.
     """
-    first = jax.tree.map(lambda a: a[0], stacked)
-    steps = PerStep.of(fn, fixed, jax.eval_shape(lambda: first))
-    varying = jax.vmap(steps.varying)(stacked) if any(steps.varies) else []
-    return steps.joined(varying, first), steps.varies
+    first = jax.eval_shape(lambda: jax.tree.map(lambda a: a[0], stacked))
+    steps = PerStep.of(fn, fixed, first)
+    return steps.of_each(fixed, stacked), steps.varies
 
 
 def _without_known(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:

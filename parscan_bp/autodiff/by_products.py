@@ -18,7 +18,7 @@ from parscan_bp.autodiff.fold import distinct_results, fold
 from parscan_bp.autodiff.inlets import Distinct, Inlets
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.operators import MatrixFree
-from parscan_bp.trees import Grouped
+from parscan_bp.trees import Grouped, stretch
 from parscan_bp.types import Array, PyTree
 
 NOTHING = Active((), (), ())
@@ -60,10 +60,10 @@ class ByProducts(Linearisation):
     def tangent_operator(self, steps):
         return self._operator(steps, self._pushed, cotangent=False)
 
-    def keeping(self, step: Steps, active: Active) -> Keeping | None:
-        """How a forward pass makes and keeps what `adjoint_operator` makes of the steps.
+    def keeping(self, step: Steps, active: Active) -> Keeping:
+        """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
 
-        ``None`` where that is mere arithmetic on the carries, which are kept anyway.
+        Nothing where that is mere arithmetic on the carries, which are kept anyway.
 
         Args:
           step: one step, without an axis of steps.
@@ -73,9 +73,8 @@ class ByProducts(Linearisation):
         fixed, one = _fixed_and_stacked(step)
         pulled = functools.partial(self._pulled, active=active)
         steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
-        if steps.is_arithmetic:
-            return None
-        return Keeping(steps, one, jax.eval_shape(self._grouped(cotangent=True).join, shapes))
+        vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
+        return Keeping(steps, vector)
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
@@ -158,29 +157,44 @@ class ByProducts(Linearisation):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Keeping:
-    """The transposed Jacobians of all steps, made one at a time.
+    """The transposed Jacobian of a step in two parts, of which what the first makes is kept.
 
     Attributes:
       steps: the map of a step.
-      one: carry, input and new carry of any step.
       vector: what the maps take and return.
     """
 
     steps: PerStep
-    one: PyTree
     vector: PyTree
 
-    def of_step(
-        self, carry: Sequence[Array], x: Sequence[Array], new_carry: Sequence[Array]
-    ) -> list[Array]:
+    def of_step(self, step: Steps) -> list[Array]:
         """What is kept of a step."""
-        return self.steps.varying((list(carry), list(x), list(new_carry)))
+        return self.steps.cut.make(jax.tree.leaves(_fixed_and_stacked(step)))
 
-    def operator(self, kept: Sequence[Array]) -> MatrixFree:
-        """The stack of maps, from what was kept of every step."""
-        linear = self.steps.joined(kept, self.one)
-        vector = self.vector
-        return MatrixFree(linear, self.steps.varies, vector, codomain=vector, has_aux=True)
+    def operator(self, steps: Steps, kept: Sequence[Array]) -> MatrixFree:
+        """The stack of maps of a stretch, from what was kept of its steps."""
+        fixed, stacked = _fixed_and_stacked(steps)
+        linear = self.steps.of_each(fixed, stacked, list(kept))
+        varies, vector = self.steps.varies, self.vector
+        return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What a forward pass kept of all steps.
+
+    Attributes:
+      values: the numbers, stacked.
+      keeping: what follows from them.
+    """
+
+    values: list[Array]
+    keeping: Keeping = dataclasses.field(metadata={"static": True})
+
+    def operator(self, steps: Steps, start, size: int) -> MatrixFree:
+        """The transposed Jacobians of a stretch."""
+        return self.keeping.operator(steps, stretch(self.values, start, size))
 
 
 def _fixed_and_stacked(steps: Steps):

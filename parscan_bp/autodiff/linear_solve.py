@@ -31,12 +31,34 @@ from parscan_bp.trees import is_sharded
 from parscan_bp.types import Array, PyTree
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Zero:
+    """An array known to be zero. Where nothing reads it, none is made.
+
+    Attributes:
+      value: the array.
+    """
+
+    value: Array
+
+
+def is_zero(value: Any) -> bool:
+    """Whether it is a `Zero`."""
+    return isinstance(value, Zero)
+
+
+def instantiated(tree: PyTree) -> PyTree:
+    """The tree with arrays for every `Zero`."""
+    return jax.tree.map(lambda v: v.value if is_zero(v) else v, tree, is_leaf=is_zero)
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearSolve:
     """``(residuals, b, hints) -> u`` with ``matvec(residuals, u) = b``; u has the types of b.
 
-    Hints are values that follow from the residuals, as a factorisation does of a matrix. They
-    save a solution from making them, and have no tangents: a tangent is made without them.
+    Hints are values that follow from the residuals, as a factorisation does of a matrix, and save
+    a solution from making them. Their tangents have to be those that follow, too.
 
     Compared by identity: JAX keeps a program for each.
 
@@ -50,6 +72,8 @@ class LinearSolve:
       through: whether `forward` and `backward` may be differentiated themselves, unless they have
         effects.
       plain: whether they refuse nothing and have no effects.
+      sees_zeros: whether they take a `Zero` for a leaf of b that is known to be zero, as the
+        cotangent of an output that nothing reads.
     """
 
     matvec: Callable[[PyTree, PyTree], PyTree]
@@ -57,6 +81,7 @@ class LinearSolve:
     backward: Callable[..., PyTree]
     through: bool = False
     plain: bool = False
+    sees_zeros: bool = False
 
     def __call__(self, residuals: PyTree, b: PyTree, hints: PyTree = None) -> PyTree:
         known, tree = jax.tree.flatten(residuals)
@@ -139,6 +164,7 @@ class _Flat:
       residuals: pytree structure of the residuals.
       b: pytree structure of b.
       hints: pytree structure of the hints.
+      zeros: for each leaf of b, whether it is known to be zero.
       effects: JAX's effects of the solution, as of a kernel that is simulated.
     """
 
@@ -146,6 +172,7 @@ class _Flat:
     residuals: Any
     b: Any
     hints: Any = NO_HINTS
+    zeros: tuple[bool, ...] = ()
     effects: frozenset[Any] = frozenset()
 
     @property
@@ -155,7 +182,11 @@ class _Flat:
     def __call__(self, *values: Array) -> list[Array]:
         n = self.residuals.num_leaves
         residuals = jax.tree.unflatten(self.residuals, values[:n])
-        b = jax.tree.unflatten(self.b, values[self.known :])
+        leaves: list[Array | Zero] = list(values[self.known :])
+        if self.solve.sees_zeros and self.zeros:
+            pairs = zip(values[self.known :], self.zeros, strict=True)
+            leaves = [Zero(v) if zero else v for v, zero in pairs]
+        b = jax.tree.unflatten(self.b, leaves)
         if self.hints == NO_HINTS:
             return jax.tree.leaves(self.solve.forward(residuals, b))
         hints = jax.tree.unflatten(self.hints, values[n : self.known])
@@ -167,10 +198,14 @@ class _Flat:
     def replace(self, solve: LinearSolve) -> _Flat:
         return dataclasses.replace(self, solve=solve)
 
-    def without_hints(self, *operands: Sequence[Any]) -> tuple[Any, ...]:
-        """The same, and each of the ``operands``, without the hints."""
-        n, m = self.residuals.num_leaves, self.known
-        return dataclasses.replace(self, hints=NO_HINTS), *([*v[:n], *v[m:]] for v in operands)
+    def given(self, b: Sequence[Any]) -> _Flat:
+        """The same for this b, whose symbolic zeros are known to be zero."""
+        return dataclasses.replace(self, zeros=tuple(isinstance(v, ad.Zero) for v in b))
+
+    def nonzero(self, leaves: Sequence[int]) -> _Flat:
+        """The same where these leaves of b may be other than zero: their tangents are."""
+        zeros = (zero and k not in leaves for k, zero in enumerate(self.zeros))
+        return dataclasses.replace(self, zeros=tuple(zeros))
 
     def traced(self, *values: Array) -> _Flat:
         """The same with its effects; what a solver refuses, it refuses here."""
@@ -183,7 +218,7 @@ class _Flat:
         self, args: Sequence[Array], u: Sequence[Array], moving: Sequence[int], ts: Sequence[Array]
     ) -> list[Array]:
         """``u' = solve(b' - A' u)`` for the tangents ``ts`` of the arguments at ``moving``."""
-        n = self.known
+        n, first = self.residuals.num_leaves, self.known
         given = dict(zip(moving, ts, strict=True))
         fixed = [k for k in moving if k < n]
 
@@ -193,8 +228,8 @@ class _Flat:
 
         at, directions = [args[k] for k in fixed], [given[k] for k in fixed]
         _, products = jax.jvp(product, at, directions)
-        rhs = [given[k] - p if k in given else -p for k, p in enumerate(products, n)]
-        return self.bind(*args[:n], *rhs)
+        rhs = [given[k] - p if k in given else -p for k, p in enumerate(products, first)]
+        return self.given(rhs).bind(*args[:first], *rhs)
 
     def pushforward(self, avals: Sequence[Any], moving: tuple[int, ...]) -> Pushforward:
         """See `LinearSolve.pushforward`."""
@@ -260,11 +295,11 @@ def _differentiate(primals, tangents, *, solve):
     n = solve.known
     if all(isinstance(t, ad.Zero) for t in tangents[:n]):
         rhs = [ad.instantiate_zeros(t) for t in tangents[n:]]
-        return solve.bind(*primals), solve.bind(*primals[:n], *rhs)
-    solve, primals, tangents = solve.without_hints(primals, tangents)
+        return solve.bind(*primals), solve.given(tangents[n:]).bind(*primals[:n], *rhs)
     moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
     ts = [tangents[k] for k in moving]
     if solve.solve.through and not solve.effects and is_forward_only(primals, ts):
+        solve = solve.nonzero([k - n for k in moving])
         return solve.solve.pushforward(solve, primals, moving)(primals, ts)
     u = solve.bind(*primals)
     return u, solve.tangent(primals, u, moving, ts)
@@ -273,7 +308,8 @@ def _differentiate(primals, tangents, *, solve):
 def _transpose(cts, *values, solve):
     n = solve.known
     operands = [*values[:n], *map(ad.instantiate_zeros, cts)]
-    cts = solve.replace(solve.solve.transposed).traced(*operands).bind(*operands)
+    transposed = solve.replace(solve.solve.transposed).given(cts)
+    cts = transposed.traced(*operands).bind(*operands)
     # A part of b that is known is zero: the operation is linear in all of b.
     undefined = [ad.is_undefined_primal(v) for v in values[n:]]
     return [None] * n + [ct if u else None for ct, u in zip(cts, undefined, strict=True)]

@@ -32,7 +32,7 @@ from parscan_bp.structure import (
     unsupported,
     work_of,
 )
-from parscan_bp.trees import CarryLayout, is_sharded
+from parscan_bp.trees import CarryLayout, is_sharded, nbytes
 from parscan_bp.types import PyTree
 
 JACOBIANS = ("auto", "dense", "diagonal")
@@ -258,6 +258,7 @@ def _facts(body, structure, linear, length) -> Facts:
         structure=structure.kind,
         linearisation=kind,
         equations=len(body.jaxpr.jaxpr.eqns),
+        touched=body.nbytes + nbytes(list(body.jaxpr.in_avals)),
         outer_gates=has_outer_gates(body.jaxpr.jaxpr),
         jax_version=jax.__version_info__[:2],
     )

@@ -31,9 +31,9 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import is_differentiable
-from parscan_bp.autodiff.by_products import ByProducts
+from parscan_bp.autodiff.by_products import ByProducts, Keeping, Kept
 from parscan_bp.autodiff.fused import FusedLoop
-from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, tied_zeros
+from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, instantiated, tied_zeros
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct_of
 from parscan_bp.autodiff.replay import vary_alike
@@ -101,11 +101,12 @@ class ScanRule:
 
         def jvp(primals, tangents):
             check_no_obstacle(self.obstacle, self.solver)
+            active = self._active(tangents[0]) if self.keeps else None
             if self.one_loop and is_forward_only(primals[0], tangents[0]):
-                return self._push(primals[0], tangents[0], carries=False)
-            active = self._active(tangents[0])
-            outs, after, kept = self._with_trajectory(active if self.keeps else None)(*primals)
-            return outs, self._tangents(primals, tangents, outs, after, kept)[0]
+                made, pushed = self._push(primals[0], tangents[0], active, trajectory=False)
+                return made[0], pushed[0]
+            made = self._with_trajectory(active)(*primals)
+            return made[0], self._tangents(primals, tangents, made)[0]
 
         values.defjvp(jvp, symbolic_zeros=True)
         return values
@@ -127,25 +128,40 @@ class ScanRule:
                 carry, ys, after = self.fused.run(*self._split(args))
                 return [*carry, *ys], after, None
             consts, init, xs = self._split(args)
-            keeping = None if active is None else self._keeping(consts, init, xs, active)
-            if keeping is None:
+            if active is None:
                 carry, ys, after, _ = run_with_trajectory(self.body, consts, init, xs, **how)
                 return [*carry, *ys], after, None
-            carry, ys, after, kept = run_with_trajectory(
-                self.body, consts, init, xs, **how, keep=keeping.of_step
+            extra = self.linearisation.invariants(consts, [])
+            keeping = self._keeping(Steps(consts, init, [x[0] for x in xs], init, extra), active)
+            keep = self._keep(keeping, consts)
+            carry, ys, after, values = run_with_trajectory(
+                self.body, consts, init, xs, **how, keep=keep
             )
-            return [*carry, *ys], after, keeping.operator(kept)
+            return [*carry, *ys], after, Kept(values, keeping)
 
         return run
 
-    def _keeping(self, consts, init, xs, active):
-        linear: Any = self.linearisation
-        step = Steps(consts, init, [x[0] for x in xs], init, linear.invariants(consts, []))
-        return linear.keeping(step, active)
+    def _keep(self, keeping: Keeping, consts) -> Callable[..., list[Array]]:
+        """``(carry, x, new_carry) -> what is kept`` of a step."""
+        extra = self.linearisation.invariants(consts, [])
+        return lambda carry, x, new: keeping.of_step(Steps(consts, carry, x, new, extra))
+
+    def _keeping(self, step: Steps, active: Active) -> Keeping:
+        """What is kept of steps of these types; always the same object, as pytrees are compared."""
+        avals = map(jax.typeof, jax.tree.leaves(step))
+        key = (active, *(aval.update(weak_type=False) for aval in avals))
+        if key not in self._keepings:
+            linear: Any = self.linearisation
+            self._keepings[key] = linear.keeping(step, active)
+        return self._keepings[key]
+
+    @functools.cached_property
+    def _keepings(self) -> dict[Any, Keeping]:
+        return {}
 
     @functools.cached_property
     def _with_trajectory(self) -> Callable[[Active | None], Callable]:
-        """`_run`, with derivatives; what is kept beside the carries has none."""
+        """`_run`, with derivatives."""
         return functools.cache(self._make_with_trajectory)
 
     def _make_with_trajectory(self, active):
@@ -155,61 +171,62 @@ class ScanRule:
 
         def jvp(primals, tangents):
             if self.through and is_forward_only(primals[0], tangents[0]):
-                flat, pushed = self._push(primals[0], tangents[0], carries=True)
-                n = len(self.equation.outvars)
-                outs, after = flat[:n], flat[n:]
-                out_ts = pushed[:n], pushed[n:]
-                kept = None if active is None else self._run(active)(primals[0])[2]
-            else:
-                outs, after, kept = values(*primals)
-                out_ts = self._tangents(primals, tangents, outs, after)
-            none = lambda v: zero_from_primal(v, symbolic_zeros=True)  # noqa: E731
-            return (outs, after, kept), (*out_ts, jax.tree.map(none, kept))
+                return self._push(primals[0], tangents[0], active, trajectory=True)
+            made = values(*primals)
+            return made, self._all_tangents(primals, tangents, made)
 
         values.defjvp(jvp, symbolic_zeros=True)
         return values
 
-    def _push(self, args, ts, *, carries: bool):
-        """Outputs and their tangents in one loop; with the carries after every step, if asked."""
+    def _push(self, args, ts, active, *, trajectory: bool):
+        """The results of `_run` and their tangents, in one loop.
+
+        Without a ``trajectory``, only the outputs; ``None`` for the others.
+        """
         moving = _moving(ts)
-        push, floats = self._pushforward(moving, carries)
-        outs, pushed = push(args, [ts[k] for k in moving])
+        push, floats, tree = self._pushforward(moving, active, trajectory)
+        made, pushed = push(args, [ts[k] for k in moving])
         out_ts = dict(zip(floats, pushed, strict=True))
-        return outs, _fill(outs, [out_ts.get(k) for k in range(len(outs))])
+        filled = _fill(made, [out_ts.get(k) for k in range(len(made))])
+        return jax.tree.unflatten(tree, made), jax.tree.unflatten(tree, filled)
 
     @functools.cached_property
-    def _pushforward(self) -> Callable[..., tuple[Pushforward, tuple[int, ...]]]:
-        """The scan with tangents of some args, and which of its outputs have any."""
+    def _pushforward(self) -> Callable[..., tuple[Pushforward, tuple[int, ...], Any]]:
+        """The scan with tangents of some args; which of its results have any; their structure."""
         return functools.cache(self._make_pushforward)
 
-    def _make_pushforward(self, moving, carries):
-        def run(args):
-            if carries:
-                outs, after, _ = self._run(None)(args)
-                return [*outs, *after]
-            return self.equation.primitive.bind(*args, **self.equation.params)
+    def _make_pushforward(self, moving, active, trajectory):
+        def results(args):
+            if trajectory:
+                return self._run(active)(args)
+            return self.equation.primitive.bind(*args, **self.equation.params), None, None
+
+        def wanted(made):
+            return jax.tree.leaves(made if trajectory else made[0])
 
         def together(args, ts):
-            call = lambda *values: run(replace_at(args, moving, values))  # noqa: E731
+            call = lambda *values: wanted(results(replace_at(args, moving, values)))  # noqa: E731
             outs, out_ts = jax.jvp(call, [args[k] for k in moving], ts)
             return outs, [out_ts[k] for k in floats]
 
         def primal(args):
-            outs, after, _ = self._with_trajectory(None)(list(args), [])
-            return [*outs, *after] if carries else outs, (outs, after)
+            made = self._with_trajectory(active)(list(args), [])
+            return wanted(made), made
 
-        def tangent(args, known, ts):
+        def tangent(args, made, ts):
             zeros = [zero_from_primal(v, symbolic_zeros=True) for v in args]
-            out_ts = self._tangents((args, []), (replace_at(zeros, moving, ts), []), *known)
-            flat = [*out_ts[0], *out_ts[1]]
-            return [flat[k] for k in floats]
+            moved = replace_at(zeros, moving, ts)
+            pushed = wanted(self._all_tangents((args, []), (moved, []), made))
+            return [pushed[k] for k in floats]
 
         avals = [v.aval for v in self.equation.invars]
-        outs = jax.make_jaxpr(run)(list(map(struct_of, avals))).out_avals
+        closed, shape = jax.make_jaxpr(results, return_shape=True)(list(map(struct_of, avals)))
+        outs = closed.out_avals
         floats = tuple(k for k, a in enumerate(outs) if is_differentiable(a))
         in_ts = [avals[k].to_tangent_aval() for k in moving]
         out_ts = [outs[k].to_tangent_aval() for k in floats]
-        return Pushforward(together, primal, tangent, (avals, in_ts), (outs, out_ts)), floats
+        push = Pushforward(together, primal, tangent, (avals, in_ts), (outs, out_ts))
+        return push, floats, jax.tree.structure(shape)
 
     def _split(self, args):
         a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
@@ -219,8 +236,9 @@ class ScanRule:
         consts, _, xs = self._split(tangents)
         return Active(_moving(consts), _moving(xs), self.body.float_y)
 
-    def _tangents(self, primals, tangents, outs, after, kept=None):
-        body = self.body
+    def _tangents(self, primals, tangents, made):
+        """Tangents of the outputs and of the carry after every step."""
+        body, (outs, after, kept) = self.body, made
         given = [
             t if isinstance(t, SymbolicZero) else jnp.asarray(t, jnp.result_type(v))
             for t, v in zip(tangents[0], primals[0], strict=True)
@@ -257,6 +275,27 @@ class ScanRule:
         n = body.num_carry
         out_t = [(carry_t.get(k) if k < n else y_t.get(k - n)) for k in range(len(outs))]
         return _fill(outs, out_t), _fill(after, [after_t.get(k) for k in range(n)])
+
+    def _all_tangents(self, primals, tangents, made):
+        """Tangents of what `_with_trajectory` made: what is kept is a function of the rest."""
+        out_ts, after_ts = self._tangents(primals, tangents, made)
+        _, after, kept = made
+        if kept is None:
+            return out_ts, after_ts, None
+        args, ts = primals[0], tangents[0]
+        moving, floats = _moving(ts), self.body.float_carry
+
+        def values(moved, carries):
+            consts, init, xs = self._split(replace_at(args, moving, moved))
+            now = replace_at(after, floats, carries)
+            reverse = self.equation.params["reverse"]
+            entering = before(init, now, 0, len(now[0]), reverse=reverse)
+            return jax.vmap(self._keep(kept.keeping, consts))(entering, xs, now)
+
+        at = [args[k] for k in moving], [after[k] for k in floats]
+        _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))
+        pushed = [None if t.dtype == jax.dtypes.float0 else t for t in pushed]
+        return out_ts, after_ts, Kept(_fill(kept.values, pushed), kept.keeping)
 
     @functools.cached_property
     def solve(self) -> Callable[[Active], Callable]:
@@ -297,7 +336,7 @@ class ScanRule:
         @jax.jit
         def forward(residuals, b, kept=None):
             del kept  # it is of the transposed steps
-            consts, init, xs, d, last, dy = b
+            consts, init, xs, d, last, dy = instantiated(b)
             system = Tangent(primal(residuals), active, consts, xs, d)
             linear = self.linearisation
             state, _, (d, ys) = self.solver.run(system, linear.pack(init, cotangent=False))
@@ -306,19 +345,26 @@ class ScanRule:
 
         @jax.jit
         def backward(residuals, cts, kept=None):
-            consts, init, xs, d, last, dy = cts
+            consts, init, xs, d, last, dy = instantiated(cts)
             scan, linear = primal(residuals, kept), self.linearisation
             if self.fused is not None and self.fused.adjoins:
                 summed, start, stacked, lambdas = self.fused.adjoint(scan, active, d, last)
             else:
                 state, summed, (stacked, lambdas) = self.solver.run(
-                    Adjoint(scan, active, d, dy), linear.pack(last, cotangent=True)
+                    Adjoint(scan, active, cts[3], dy), linear.pack(last, cotangent=True)
                 )
                 start = linear.unpack(state, cotangent=True)
             summed = linear.const_cotangents(scan.consts, summed, active)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
-        return LinearSolve(matvec, forward, backward, through=self.through, plain=self.through)
+        return LinearSolve(
+            matvec,
+            forward,
+            backward,
+            through=self.through,
+            plain=self.through,
+            sees_zeros=True,
+        )
 
     def _primal(self, residuals, kept=None) -> Primal:
         consts, init, xs, after, extra = residuals

@@ -43,9 +43,9 @@ def scan(
 
     solved by ``solver``, and from batched products for parameters and inputs. The carries
     are stored, and nothing else (not twice where they are outputs already); wrap the scan
-    in `jax.checkpoint` to store nothing, or name ``Sweep(recompute=False)`` to store the
-    linearised steps, too (``solver=None`` does for gates of a single input feature or of a
-    single unit, and for the few steps of a larger gated cell, which takes less memory then).
+    in `jax.checkpoint` to store nothing, or name ``Sweep(recompute=False)`` to store what is
+    slow to make again, too (``solver=None`` does for steps of a few numbers, for gates of a
+    single input feature, and for the few steps of a larger gated cell).
     Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
     stores nothing.
 

@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.autodiff.active import Active, replace_at
+from parscan_bp.autodiff.by_products import Kept
+from parscan_bp.autodiff.linear_solve import Zero, is_zero
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.trajectory import before
-from parscan_bp.operators import Operator
 from parscan_bp.system import Block, System
 from parscan_bp.trees import stretch
 from parscan_bp.types import Array, PyTree
@@ -36,7 +37,7 @@ class Primal:
       consts, init, xs, length, reverse: the scan.
       after: the carry after every step.
       extra: `Linearisation.invariants`.
-      kept: the transposed Jacobians; ``None`` where they are made again.
+      kept: what else a forward pass kept of the steps; ``None`` where it kept nothing.
     """
 
     linearisation: Linearisation
@@ -45,7 +46,7 @@ class Primal:
     xs: Sequence[Array]
     after: Sequence[Array]
     extra: PyTree
-    kept: Operator | None
+    kept: Kept | None
     length: int
     reverse: bool
 
@@ -79,13 +80,13 @@ class Adjoint(System):
     Attributes:
       primal: the scan.
       active: what is differentiated.
-      carry_cts: gamma, stacked, for each float carry leaf.
+      carry_cts: gamma, stacked, for each float carry leaf; or that it is zero.
       y_cts: eta, stacked, for each active y.
     """
 
     primal: Primal
     active: Active
-    carry_cts: Sequence[Array]
+    carry_cts: Sequence[Array | Zero]
     y_cts: Sequence[Array]
 
     @property
@@ -99,13 +100,14 @@ class Adjoint(System):
     def block(self, start, size):
         linear = self.primal.linearisation
         steps = self.primal.steps(start, size)
-        entering = linear.pack(stretch(list(self.carry_cts), start, size), cotangent=True)
+        entering = None
+        if not all(map(is_zero, self.carry_cts)):
+            cts = [_stretch_of(ct, start, size) for ct in self.carry_cts]
+            entering = linear.pack(cts, cotangent=True)
         if self.primal.kept is None:
             operator = linear.adjoint_operator(steps, self.active)
         else:
-            operator = self.primal.kept.map_leaves(
-                lambda leaf, ndim: stretch(leaf, start, size) if leaf.ndim > ndim else leaf
-            )
+            operator = self.primal.kept.operator(steps, start, size)
         return Block(operator, entering, self._from_outputs(steps, start))
 
     def _from_outputs(self, steps, start):
@@ -130,6 +132,13 @@ class Adjoint(System):
         else:
             consts, xs = [], []
         return consts, (xs, lambdas)
+
+
+def _stretch_of(values: Array | Zero, start, size: int) -> Array:
+    """See `trees.stretch`; zeros are made where they are read."""
+    if isinstance(values, Zero):
+        return jnp.zeros_like(values.value[:size])
+    return stretch(values, start, size)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,6 +49,11 @@ class LSTM(Cell):
         return zero, zero
 
     def _gates(self, params, h, x):
+        if h.shape[-1] == 1:
+            # XLA on CPU vectorises along the last axis, or over rows where that has one number.
+            each = (jnp.split(params[name], 4, axis=-1) for name in ("wi", "wh", "b"))
+            i, f, g, o = (x @ wi + h @ wh + b for wi, wh, b in zip(*each, strict=True))
+            return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
         a = x @ params["wi"] + h @ params["wh"] + params["b"]
         # One sigmoid for all four: XLA on CPU vectorises it over what is contiguous.
         i, f, _, o = jnp.split(jax.nn.sigmoid(a), 4, axis=-1)

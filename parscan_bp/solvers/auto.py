@@ -13,12 +13,9 @@ LIGHT = Work(rows=1, heavy=None)
 TINY_WORK = 4000
 """Elements times equations times steps below which fixed costs outweigh what is saved."""
 
-TINY = 4
-"""Elements of a step up to which XLA may make one kernel of its loop: its iterations then read and
-write less than 1 kB."""
-
-TINY_STEP = 64
-"""Elements times equations of a tiny step up to which it does."""
+TINY = (4, 2**10)
+"""Elements of a step, and bytes that it reads and computes, up to which XLA may make one kernel of
+its loop."""
 
 TINY_LOOP = "the step is so small that its loop is a single kernel"
 
@@ -98,18 +95,23 @@ def _unmeasured(facts: Facts, work: Work) -> Choice | None:
     return None
 
 
-def _tiny_cell(facts: Facts, work: Work) -> Choice | None:
-    """Of a tiny cell XLA makes one kernel, loop included, and of its sweep step by step another.
+def _tiny_step(facts: Facts, work: Work) -> Choice | None:
+    """Of a tiny step XLA makes one kernel, loop included, and of its sweep step by step another.
 
-    With a single number, four steps at a time are the faster kernel.
+    What is slow to make again is kept: with so few numbers, nothing else can be saved. Of an
+    Elman cell there is nothing; with a single number, four steps at a time are the faster kernel.
     """
-    if facts.own or facts.elements > TINY or facts.length <= FEW[0]:
+    if not _is_tiny(facts) or facts.length <= FEW[0] or work.heavy is not None:
         return None
     why = "sequential, step by step: so small a step's loop is then a single kernel"
+    kept = Choice(Sweep(chunk=1, recompute=False), why)
+    if facts.own:
+        return kept if facts.linearisation == "matrix-free" else None
     if facts.equations <= SIMPLE:
         return Choice(Sweep(chunk=4, unroll=4) if facts.elements == 1 else Sweep(chunk=1), why)
-    if facts.gated and facts.jax_version < (0, 12) and _is_short(facts):
-        return Choice(Sweep(chunk=1, recompute=False), why)
+    if facts.gated:
+        one_unit = facts.features == facts.leaves
+        return kept if one_unit or (facts.jax_version < (0, 12) and _is_short(facts)) else None
     return None
 
 
@@ -127,13 +129,9 @@ def _single_kernel(facts: Facts, work: Work) -> Choice | None:
     """
     if facts.own and facts.equations <= SIMPLE and facts.features == 1:
         return _left(TINY_LOOP)
-    if facts.elements > TINY:
+    if not _is_tiny(facts) or (facts.gated and facts.jax_version < (0, 12)):
         return None
-    if facts.gated and facts.jax_version < (0, 12):
-        one_unit = facts.features == facts.leaves
-        why = "sequential; the gates of a single unit are sooner kept than made again"
-        return _kept(why) if one_unit else None
-    return _left(TINY_LOOP) if facts.elements * facts.equations <= TINY_STEP else None
+    return _left(TINY_LOOP)
 
 
 def _mostly_work(facts: Facts, work: Work) -> Choice | None:
@@ -222,6 +220,10 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     return None
 
 
+def _is_tiny(facts: Facts) -> bool:
+    return facts.elements <= TINY[0] and facts.touched <= TINY[1]
+
+
 def _is_short(facts: Facts) -> bool:
     return facts.elements * facts.equations * facts.length < TINY_WORK
 
@@ -232,7 +234,7 @@ def _is_larger(facts: Facts) -> bool:
 
 RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _unmeasured,
-    _tiny_cell,
+    _tiny_step,
     _short_as_a_whole,
     _single_kernel,
     _mostly_work,

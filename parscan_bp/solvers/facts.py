@@ -24,6 +24,7 @@ class Facts:
       structure: "diagonal", "block" or "dense".
       linearisation: "analytic", "matrix-free", or "columns" of an explicit Jacobian.
       equations: equations in the body's jaxpr.
+      touched: bytes that a step reads and computes.
       outer_gates: `structure.has_outer_gates` of the step, as with a single input feature.
       jax_version: (major, minor), which says how XLA compiles a small loop.
       may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
@@ -41,6 +42,7 @@ class Facts:
     structure: str
     linearisation: str
     equations: int
+    touched: int
     outer_gates: bool
     jax_version: tuple[int, ...]
     may_keep: bool = False

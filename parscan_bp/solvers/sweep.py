@@ -60,10 +60,11 @@ class Sweep(Solver):
     non-finite values are exactly those of `jax.lax.scan`. On a CPU, products with matrices of a
     few numbers are compiled into the loop as sums of elementwise products.
 
-    With ``recompute=False`` the linearised steps are made by the forward pass and kept, as
-    `jax.lax.scan` keeps its residuals: more memory, and steps with costly functions, such as
-    an LSTM's, are evaluated once. Derivatives of the gradient make them again all the same, and
-    so do gradients where they are mere arithmetic on the carries, as an Elman RNN's.
+    With ``recompute=False`` the forward pass keeps, as `jax.lax.scan` keeps its residuals, what of
+    the linearised steps is slow to make again: functions of products, or the slopes that follow
+    from them where these are hardly more bytes. That takes more memory, and steps with costly
+    functions, such as an LSTM's, are evaluated once, for derivatives of the gradient, too. Of mere
+    arithmetic on the carries, as in an Elman RNN, there is nothing to keep.
 
     Steps n, work n matrix-vector products, memory one chunk.
 
@@ -79,7 +80,7 @@ class Sweep(Solver):
         linearised in the loop itself: with a few numbers to carry, XLA on CPU makes one kernel of
         that.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
-      recompute: whether the linearised steps are made again, from the carries, or kept. Only
+      recompute: whether the steps are linearised again, from the carries, or partly kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
         ``forward="exact"``.
 

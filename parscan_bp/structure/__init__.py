@@ -1,6 +1,7 @@
 """The structure of a step's Jacobian, read from its jaxpr: nothing is run, nothing is guessed."""
 
 from parscan_bp.structure.arithmetic import is_arithmetic as is_arithmetic
+from parscan_bp.structure.arithmetic import is_elementwise as is_elementwise
 from parscan_bp.structure.axes import find_structure as find_structure
 from parscan_bp.structure.base import CarryStructure as CarryStructure
 from parscan_bp.structure.base import Reason as Reason
@@ -29,6 +30,7 @@ __all__ = [
     "forwarded",
     "has_outer_gates",
     "is_arithmetic",
+    "is_elementwise",
     "is_holomorphic",
     "scan_counts",
     "symbolic_size",

@@ -1,10 +1,11 @@
-"""Whether a function is arithmetic alone, which is as fast to do again as its result is to read."""
+"""Whether an operation is arithmetic, which is as fast to do again as its result is to read."""
 
 from __future__ import annotations
 
-from jax.extend.core import Jaxpr
+from jax.extend.core import JaxprEqn
 
-from parscan_bp.structure.jaxprs import CALLS, walk
+from parscan_bp.structure.jaxprs import shape_of
+from parscan_bp.structure.rules import ELEMENTWISE
 
 _ARITHMETIC = frozenset(
     "abs add add_any and clamp convert_element_type copy div eq ge gt integer_pow le lt max min "
@@ -15,14 +16,24 @@ _MOVES = frozenset(
 )
 
 
-def is_arithmetic(jaxpr: Jaxpr) -> bool:
-    """Whether every equation adds, multiplies, compares or moves numbers.
+def is_arithmetic(eqn: JaxprEqn) -> bool:
+    """Whether an equation adds, multiplies, compares or moves numbers.
+
+    A product that contracts an axis of one number multiplies.
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> slopes = [lambda y: 1 - y * y, lambda a: jnp.cos(a), lambda w: w @ w]
-      >>> [is_arithmetic(jax.make_jaxpr(f)(jnp.ones((2, 2))).jaxpr) for f in slopes]
-      [True, False, False]
+      >>> def f(a):
+      ...     return 1 - a * a, jnp.cos(a), a @ a, a[:, :1] @ a[:1]
+      >>> [is_arithmetic(e) for e in jax.make_jaxpr(f)(jnp.ones((2, 2))).eqns]
+      [True, True, False, False, True, True, True]
     """
-    names = {eqn.primitive.name for eqn in walk(jaxpr)}
-    return names <= _ARITHMETIC | _MOVES | CALLS
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        return all(shape_of(eqn.invars[0])[axis] == 1 for axis in contracted)
+    return eqn.primitive.name in _ARITHMETIC | _MOVES
+
+
+def is_elementwise(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a function of each number by itself."""
+    return eqn.primitive.name in ELEMENTWISE

@@ -9,8 +9,10 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.operators import Dense
+from parscan_bp.testing import assert_derivatives_close
 
 KEEP = pb.Sweep(recompute=False)
+ROUNDING = 1e-10 if jnp.result_type(float) == jnp.float64 else 1e-4
 T, B, INPUTS, H = 11, 3, 2, 5
 CELLS = {
     "Elman": pb.cells.Elman(),
@@ -92,18 +94,93 @@ def test_keeping_takes_memory_between_recomputing_and_lax_scan():
     assert 1.5 * sizes["recomputed"] < sizes["kept"] < 0.8 * sizes["lax.scan"]
 
 
-def test_derivatives_of_the_gradient_make_the_steps_again():
+def _hvp(loss, at):
+    direction = jax.tree.map(jnp.cos, at)
+    return jax.jvp(jax.grad(loss, tuple(range(len(at)))), at, direction)[1]
+
+
+def test_products_with_the_hessian_make_no_step_again():
     cell = CELLS["LSTM"]
-    at = _arguments(cell)
 
-    def hvp(scan, **options):
-        gradient = jax.grad(_loss(cell, "cell", scan, **options), (0, 1, 2))
-        return jax.jit(lambda *at: jax.jvp(gradient, at, jax.tree.map(jnp.cos, at))[1])(*at)
+    def functions(solver):
+        loss = _loss(cell, "cell", pb.scan, solver=solver)
+        text = jax.jit(lambda *at: _hvp(loss, at)).lower(*_arguments(cell)).compile().as_text()
+        return sum(text.count(f" {name}(") for name in ("tanh", "exponential"))
 
-    got, want = hvp(pb.scan, solver=KEEP), hvp(lax.scan)
-    eps = jnp.finfo(at[2].dtype).eps
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert jnp.abs(a - b).max() <= 1000 * eps * jnp.abs(b).max()
+    assert functions(KEEP) < functions(pb.Sweep())
+
+
+def _pendulum(params, carry, x):
+    """Two numbers and a count; its sine is of a stored number, its friction is not."""
+    angle, speed, count = carry
+    friction = jnp.tanh(params * speed + x)
+    speed = speed - 0.1 * jnp.sin(angle) - jnp.where(count % 3 == 0, 0.2, 0.1) * friction
+    return (angle + 0.1 * speed, speed, count + 1), speed * angle
+
+
+TINY = {
+    "pendulum": (_pendulum, jnp.asarray(0.7), (jnp.asarray(0.3), jnp.asarray(-0.2), 0)),
+    "GRU": (CELLS["GRU"], CELLS["GRU"].init(jax.random.key(0), 1, 1), 0.1 * jnp.ones((1, 1))),
+    "LSTM": (CELLS["LSTM"], CELLS["LSTM"].init(jax.random.key(0), 1, 1), (jnp.ones((1, 1)),) * 2),
+}
+DERIVATIVES = {
+    "gradient": lambda f, at: jax.grad(f, (0, 1))(*at),
+    "jvp": lambda f, at: jax.jvp(f, at, jax.tree.map(jnp.sin, at)),
+    "hvp": lambda f, at: _hvp(f, at),
+    "gradient of gradient": lambda f, at: jax.grad(
+        lambda p: sum(jnp.sum(v**2) for v in jax.tree.leaves(jax.grad(f, (0, 1))(p, at[1])))
+    )(at[0]),
+    "gradient of hvp": lambda f, at: jax.grad(
+        lambda p: sum(jnp.sum(v**2) for v in jax.tree.leaves(_hvp(f, (p, at[1]))))
+    )(at[0]),
+    "third": lambda f, at: jax.jvp(lambda p, x: _hvp(f, (p, x)), at, jax.tree.map(jnp.cos, at))[1],
+    "hessian by inputs": lambda f, at: jax.hessian(f, 1)(*at),
+    "mapped hvp": lambda f, at: jax.vmap(lambda x: _hvp(f, (at[0], x)))(
+        jnp.stack([at[1], 2 * at[1]])
+    ),
+    "rematerialised": lambda f, at: jax.grad(jax.checkpoint(f), (0, 1))(*at),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "derivative"),
+    [
+        *(("pendulum", derivative) for derivative in DERIVATIVES),
+        *((cell, derivative) for cell in ("GRU", "LSTM") for derivative in ("gradient", "hvp")),
+    ],
+)
+@pytest.mark.parametrize("solver", [KEEP, pb.Sweep(chunk=1, recompute=False)], ids=str)
+def test_derivatives_of_tiny_steps(name, derivative, solver):
+    step, params, carry = TINY[name]
+    xs = jax.random.normal(jax.random.key(1), (5, *jnp.shape(jax.tree.leaves(carry)[0])))
+
+    def derived(scan):
+        def loss(params, xs):
+            outputs = scan(functools.partial(step, params), carry, xs)
+            return sum(jnp.sum(jnp.sin(v)) for v in jax.tree.leaves(outputs))
+
+        return jax.jit(lambda *at: DERIVATIVES[derivative](loss, at))(params, xs)
+
+    got, want = derived(functools.partial(pb.scan, solver=solver)), derived(lax.scan)
+    assert_derivatives_close(got, want, ROUNDING, mode=derivative)
+
+
+def test_a_tiny_step_keeps_its_gates_rather_than_slopes():
+    """Four numbers per step beside the carry for a GRU's linearised step, three for its gates."""
+    cell, params, carry = TINY["GRU"]
+    xs = jnp.ones((100, 1, 1))
+    sizes = []
+    for solver in (KEEP, pb.Sweep()):
+        last = lambda p, s=solver: pb.scan(functools.partial(cell, p), carry, xs, solver=s)[0]  # noqa: E731
+        sizes.append(sum(v.size for v in jax.tree.leaves(jax.vjp(last, params)[1])))
+    assert sizes[0] - sizes[1] == 3 * 100
+
+
+def test_nothing_leaks():
+    with jax.checking_leaks():
+        step, params, carry = TINY["pendulum"]
+        value = lambda p, xs: pb.scan(functools.partial(step, p), carry, xs, solver=KEEP)[0][0]  # noqa: E731
+        jax.jit(lambda p, xs: _hvp(value, (p, xs)))(params, jnp.ones(4))
 
 
 @pytest.mark.parametrize(

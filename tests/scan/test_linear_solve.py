@@ -8,7 +8,13 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, tied_zeros
+from parscan_bp.autodiff.linear_solve import (
+    LinearSolve,
+    empty_of,
+    instantiated,
+    is_zero,
+    tied_zeros,
+)
 from parscan_bp.testing import assert_derivatives_close, jit_once
 
 FLOAT = jnp.result_type(float)
@@ -187,8 +193,17 @@ def _hinted(solve, hints=_inverted):
         solve.matvec,
         lambda a, b, h: jax.tree.map(lambda v: v @ h[0].T, b),
         lambda a, ct, h: jax.tree.map(lambda v: v @ h[0], ct),
+        solve.through,
     )
-    return lambda a, b: solution(a, b, jax.lax.stop_gradient(hints(a)))
+    return lambda a, b: solution(a, b, hints(a))
+
+
+@pytest.mark.parametrize("through", [False, True])
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+def test_derivatives_with_hints(derivative, through):
+    solves = (_hinted(_solution(through)), _inverse)
+    got, want = (jit_once(lambda s=s: DERIVATIVES[derivative](s))() for s in solves)
+    assert_derivatives_close(got, want, ROUNDING, mode=derivative)
 
 
 @pytest.mark.parametrize("by", [None, *MAPPED])
@@ -205,3 +220,54 @@ def test_hints_are_used(by):
     got, want = both(twice), both(_inverse)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert jnp.allclose(a, 2 * b, rtol=1e-4, atol=1e-4)
+
+
+def _frugal(seen):
+    """The solution that notes which leaves of b it is told to be zero."""
+    solve = _solution(True)
+
+    def noting(run):
+        def noted(a, b):
+            seen.append({name: is_zero(v) for name, v in b.items()})
+            return run(a, instantiated(b))
+
+        return noted
+
+    forward, backward = noting(solve.forward), noting(solve.backward)
+    return LinearSolve(solve.matvec, forward, backward, True, sees_zeros=True)
+
+
+def test_a_solution_is_told_what_nothing_reads():
+    seen = []
+    solve = _frugal(seen)
+    read = lambda solve, b: jnp.sum(jnp.cos(solve(MATRIX, b)["v"]))  # noqa: E731
+    got = jax.grad(functools.partial(read, solve))(RIGHT)
+    assert seen[-1] == {"v": False, "w": True}
+    assert_derivatives_close(got, jax.grad(functools.partial(read, _inverse))(RIGHT), ROUNDING)
+
+
+DIRECTION = jax.tree.map(jnp.sin, RIGHT)
+READ = {
+    "gradient": lambda f: jax.grad(f, (0, 1))(MATRIX, RIGHT),
+    "hvp": lambda f: jax.jvp(jax.grad(f, (0, 1)), (MATRIX, RIGHT), (jnp.cos(MATRIX), DIRECTION))[1],
+    "hessian": lambda f: jax.hessian(f, (0, 1))(MATRIX, RIGHT),
+    "gradient of gradient": lambda f: jax.grad(
+        lambda a: jnp.sum(jax.grad(f, 1)(a, RIGHT)["w"] ** 2) + jnp.sum(jax.grad(f)(a, RIGHT))
+    )(MATRIX),
+    "mapped": lambda f: jax.vmap(jax.grad(f, (0, 1)), (0, None))(STACK, RIGHT),
+    "third": lambda f: jax.jvp(
+        lambda b: jax.jvp(jax.grad(f, (0, 1)), (MATRIX, b), (MATRIX, DIRECTION))[1],
+        (RIGHT,),
+        (DIRECTION,),
+    ),
+}
+
+
+@pytest.mark.parametrize("derivative", READ)
+@pytest.mark.parametrize("leaf", ["v", "w"])
+def test_derivatives_of_what_is_read(derivative, leaf):
+    def loss(solve):
+        return lambda a, b: jnp.sum(jnp.cos(solve(a, {**b, "w": b["w"] * b["v"]})[leaf]))
+
+    got, want = (READ[derivative](loss(solve)) for solve in (_frugal([]), _inverse))
+    assert_derivatives_close(got, want, ROUNDING, mode=derivative)

@@ -21,12 +21,14 @@ RNN = Facts(
     structure="block",
     linearisation="analytic",
     equations=8,
+    touched=500,
     outer_gates=False,
     jax_version=(0, 10),
 )
 ONE_ROW = {"batch": 1, "jax_version": (0, 12)}
 ONE_FEATURE = {"features": 1, "equations": 20, "jax_version": (0, 12)}
 OWN = {"features": 64, "linearisation": "matrix-free"}
+OWN_TINY = {"linearisation": "matrix-free", "equations": 12}
 
 
 def test_a_recurrent_network_on_a_cpu_is_swept():
@@ -174,13 +176,14 @@ def test_few_steps_of_a_gated_cell_are_kept_or_left_to_lax_scan(changes, solver)
     assert choose(dataclasses.replace(gated, **changes)).solver == solver
 
 
+STEP_BY_STEP = pb.Sweep(chunk=1, recompute=False)
+
+
 def test_gated_cells_of_a_few_numbers_are_swept_before_jax_0_12():
     gated = dataclasses.replace(RNN, batch=1, features=4, equations=14)
     assert choose(gated).solver == pb.Sweep()
-    one_unit = dataclasses.replace(gated, features=2, leaves=2)
-    assert choose(one_unit).solver == pb.Sweep(recompute=False)
-    for length, solver in ((100, pb.Sweep(chunk=1, recompute=False)), (20, None)):
-        assert choose(dataclasses.replace(one_unit, length=length)).solver == solver
+    assert choose(dataclasses.replace(gated, length=70)).solver == STEP_BY_STEP
+    assert choose(dataclasses.replace(gated, length=70, touched=1025)).solver is None
     assert choose(dataclasses.replace(gated, jax_version=(0, 12))).solver is None
 
 
@@ -191,14 +194,28 @@ def test_gated_cells_of_a_few_numbers_are_swept_before_jax_0_12():
         ({"batch": 1, "features": 4}, pb.Sweep(chunk=1)),
         ({"batch": 4, "features": 1}, pb.Sweep(chunk=1)),
         ({"batch": 1, "features": 1}, pb.Sweep(chunk=4, unroll=4)),
-        ({"batch": 1, "features": 4, "length": 30}, None),
-        ({"batch": 1, "features": 4, "linearisation": "matrix-free"}, None),
         ({"batch": 1, "features": 1, "equations": 9}, None),
+        ({"batch": 1, "features": 2, "leaves": 2, "equations": 14}, STEP_BY_STEP),
+        ({"batch": 1, "features": 4, **OWN_TINY}, STEP_BY_STEP),
+        ({"batch": 4, "features": 1, **OWN_TINY, "touched": 1025, "length": 80}, None),
+        ({"batch": 1, "features": 4, **OWN_TINY, "length": 30}, None),
+        ({"batch": 1, "features": 4, "linearisation": "columns"}, None),
     ],
 )
-def test_tiny_cells_are_swept_step_by_step(changes, solver, version):
+def test_tiny_steps_are_swept_one_by_one(changes, solver, version):
     changes = {"equations": 6, "length": 100, "jax_version": version, **changes}
     assert choose(dataclasses.replace(RNN, **changes)).solver == solver
+
+
+def test_a_tiny_carry_of_a_large_step_is_no_tiny_step():
+    own = dataclasses.replace(RNN, batch=1, features=4, **OWN_TINY)
+    assert choose(dataclasses.replace(own, touched=1024)).solver == STEP_BY_STEP
+    assert choose(dataclasses.replace(own, touched=1025)).solver == pb.Sweep()
+
+
+def test_a_tiny_step_that_is_mostly_work_is_left_to_lax_scan():
+    tiny = dataclasses.replace(RNN, batch=1, features=4, **OWN_TINY)
+    assert choose(tiny, Work(1, "contains lu")).solver is None
 
 
 @pytest.mark.parametrize(
@@ -206,7 +223,6 @@ def test_tiny_cells_are_swept_step_by_step(changes, solver, version):
     [
         ({"platform": "gpu"}, "measured on gpu"),
         ({"batch": 1, "features": 2, "equations": 12}, "single kernel"),
-        ({"batch": 1, "features": 4, "linearisation": "matrix-free"}, "single kernel"),
         ({"batch": 1, "features": 1, "equations": 60, "linearisation": "columns"}, "single kernel"),
         ({"features": 1, "linearisation": "matrix-free"}, "single kernel"),
         (ONE_ROW, "from jax 0.12 on"),

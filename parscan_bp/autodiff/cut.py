@@ -1,0 +1,163 @@
+"""What of a step is kept for the backward pass: the fewest bytes that spare it all but arithmetic.
+
+A result of a step is a chain of operations. Some are slow to do again (products, exponentials),
+others as fast as reading what they make. So a forward pass keeps values that lie between the last
+slow operation and the result, where there are the fewest of them: gates, say, rather than the
+slopes that follow from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+
+from parscan_bp.autodiff.replay import bind, interpret
+from parscan_bp.structure import is_arithmetic, is_elementwise
+from parscan_bp.structure.jaxprs import CALLS, called_jaxpr, needed_equations, shape_of
+from parscan_bp.trees import nbytes
+from parscan_bp.types import Array
+
+FEW = 4
+"""Numbers of which a function is no slower than reading them: in a loop over so few, it waits for
+nothing that the loop waits for."""
+
+WORTHWHILE = 2 / 3
+"""Bytes of a cut, as a part of those of the results, up to which results are made from it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cut:
+    """A program in two parts, the first of which is done once and its results kept.
+
+    Attributes:
+      closed: the program.
+      kept: its variables that are kept.
+    """
+
+    closed: ClosedJaxpr
+    kept: tuple[Var, ...]
+
+    @classmethod
+    def of(cls, closed: ClosedJaxpr, first: int) -> Cut:
+        """The cut with the fewest bytes, or the results where it has hardly fewer than they.
+
+        Args:
+          closed: the program.
+          first: position of the first input of which there is one per step. All inputs are at hand
+            in both parts, and what follows from earlier ones alone is made in both.
+        """
+        closed = _inlined(closed)
+        search = _Search(closed, first)
+        kept, results = search.fewest(), search.results()
+        return cls(closed, kept if _bytes(kept) <= WORTHWHILE * _bytes(results) else results)
+
+    def make(self, inputs: Sequence[Array]) -> list[Array]:
+        """The values that are kept."""
+        jaxpr = self.closed.jaxpr
+        names = jaxpr.debug_info._replace(result_paths=None)
+        first = jaxpr.replace(outvars=list(self.kept), debug_info=names)
+        first = first.replace(eqns=needed_equations(first))
+        return jaxpr_as_fun(ClosedJaxpr(first, self.closed.consts))(*inputs)
+
+    def finish(self, inputs: Sequence[Array], kept: Sequence[Array]) -> list[Array]:
+        """The results of the program, from what was kept."""
+        jaxpr = self.closed.jaxpr
+        env: dict[Any, Array] = dict(zip(jaxpr.constvars, self.closed.consts, strict=True))
+        env.update(zip(jaxpr.invars, inputs, strict=True))
+        env.update(zip(self.kept, kept, strict=True))
+
+        def read(v):
+            return v.val if isinstance(v, Literal) else env[v]
+
+        for eqn in _equations_between(jaxpr, self.kept):
+            made = zip(eqn.outvars, bind(eqn, [read(v) for v in eqn.invars]), strict=True)
+            env.update({v: value for v, value in made if v not in env})
+        return [read(v) for v in jaxpr.outvars]
+
+
+class _Search:
+    """The variables of a program from which its results follow by arithmetic alone."""
+
+    def __init__(self, closed: ClosedJaxpr, first: int):
+        self.jaxpr = closed.jaxpr
+        self.order = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in e.outvars}
+        self.varies = set(self.jaxpr.invars[first:])
+        for eqn in self.jaxpr.eqns:
+            if self.varies.intersection(_variables(eqn.invars)):
+                self.varies.update(eqn.outvars)
+        self.slow = {v for e in self.jaxpr.eqns if self._is_slow(e) for v in e.outvars}
+
+    def _is_slow(self, eqn: JaxprEqn) -> bool:
+        stored = not self.order.keys() & _variables(eqn.invars)
+        few = is_elementwise(eqn) and math.prod(shape_of(eqn.outvars[0])) <= FEW
+        return not (is_arithmetic(eqn) or (stored and few))
+
+    def results(self) -> tuple[Var, ...]:
+        """The results that are neither inputs nor the same for every step."""
+        made = dict.fromkeys(v for v in _variables(self.jaxpr.outvars) if v in self.order)
+        return tuple(v for v in made if v in self.varies)
+
+    def fewest(self) -> tuple[Var, ...]:
+        """The last slow results, exchanged for later values as long as those are no more bytes."""
+        kept, between = self._reached(())
+        moved = True
+        while moved:
+            moved = False
+            for v in sorted(kept, key=self.order.__getitem__):
+                later = {w for e in self.jaxpr.eqns if v in e.invars for w in e.outvars} & between
+                others, within = self._reached((kept - {v}) | later)
+                if later and v not in others and _bytes(others) <= _bytes(kept):
+                    kept, between, moved = others, within, True
+                    break
+        return tuple(sorted(kept, key=self.order.__getitem__))
+
+    def _reached(self, held: Collection[Var]) -> tuple[set[Var], set[Var]]:
+        """Going back from the results: what is slow or ``held``, and all that was passed."""
+        ends, passed = set(), set()
+        waiting = _variables(self.jaxpr.outvars)
+        while waiting:
+            v = waiting.pop()
+            if v in passed or v not in self.varies:
+                continue
+            passed.add(v)
+            if v in held or v in self.slow:
+                ends.add(v)
+            elif v in self.order:
+                waiting += _variables(self.jaxpr.eqns[self.order[v]].invars)
+        return ends, passed
+
+
+def _equations_between(jaxpr, kept: Collection[Var]) -> list[JaxprEqn]:
+    """The equations on which a result depends, given the values of ``kept``."""
+    live, found = set(_variables(jaxpr.outvars)) - set(kept), []
+    for eqn in reversed(jaxpr.eqns):
+        if live.intersection(eqn.outvars):
+            live.update(set(_variables(eqn.invars)) - set(kept))
+            found.append(eqn)
+    return found[::-1]
+
+
+def _inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program without calls."""
+
+    def apply(eqn, values):
+        if eqn.primitive.name not in CALLS:
+            return bind(eqn, values)
+        (held,) = (p for p in eqn.params.values() if getattr(p, "jaxpr", p) is called_jaxpr(eqn))
+        inner = ClosedJaxpr(called_jaxpr(eqn), getattr(held, "consts", ()))
+        return interpret(inner, values, apply)
+
+    return jax.make_jaxpr(lambda *values: interpret(closed, values, apply))(*closed.in_avals)
+
+
+def _variables(atoms: Sequence[Any]) -> list[Var]:
+    return [v for v in atoms if not isinstance(v, Literal)]
+
+
+def _bytes(variables: Collection[Var]) -> int:
+    return nbytes([v.aval for v in variables])

@@ -1,0 +1,70 @@
+"""What of a step is kept, and what is made again from it."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from parscan_bp.autodiff.cut import Cut
+
+W, X = jnp.linspace(-1.0, 1.0, 64).reshape(8, 8), jnp.linspace(0.0, 1.0, 8)
+
+
+def _cut(f, *args):
+    closed = jax.make_jaxpr(f)(*args)
+    return Cut.of(closed, 1)
+
+
+def _kept(f, *args):
+    """Shapes of what is kept, the results made from it having been compared."""
+    cut = _cut(f, *args)
+    kept = cut.make(args)
+    for got, want in zip(cut.finish(args, kept), jax.tree.leaves(f(*args)), strict=True):
+        assert jnp.allclose(got, want, atol=1e-6)
+    return [v.shape for v in kept]
+
+
+def _slopes(y):
+    return 1 - y * y, y * (1 - y), 2 * y
+
+
+def test_a_gate_is_kept_rather_than_its_slopes():
+    assert _kept(lambda w, x: _slopes(jnp.tanh(x @ w)), W, X) == [(8,)]
+
+
+def test_calls_are_looked_into():
+    assert _kept(jax.jit(lambda w, x: _slopes(jax.jit(jnp.tanh)(x @ w))), W, X) == [(8,)]
+
+
+def test_of_gates_side_by_side_only_those_that_are_read_are_kept():
+    def f(w, x):
+        i, f, _, o = jnp.split(jax.nn.sigmoid(jnp.tile(x @ w, 4)), 4)
+        return i * f, i * (1 - f), o * i, o * f, o * o
+
+    assert _kept(f, W, X) == [(8,)] * 3
+
+
+def test_results_are_kept_where_there_are_hardly_more():
+    def f(w, x):
+        a, b, c = jnp.cos(x @ w), jnp.sin(x @ w), jnp.tanh(x @ w)
+        return a * b, b * c, a * c, a * b * c, a * a
+
+    assert _kept(lambda w, x: f(w, x)[:4], W, X) == [(8,)] * 4
+    assert _kept(f, W, X) == [(8,)] * 3
+
+
+def test_nothing_is_kept_of_arithmetic_on_the_inputs():
+    assert _kept(lambda w, x: (1 - x * x, x * w[0], x), W, X) == []
+
+
+def test_what_is_the_same_for_every_step_is_not_kept():
+    assert _kept(lambda w, x: (jnp.exp(w) @ w + x, x), W, X) == []
+
+
+@pytest.mark.parametrize(("count", "kept"), [(4, []), (5, [(5,)])])
+def test_a_function_of_few_numbers_is_made_again(count, kept):
+    assert _kept(lambda w, x: _slopes(jnp.sin(x)), W, X[:count]) == kept
+
+
+def test_a_product_of_single_numbers_is_arithmetic():
+    assert _kept(lambda w, x: _slopes(x @ w), W[:1, :1], X[:1]) == []
+    assert _kept(lambda w, x: _slopes(x @ w), W[:2, :1], X[:2]) == [(1,)]
