@@ -46,15 +46,21 @@ class Cut:
     def of(cls, closed: ClosedJaxpr, first: int) -> Cut:
         """The cut with the fewest bytes, or the results where it has hardly fewer than they.
 
+        Then a cut in front of functions of few inputs is tried: those are at hand. Without any
+        other part it would spare nothing.
+
         Args:
           closed: the program.
           first: position of the first input of which there is one per step. All inputs are at hand
             in both parts, and what follows from earlier ones alone is made in both.
         """
         closed = _inlined(closed)
-        search = _Search(closed, first)
-        kept, results = search.fewest(), search.results()
-        return cls(closed, kept if _bytes(kept) <= WORTHWHILE * _bytes(results) else results)
+        for few in (0, FEW):
+            search = _Search(closed, first, few)
+            kept, results = search.fewest(), search.results()
+            if _bytes(kept) <= WORTHWHILE * _bytes(results) and (kept or not few):
+                return cls(closed, kept)
+        return cls(closed, results)
 
     def make(self, inputs: Sequence[Array]) -> list[Array]:
         """The values that are kept."""
@@ -83,19 +89,20 @@ class Cut:
 class _Search:
     """The variables of a program from which its results follow by arithmetic alone."""
 
-    def __init__(self, closed: ClosedJaxpr, first: int):
+    def __init__(self, closed: ClosedJaxpr, first: int, few: int):
         self.jaxpr = closed.jaxpr
         self.order = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in e.outvars}
         self.varies = set(self.jaxpr.invars[first:])
         for eqn in self.jaxpr.eqns:
             if self.varies.intersection(_variables(eqn.invars)):
                 self.varies.update(eqn.outvars)
-        self.slow = {v for e in self.jaxpr.eqns if self._is_slow(e) for v in e.outvars}
+        slow = (e for e in self.jaxpr.eqns if not (is_arithmetic(e) or self._at_hand(e, few)))
+        self.slow = {v for e in slow for v in e.outvars}
 
-    def _is_slow(self, eqn: JaxprEqn) -> bool:
+    def _at_hand(self, eqn: JaxprEqn, few: int) -> bool:
+        """Whether it is a function of inputs, and of no more than so many numbers."""
         stored = not self.order.keys() & _variables(eqn.invars)
-        few = is_elementwise(eqn) and math.prod(shape_of(eqn.outvars[0])) <= FEW
-        return not (is_arithmetic(eqn) or (stored and few))
+        return stored and is_elementwise(eqn) and math.prod(shape_of(eqn.outvars[0])) <= few
 
     def results(self) -> tuple[Var, ...]:
         """The results that are neither inputs nor the same for every step."""

@@ -261,4 +261,5 @@ def _facts(body, structure, linear, length) -> Facts:
         touched=body.nbytes + nbytes(list(body.jaxpr.in_avals)),
         outer_gates=has_outer_gates(body.jaxpr.jaxpr),
         jax_version=jax.__version_info__[:2],
+        outputs=len(body.float_y),
     )

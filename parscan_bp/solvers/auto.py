@@ -98,15 +98,18 @@ def _unmeasured(facts: Facts, work: Work) -> Choice | None:
 def _tiny_step(facts: Facts, work: Work) -> Choice | None:
     """Of a tiny step XLA makes one kernel, loop included, and of its sweep step by step another.
 
-    What is slow to make again is kept: with so few numbers, nothing else can be saved. Of an
-    Elman cell there is nothing; with a single number, four steps at a time are the faster kernel.
+    What is slow to make again is kept: with so few numbers, nothing else can be saved. One's own
+    step without such functions, or with outputs that are made again from it, gains nothing. Of an
+    Elman cell there is nothing to keep; with a single number, four steps at a time are the faster
+    kernel.
     """
     if not _is_tiny(facts) or facts.length <= FEW[0] or work.heavy is not None:
         return None
     why = "sequential, step by step: so small a step's loop is then a single kernel"
     kept = Choice(Sweep(chunk=1, recompute=False), why)
     if facts.own:
-        return kept if facts.linearisation == "matrix-free" else None
+        gains = not (work.arithmetic or facts.outputs)
+        return kept if gains and facts.linearisation == "matrix-free" else None
     if facts.equations <= SIMPLE:
         return Choice(Sweep(chunk=4, unroll=4) if facts.elements == 1 else Sweep(chunk=1), why)
     if facts.gated:

@@ -27,6 +27,7 @@ class Facts:
       touched: bytes that a step reads and computes.
       outer_gates: `structure.has_outer_gates` of the step, as with a single input feature.
       jax_version: (major, minor), which says how XLA compiles a small loop.
+      outputs: outputs with a derivative that are not the new carry itself.
       may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
         is taken.
       rejoins: whether a forward pass that keeps makes the step's products a second time, since
@@ -45,6 +46,7 @@ class Facts:
     touched: int
     outer_gates: bool
     jax_version: tuple[int, ...]
+    outputs: int = 0
     may_keep: bool = False
     rejoins: bool = False
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn
 
+from parscan_bp.structure.arithmetic import carries_arithmetic_alone
 from parscan_bp.structure.interpret import Interpreter
 from parscan_bp.structure.jaxprs import is_inexact, open_jaxpr, shape_of, walk
 from parscan_bp.structure.rules import ELEMENTWISE
@@ -43,10 +44,12 @@ class Work:
         A weight vector does not count: to XLA its product is a sum.
       heavy: why the step is too heavy for a sweep to gain anything, as it continues "the step ...";
         ``None`` if it is light.
+      arithmetic: see `carries_arithmetic_alone`.
     """
 
     rows: int
     heavy: str | None
+    arithmetic: bool = False
 
 
 def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
@@ -69,7 +72,8 @@ def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
     carry = opened.invars[num_consts : num_consts + num_carry]
     counted = _Counted(sum(_size(v) for v in carry if is_inexact(v)))
     counted.run(opened, [k >= num_consts for k in range(len(opened.invars))])
-    return Work(counted.rows, counted.heavy())
+    arithmetic = carries_arithmetic_alone(opened, num_consts, num_carry)
+    return Work(counted.rows, counted.heavy(), arithmetic)
 
 
 class _Counted(Interpreter[bool]):
