@@ -109,6 +109,10 @@ class Linearisation(abc.ABC):
         _, vjp = jax.vjp(outputs, consts, xs)
         return vjp((list(new_carry_cts), list(y_cts)))
 
+    def unread(self, active: Active) -> Active:
+        """What is differentiated where nothing reads the outputs."""
+        return dataclasses.replace(active, y=())
+
     def const_cotangents(
         self, consts: Sequence[Array], summed: PyTree, active: Active
     ) -> list[Array]:

@@ -138,6 +138,9 @@ class _OfCell(Linearisation):
         u = self.of.pull_carry(steps, new_carry_cts)[0] if aux is None else aux
         return self.of.pull_params(steps, u, active)
 
+    def unread(self, active):
+        return active  # a cell with outputs of its own need not state `pull_params`
+
     def const_cotangents(self, consts, summed, active):
         if active.y:
             return summed

@@ -33,7 +33,13 @@ from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.by_products import ByProducts, Keeping, Kept
 from parscan_bp.autodiff.fused import FusedLoop
-from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, instantiated, tied_zeros
+from parscan_bp.autodiff.linear_solve import (
+    LinearSolve,
+    empty_of,
+    instantiated,
+    is_zero,
+    tied_zeros,
+)
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct_of
 from parscan_bp.autodiff.replay import vary_alike
@@ -347,14 +353,16 @@ class ScanRule:
         def backward(residuals, cts, kept=None):
             consts, init, xs, d, last, dy = instantiated(cts)
             scan, linear = primal(residuals, kept), self.linearisation
+            moving = linear.unread(active) if all(map(is_zero, cts[-1])) else active
             if self.fused is not None and self.fused.adjoins:
-                summed, start, stacked, lambdas = self.fused.adjoint(scan, active, d, last)
+                summed, start, stacked, lambdas = self.fused.adjoint(scan, moving, d, last)
             else:
+                system = Adjoint(scan, moving, cts[3], dy)
                 state, summed, (stacked, lambdas) = self.solver.run(
-                    Adjoint(scan, active, cts[3], dy), linear.pack(last, cotangent=True)
+                    system, linear.pack(last, cotangent=True)
                 )
                 start = linear.unpack(state, cotangent=True)
-            summed = linear.const_cotangents(scan.consts, summed, active)
+            summed = linear.const_cotangents(scan.consts, summed, moving)
             return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
         return LinearSolve(

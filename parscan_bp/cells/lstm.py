@@ -48,9 +48,8 @@ class LSTM(Cell):
         zero = jnp.zeros((*batch_shape, hidden), dtype)
         return zero, zero
 
-    def _gates(self, params, h, x):
-        if h.shape[-1] == 1:
-            # XLA on CPU vectorises along the last axis, or over rows where that has one number.
+    def _gates(self, params, h, x, *, apart: bool):
+        if apart:
             each = (jnp.split(params[name], 4, axis=-1) for name in ("wi", "wh", "b"))
             i, f, g, o = (x @ wi + h @ wh + b for wi, wh, b in zip(*each, strict=True))
             return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
@@ -61,7 +60,8 @@ class LSTM(Cell):
 
     def __call__(self, params, carry, x):
         h, c = carry
-        i, f, g, o = self._gates(params, h, x)
+        # XLA on CPU makes one kernel of a step that is so small, but not of gates side by side.
+        i, f, g, o = self._gates(params, h, x, apart=h.size <= 2 and h.shape[-1] == 1)
         c = f * c + i * g
         h = o * jnp.tanh(c)
         return (h, c), h
@@ -69,7 +69,8 @@ class LSTM(Cell):
     def _slopes(self, params, carry, x, new_carry):
         """What (e, e, e, lambda_h) is multiplied by to (u_i, u_f, u_g, u_o), and s and f."""
         h, c = carry
-        i, f, g, o = self._gates(params, h, x)
+        # XLA on CPU vectorises along the last axis, or over steps where that has one number.
+        i, f, g, o = self._gates(params, h, x, apart=h.shape[-1] == 1)
         t = jnp.tanh(new_carry[1])
         parts = (g * i * (1 - i), c * f * (1 - f), i * (1 - g * g), t * o * (1 - o))
         # Side by side once: XLA copies each part of every concatenation.

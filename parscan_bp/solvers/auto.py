@@ -45,7 +45,8 @@ beyond it the memory, taken anew from the system in every call, costs more than 
 are spared."""
 
 REJOINED = (512, 1000)
-"""Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`."""
+"""Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`; and so are
+few rows of an LSTM's, with two carries."""
 
 FEWEST = 4
 """Steps up to which what a sweep puts around them costs more than it saves."""
@@ -216,6 +217,7 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     pays = _is_larger(facts)
     if facts.rejoins:
         pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
+        pays = pays or (facts.leaves > 1 and facts.batch * facts.length <= FEW[1])
     if pays:
         return _kept(
             "sequential; what is slow to make again is kept, as the layer itself keeps residuals"

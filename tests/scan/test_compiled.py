@@ -216,6 +216,22 @@ def test_no_zeros_are_made_for_what_nothing_reads(solver):
     assert last < ys - n * carry.nbytes
 
 
+@pytest.mark.parametrize("solver", [pb.Sweep(), pb.Sweep(recompute=False), pb.Blelloch()])
+def test_an_output_that_nothing_reads_is_not_differentiated(solver):
+    def step(h, x):
+        h = jnp.tanh(0.5 * h + x)
+        return h, jnp.log1p(jnp.exp(h))
+
+    def functions(f):
+        gradient = jax.jit(jax.grad(f)).lower(jnp.ones((100, 3), jnp.float32))
+        text = gradient.compile().as_text()
+        return sum(text.count(f" {name}(") for name in ("log-plus-one", "exponential"))
+
+    scan = functools.partial(pb.scan, step, jnp.zeros(3, jnp.float32), solver=solver)
+    assert functions(lambda xs: scan(xs)[0].sum()) == 0
+    assert functions(lambda xs: scan(xs)[1].sum()) > 0
+
+
 GATED = (pb.cells.GRU(), pb.cells.LSTM())
 SMALL = [
     *((cell, *size) for cell in GATED for size in [(20, 1, 100), (4, 1, 100)]),

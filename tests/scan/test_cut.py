@@ -60,9 +60,19 @@ def test_what_is_the_same_for_every_step_is_not_kept():
     assert _kept(lambda w, x: (jnp.exp(w) @ w + x, x), W, X) == []
 
 
-@pytest.mark.parametrize(("count", "kept"), [(4, []), (5, [(5,)])])
-def test_a_function_of_few_numbers_is_made_again(count, kept):
-    assert _kept(lambda w, x: _slopes(jnp.sin(x)), W, X[:count]) == kept
+@pytest.mark.parametrize(("count", "kept"), [(4, 4), (5, 6)])
+def test_where_gates_are_hardly_fewer_a_function_of_few_inputs_is_made_again(count, kept):
+    def f(w, x):
+        a = x @ w
+        i, f, g, o, t = jnp.sin(a), jnp.cos(a), jnp.tanh(a), jnp.exp(a), jnp.tanh(x)
+        return i * f, i * (1 - f), g * t, o * t, o * (1 - t * t), f
+
+    assert _kept(f, W[:count, :count], X[:count]) == [(count,)] * kept
+
+
+def test_a_function_of_few_inputs_is_kept_where_nothing_else_is():
+    assert _kept(lambda w, x: jnp.cos(x), W, X[:4]) == [(4,)]
+    assert _kept(lambda w, x: _slopes(jnp.sin(x)), W, X[:4]) == [(4,)]
 
 
 def test_a_product_of_single_numbers_is_arithmetic():

@@ -139,6 +139,9 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
         ({"length": 10000}, True),
         ({"features": 64, "rejoins": True}, True),
         ({"features": 64, "rejoins": True, "length": 100}, False),
+        ({"features": 8, "rejoins": True, "length": 100, "batch": 1}, True),
+        ({"features": 8, "leaves": 2, "rejoins": True, "length": 100, "batch": 1}, False),
+        ({"features": 8, "leaves": 2, "rejoins": True, "length": 200, "batch": 1}, True),
     ],
 )
 def test_what_the_layer_would_store_is_kept_where_that_pays(changes, recompute):
@@ -213,9 +216,34 @@ def test_a_tiny_carry_of_a_large_step_is_no_tiny_step():
     assert choose(dataclasses.replace(own, touched=1025)).solver == pb.Sweep()
 
 
-def test_a_tiny_step_that_is_mostly_work_is_left_to_lax_scan():
-    tiny = dataclasses.replace(RNN, batch=1, features=4, **OWN_TINY)
-    assert choose(tiny, Work(1, "contains lu")).solver is None
+@pytest.mark.parametrize(
+    ("changes", "work"),
+    [
+        ({}, Work(1, "contains lu")),
+        ({}, Work(0, None, arithmetic=True)),
+        ({"outputs": 1}, Work(1, None)),
+    ],
+)
+def test_a_tiny_step_that_would_not_gain_is_left_to_lax_scan(changes, work):
+    tiny = dataclasses.replace(RNN, batch=1, features=4, **OWN_TINY, **changes)
+    assert choose(tiny, work).solver is None
+
+
+@pytest.mark.parametrize("output", ["carry", "own"])
+def test_a_tiny_pendulum_is_swept_unless_it_has_outputs_of_its_own(output):
+    def step(c, torque):
+        angle, speed = c
+        speed = speed + 0.1 * (torque - jnp.sin(angle))
+        angle = angle + 0.1 * speed
+        return (angle, speed), angle if output == "carry" else jnp.cos(angle)
+
+    choice = STEP_BY_STEP if output == "carry" else "lax.scan"
+    assert pb.explain(step, (0.0, 0.0), jnp.ones(1000)).choice == str(choice)
+
+
+def test_a_tiny_average_is_left_to_lax_scan():
+    average = lambda c, x: (c := 0.9 * c + 0.1 * jnp.sin(x), c)  # noqa: E731
+    assert pb.explain(average, 0.0, jnp.ones(1000)).choice == "lax.scan"
 
 
 @pytest.mark.parametrize(
@@ -223,6 +251,7 @@ def test_a_tiny_step_that_is_mostly_work_is_left_to_lax_scan():
     [
         ({"platform": "gpu"}, "measured on gpu"),
         ({"batch": 1, "features": 2, "equations": 12}, "single kernel"),
+        ({"batch": 1, "features": 4, **OWN_TINY, "outputs": 1}, "single kernel"),
         ({"batch": 1, "features": 1, "equations": 60, "linearisation": "columns"}, "single kernel"),
         ({"features": 1, "linearisation": "matrix-free"}, "single kernel"),
         (ONE_ROW, "from jax 0.12 on"),

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from parscan_bp.structure import Work, work_of
+from parscan_bp.structure import work_of
 
 SQUARE, ROWS = jnp.ones((20, 20)), jnp.ones((16, 20))
 
@@ -53,7 +53,28 @@ def _characters(w, table, c, letters):
     ],
 )
 def test_a_recurrent_cell_is_light(step, consts, carry, x, rows):
-    assert _work(step, consts, carry, x) == Work(rows, None)
+    work = _work(step, consts, carry, x)
+    assert (work.rows, work.heavy) == (rows, None)
+
+
+@pytest.mark.parametrize(
+    ("step", "arithmetic"),
+    [
+        (lambda p, c, x: p * c * (1 - c) + jnp.sin(x), True),
+        (lambda p, c, x: (c[:2] @ p[:2, :1]).sum() + c, False),
+        (lambda p, c, x: c + jax.jit(jnp.tanh)(p * c), False),
+        (lambda p, c, x: jax.jit(lambda c: c * c + jnp.exp(p))(c), True),
+        (lambda p, c, x: (0.5 * c, jnp.exp(c)), True),
+    ],
+)
+def test_functions_between_carries_are_told_from_arithmetic(step, arithmetic):
+    jaxpr = jax.make_jaxpr(step)(jnp.ones((2, 2)), jnp.ones(2), jnp.ones(2))
+    assert work_of(jaxpr, 1, 1).arithmetic == arithmetic
+
+
+def test_a_count_is_no_carry_with_a_derivative():
+    step = lambda c, n: (jnp.where(n % 3 == 0, c, 0.5 * c), n + 1)  # noqa: E731
+    assert work_of(jax.make_jaxpr(step)(1.0, 2), 0, 2).arithmetic
 
 
 def _attention(w, c):
