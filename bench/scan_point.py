@@ -58,10 +58,7 @@ def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
     work = workloads.make(size, settings.seed, settings.wrt)
     # The program that needs least gives the direction for jvp and hvp; a point that even it does
     # not fit is left out.
-    lean = programs.build(
-        _function(timing.VALUE_AND_GRAD, work, candidates.checkpointed),
-        *(work.point, work.point, work.data),
-    )
+    lean = _checkpointed(work)
     if lean.peak_bytes > settings.memory_limit:
         return _skipped(size, f"checkpointed jax.lax.scan needs {lean.peak_bytes} bytes")
     _, gradient = lean.call()
@@ -100,7 +97,7 @@ def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
         "choice": _choice(work),
         "baseline": {**tuned.to_json(), "unroll": unrolls},
         "tolerances": allowed,
-        "checkpointed": lean.to_json(),
+        "checkpointed": _checkpointed(work, unrolls.get(timing.VALUE_AND_GRAD, 1)).to_json(),
         "solvers": {
             solver: {
                 **rival.to_json(),
@@ -111,6 +108,13 @@ def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
         },
         "load": {"start": load, "end": record.load_average()},
     }
+
+
+def _checkpointed(work: workloads.Workload, unroll: int = 1) -> programs.Program:
+    """Value and gradient through the checkpointed `jax.lax.scan`."""
+    scan = candidates.rival(candidates.CHECKPOINTED, unroll)
+    function = _function(timing.VALUE_AND_GRAD, work, scan)
+    return programs.build(function, work.point, work.point, work.data)
 
 
 def _tuned(

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal
 
 from parscan_bp.autodiff.cut import Cut
 from parscan_bp.autodiff.replay import evaluate
@@ -134,12 +134,12 @@ class PerStep:
         def varying(x, kept):
             inputs = [*leaves, *jax.tree.leaves(x)]
             if kept is None:
-                return jaxpr_as_fun(self._part(True))(*inputs)
+                return evaluate(self._part(True), inputs)
             return self.cut.finish(inputs, kept)
 
         each = iter(jax.vmap(varying)(stacked, kept) if any(self.varies) else [])
         first = [a[0] for a in jax.tree.leaves(stacked)]
-        once = iter([] if all(self.varies) else jaxpr_as_fun(self._part(False))(*leaves, *first))
+        once = iter([] if all(self.varies) else evaluate(self._part(False), [*leaves, *first]))
         return jax.tree.unflatten(self.tree, [next(each if v else once) for v in self.varies])
 
     def _part(self, wanted: bool) -> ClosedJaxpr:

@@ -14,9 +14,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from parscan_bp.autodiff.replay import bind, interpret
+from parscan_bp.autodiff.replay import bind, evaluate, interpret
 from parscan_bp.structure import is_arithmetic, is_elementwise
 from parscan_bp.structure.jaxprs import CALLS, called_jaxpr, needed_equations, shape_of
 from parscan_bp.trees import nbytes
@@ -68,7 +68,7 @@ class Cut:
         names = jaxpr.debug_info._replace(result_paths=None)
         first = jaxpr.replace(outvars=list(self.kept), debug_info=names)
         first = first.replace(eqns=needed_equations(first))
-        return jaxpr_as_fun(ClosedJaxpr(first, self.closed.consts))(*inputs)
+        return evaluate(ClosedJaxpr(first, self.closed.consts), inputs)
 
     def finish(self, inputs: Sequence[Array], kept: Sequence[Array]) -> list[Array]:
         """The results of the program, from what was kept."""

@@ -357,7 +357,7 @@ class ScanRule:
             if self.fused is not None and self.fused.adjoins:
                 summed, start, stacked, lambdas = self.fused.adjoint(scan, moving, d, last)
             else:
-                system = Adjoint(scan, moving, cts[3], dy)
+                system = Adjoint(scan, moving, cts[3], dy if moving.y else [])
                 state, summed, (stacked, lambdas) = self.solver.run(
                     system, linear.pack(last, cotangent=True)
                 )
