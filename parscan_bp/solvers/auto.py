@@ -45,8 +45,7 @@ beyond it the memory, taken anew from the system in every call, costs more than 
 are spared."""
 
 REJOINED = (512, 1000)
-"""Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`; and so are
-few rows of an LSTM's, with two carries."""
+"""Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`."""
 
 FEWEST = 4
 """Steps up to which what a sweep puts around them costs more than it saves."""
@@ -207,7 +206,10 @@ def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
 
 
 def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
-    """A layer that stores more than carries anyway: the backward pass is spared the products."""
+    """A layer that stores more than carries anyway: the backward pass is spared the products.
+
+    Of an LSTM, with two carries, few rows are kept, too.
+    """
     if not facts.may_keep or facts.own:
         return None
     if facts.batch == 1 and facts.jax_version >= (0, 12):
@@ -217,8 +219,8 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     pays = _is_larger(facts)
     if facts.rejoins:
         pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
-        pays = pays or (facts.leaves > 1 and facts.batch * facts.length <= FEW[1])
-    if pays:
+    few_of_lstm = facts.leaves > 1 and facts.batch * facts.length <= FEW[1]
+    if pays or few_of_lstm:
         return _kept(
             "sequential; what is slow to make again is kept, as the layer itself keeps residuals"
         )

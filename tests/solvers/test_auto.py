@@ -141,6 +141,7 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
         ({"features": 64, "rejoins": True, "length": 100}, False),
         ({"features": 8, "rejoins": True, "length": 100, "batch": 1}, True),
         ({"features": 8, "leaves": 2, "rejoins": True, "length": 100, "batch": 1}, False),
+        ({"features": 8, "leaves": 2, "length": 100, "batch": 1}, False),
         ({"features": 8, "leaves": 2, "rejoins": True, "length": 200, "batch": 1}, True),
     ],
 )
