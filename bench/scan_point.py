@@ -84,6 +84,7 @@ def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
             for name, result in _results(rivals[solver], arguments).items()
         }
 
+    unroll = unrolls.get(timing.VALUE_AND_GRAD, 1)
     outcome = timing.race(
         programs.calls(tuned.programs),
         {solver: programs.calls(rival.programs) for solver, rival in rivals.items()},
@@ -97,7 +98,7 @@ def measure(size: workloads.Size, settings: Settings) -> dict[str, Any]:
         "choice": _choice(work),
         "baseline": {**tuned.to_json(), "unroll": unrolls},
         "tolerances": allowed,
-        "checkpointed": _checkpointed(work, unrolls.get(timing.VALUE_AND_GRAD, 1)).to_json(),
+        "checkpointed": (lean if unroll == 1 else _checkpointed(work, unroll)).to_json(),
         "solvers": {
             solver: {
                 **rival.to_json(),

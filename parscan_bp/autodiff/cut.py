@@ -16,9 +16,9 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from parscan_bp.autodiff.replay import bind, evaluate, interpret
+from parscan_bp.autodiff.replay import bind, called, evaluate, interpret
 from parscan_bp.structure import is_arithmetic, is_elementwise
-from parscan_bp.structure.jaxprs import CALLS, called_jaxpr, needed_equations, shape_of
+from parscan_bp.structure.jaxprs import CALLS, needed_equations, shape_of
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array
 
@@ -73,17 +73,13 @@ class Cut:
     def finish(self, inputs: Sequence[Array], kept: Sequence[Array]) -> list[Array]:
         """The results of the program, from what was kept."""
         jaxpr = self.closed.jaxpr
-        env: dict[Any, Array] = dict(zip(jaxpr.constvars, self.closed.consts, strict=True))
-        env.update(zip(jaxpr.invars, inputs, strict=True))
-        env.update(zip(self.kept, kept, strict=True))
-
-        def read(v):
-            return v.val if isinstance(v, Literal) else env[v]
-
-        for eqn in _equations_between(jaxpr, self.kept):
-            made = zip(eqn.outvars, bind(eqn, [read(v) for v in eqn.invars]), strict=True)
-            env.update({v: value for v, value in made if v not in env})
-        return [read(v) for v in jaxpr.outvars]
+        names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+        second = jaxpr.replace(
+            invars=[*jaxpr.invars, *self.kept],
+            eqns=needed_equations(jaxpr, self.kept),
+            debug_info=names,
+        )
+        return evaluate(ClosedJaxpr(second, self.closed.consts), [*inputs, *kept])
 
 
 class _Search:
@@ -139,25 +135,13 @@ class _Search:
         return ends, passed
 
 
-def _equations_between(jaxpr, kept: Collection[Var]) -> list[JaxprEqn]:
-    """The equations on which a result depends, given the values of ``kept``."""
-    live, found = set(_variables(jaxpr.outvars)) - set(kept), []
-    for eqn in reversed(jaxpr.eqns):
-        if live.intersection(eqn.outvars):
-            live.update(set(_variables(eqn.invars)) - set(kept))
-            found.append(eqn)
-    return found[::-1]
-
-
 def _inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The same program without calls."""
 
     def apply(eqn, values):
         if eqn.primitive.name not in CALLS:
             return bind(eqn, values)
-        (held,) = (p for p in eqn.params.values() if getattr(p, "jaxpr", p) is called_jaxpr(eqn))
-        inner = ClosedJaxpr(called_jaxpr(eqn), getattr(held, "consts", ()))
-        return interpret(inner, values, apply)
+        return interpret(called(eqn), values, apply)
 
     return jax.make_jaxpr(lambda *values: interpret(closed, values, apply))(*closed.in_avals)
 

@@ -88,10 +88,15 @@ def _varies_more(value: Any, v: Any) -> bool:
     return kind is not None and _varying(value) != kind.varying
 
 
-def _call(eqn, values):
+def called(eqn: JaxprEqn) -> ClosedJaxpr:
+    """The jaxpr that a call primitive runs, with its constants."""
     inner = called_jaxpr(eqn)
     (held,) = (p for p in eqn.params.values() if open_jaxpr(p) is inner)
-    return evaluate(ClosedJaxpr(inner, getattr(held, "consts", ())), values)
+    return ClosedJaxpr(inner, getattr(held, "consts", ()))
+
+
+def _call(eqn, values):
+    return evaluate(called(eqn), values)
 
 
 def _cond(eqn, values):

@@ -139,18 +139,13 @@ class ScanRule:
                 return [*carry, *ys], after, None
             extra = self.linearisation.invariants(consts, [])
             keeping = self._keeping(Steps(consts, init, [x[0] for x in xs], init, extra), active)
-            keep = self._keep(keeping, consts)
+            keep = _keep(keeping, consts, extra)
             carry, ys, after, values = run_with_trajectory(
                 self.body, consts, init, xs, **how, keep=keep
             )
             return [*carry, *ys], after, Kept(values, keeping)
 
         return run
-
-    def _keep(self, keeping: Keeping, consts) -> Callable[..., list[Array]]:
-        """``(carry, x, new_carry) -> what is kept`` of a step."""
-        extra = self.linearisation.invariants(consts, [])
-        return lambda carry, x, new: keeping.of_step(Steps(consts, carry, x, new, extra))
 
     def _keeping(self, step: Steps, active: Active) -> Keeping:
         """What is kept of steps of these types; always the same object, as pytrees are compared."""
@@ -296,7 +291,8 @@ class ScanRule:
             now = replace_at(after, floats, carries)
             reverse = self.equation.params["reverse"]
             entering = before(init, now, 0, len(now[0]), reverse=reverse)
-            return jax.vmap(self._keep(kept.keeping, consts))(entering, xs, now)
+            extra = self.linearisation.invariants(consts, [])
+            return jax.vmap(_keep(kept.keeping, consts, extra))(entering, xs, now)
 
         at = [args[k] for k in moving], [after[k] for k in floats]
         _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))
@@ -379,6 +375,11 @@ class ScanRule:
         extra = self.linearisation.invariants(consts, extra)
         length, reverse = (self.equation.params[k] for k in ("length", "reverse"))
         return Primal(self.linearisation, consts, init, xs, after, extra, kept, length, reverse)
+
+
+def _keep(keeping: Keeping, consts, extra) -> Callable[..., list[Array]]:
+    """``(carry, x, new_carry) -> what is kept`` of a step."""
+    return lambda carry, x, new: keeping.of_step(Steps(consts, carry, x, new, extra))
 
 
 def _moving(tangents) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
 from parscan_bp.structure.jaxprs import (
     CALLS,
@@ -69,7 +69,7 @@ def carries_arithmetic_alone(jaxpr: Any, num_consts: int, num_carry: int) -> boo
     carried = opened.replace(outvars=opened.outvars[:num_carry], debug_info=names)
     moving: set[Any] = set(filter(is_inexact, opened.invars[num_consts : num_consts + num_carry]))
     for eqn in needed_equations(carried):
-        if any(v in moving for v in eqn.invars if not hasattr(v, "val")):
+        if moving.intersection(v for v in eqn.invars if isinstance(v, Var)):
             moving.update(eqn.outvars)
             if not all(map(is_arithmetic, _operations(eqn))):
                 return False

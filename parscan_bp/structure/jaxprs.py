@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -74,12 +74,12 @@ def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
                 yield from walk(inner)
 
 
-def needed_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
-    """The equations on which an output depends."""
-    live, kept = {v for v in jaxpr.outvars if isinstance(v, Var)}, []
+def needed_equations(jaxpr: Jaxpr, given: Collection[Var] = ()) -> list[JaxprEqn]:
+    """The equations on which an output depends, the values of ``given`` being known."""
+    live, kept = {v for v in jaxpr.outvars if isinstance(v, Var)}.difference(given), []
     for eqn in reversed(jaxpr.eqns):
         if live.intersection(eqn.outvars):
-            live.update(v for v in eqn.invars if isinstance(v, Var))
+            live.update(v for v in eqn.invars if isinstance(v, Var) and v not in given)
             kept.append(eqn)
     return kept[::-1]
 
