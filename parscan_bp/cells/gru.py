@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,11 @@ from parscan_bp.cells.base import (
     affine_cotangents,
     in_dtypes_of,
     normal,
+    sum_leading,
     weight_cotangent,
 )
 from parscan_bp.operators import Factored
+from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,34 +77,43 @@ class GRU(Cell):
         return h, h
 
     def _slopes(self, params, h, x):
-        """d_r, d_z, d_n of the docstring, with r and z."""
+        """d_r, d_z and d_n r of the docstring, with d_n and z."""
         r, z, n, m = self._gates(params, h, x)
         dn = (1 - z) * (1 - n * n)
-        return dn * m * r * (1 - r), (h - n) * z * (1 - z), dn, r, z
+        return (dn * m * r * (1 - r), (h - n) * z * (1 - z), dn * r), dn, z
 
     def jacobian(self, params, carry, x, new_carry):
-        dr, dz, dn, r, z = self._slopes(params, carry, x)
-        gates = jnp.stack([dr, dz, dn * r], axis=-2)[..., None, :]
+        slopes, _, z = self._slopes(params, carry, x)
+        gates = jnp.stack(slopes, axis=-2)[..., None, :]
         return Factored(params["wh"], gates, z[..., None, None, :])
 
     def pull_carry(self, params, carry, x, new_carry, cts):
-        dr, dz, dn, r, z = self._slopes(params, carry, x)
-        u = jnp.concatenate([cts * dr, cts * dz, cts * (dn * r)], axis=-1)
+        slopes, dn, z = self._slopes(params, carry, x)
+        # Side by side before the cotangents come: XLA copies each part of every concatenation.
+        by_gate = jnp.concatenate(slopes, axis=-1).reshape(*z.shape[:-1], 3, z.shape[-1])
+        u = (by_gate * cts[..., None, :]).reshape(*z.shape[:-1], -1)
         return (u, cts * dn), jnp.inner(u, params["wh"]) + z * cts
 
     def pull_params(self, params, carry, x, u):
         u, n = u
-        gates = 2 * n.shape[-1]
-        # The candidate's own n stays apart: beside u it would be a copy of both.
         dwh, dbh = affine_cotangents([carry], u)
-        dwi_n, dbi_n = affine_cotangents([x], n)
-        dwi_rz = weight_cotangent(x, u[..., :gates])
-        wi_rz, wi_n = jnp.split(params["wi"], [gates], axis=-1)
-        dx = jnp.inner(u[..., :gates], wi_rz) + jnp.inner(n, wi_n)
-        cotangents = {
-            "wi": jnp.concatenate([dwi_rz, dwi_n], axis=-1),
-            "wh": dwh,
-            "bi": jnp.concatenate([dbh[:gates], dbi_n]),
-            "bh": dbh,
-        }
+        dbi = jnp.concatenate([dbh[: -n.shape[-1]], sum_leading(n)])
+        *lead, features = x.shape
+        pull = _pull_joined if math.prod(lead) < features else _pull_apart
+        dwi, dx = pull(params["wi"], x, u, n)
+        cotangents = {"wi": dwi, "wh": dwh, "bi": dbi, "bh": dbh}
         return in_dtypes_of(params, cotangents), dx.astype(x.dtype)
+
+
+def _pull_joined(wi: Array, x: Array, u: Array, n: Array) -> tuple[Array, Array]:
+    """Cotangents of wi and x, with the candidate's own n in the place of that of m in u."""
+    i = jnp.concatenate([u[..., : -n.shape[-1]], n], axis=-1)
+    return weight_cotangent(x, i), jnp.inner(i, wi)
+
+
+def _pull_apart(wi: Array, x: Array, u: Array, n: Array) -> tuple[Array, Array]:
+    """The same for many rows, of which i would be larger than the products of both parts."""
+    rz = u[..., : -n.shape[-1]]
+    wi_rz, wi_n = jnp.split(wi, [rz.shape[-1]], axis=-1)
+    dwi = jnp.concatenate([weight_cotangent(x, rz), weight_cotangent(x, n)], axis=-1)
+    return dwi, jnp.inner(rz, wi_rz) + jnp.inner(n, wi_n)

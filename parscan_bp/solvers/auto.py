@@ -55,6 +55,13 @@ FEW = (32, 128)
 linearised at once in any case. With more rows, as many as the order of the Jacobian: the weights
 then outnumber all carries."""
 
+ROWS = (4, 25)
+"""Steps per chunk of few on one row, of an LSTM and of a GRU. The weights' cotangents of up to
+four rows are added up without the product that a chunk takes otherwise; a GRU gains less."""
+
+FEW_UNITS = 96
+"""Units of a GRU beyond which that gain is less than what making its gates again costs."""
+
 PRODUCTS = (16, 256)
 """Rows above which, and steps up to which, a gated cell is mostly its products."""
 
@@ -184,14 +191,22 @@ def _few_steps_of_many_rows(facts: Facts, work: Work) -> Choice | None:
 
 
 def _few_steps(facts: Facts, work: Work) -> Choice | None:
-    """They would be linearised at once in any case: kept, they take less memory and time."""
+    """They would be linearised at once in any case: kept, they take less memory and time.
+
+    Longer ones of a single row take several times the memory of a checkpointed body, which for
+    an LSTM, or a GRU of few units, need not be: chunks of few rows still gain.
+    """
     if facts.structure == "diagonal" or not facts.gated or facts.rejoins:
         return None
-    rows = facts.batch * facts.length
-    few = facts.length <= FEW[0] or rows <= max(FEW[1], facts.features)
-    if few and _is_larger(facts):
-        return _kept("sequential; so few steps are sooner kept than made again")
-    return None
+    rows, few = facts.batch * facts.length, facts.length <= FEW[0]
+    if not _is_larger(facts) or not (few or rows <= max(FEW[1], facts.features)):
+        return None
+    if facts.batch == 1 and not (few or facts.may_keep):
+        if facts.leaves > 1:
+            return Choice(Sweep(chunk=ROWS[0]), "one row, whose outer products are cheaply summed")
+        if facts.features <= FEW_UNITS:
+            return Choice(Sweep(chunk=ROWS[1]), "one row, in chunks of few steps")
+    return _kept("sequential; so few steps are sooner kept than made again")
 
 
 def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from parscan_bp.cells.base import FEW_ROWS, weight_cotangent
 from parscan_bp.testing import jit_once
 from parscan_bp.trees import CarryLayout
 
@@ -26,13 +27,13 @@ CELLS = {
 B, H, INPUTS, T = 3, 4, 2, 9
 
 
-def _problem(cell, batch=(B,)):
+def _problem(cell, batch=(B,), inputs=INPUTS, hidden=H):
     keys = jax.random.split(jax.random.key(7), 4)
-    params = cell.init(keys[0], INPUTS, H, DTYPE)
+    params = cell.init(keys[0], inputs, hidden, DTYPE)
     params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(keys[3], p.shape, p.dtype), params)
-    carry = cell.initial_carry(batch, H, DTYPE)
+    carry = cell.initial_carry(batch, hidden, DTYPE)
     carry = jax.tree.map(lambda c: c + jax.random.normal(keys[1], c.shape, c.dtype), carry)
-    return params, carry, jax.random.normal(keys[2], (T, *batch, INPUTS), DTYPE)
+    return params, carry, jax.random.normal(keys[2], (T, *batch, inputs), DTYPE)
 
 
 def _close(got, want):
@@ -104,6 +105,45 @@ def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
         functools.partial(pb.scan, solver=solver), lambda p: functools.partial(cell, p)
     )
     _close(ours, gradients(lax.scan, lambda p: lambda c, x: cell(p, c, x)))
+
+
+LARGE = 96
+"""Units of which every cell has weights above `SMALL_WEIGHTS`."""
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1, LARGE + 1])
+def test_cotangents_of_large_weights_by_few_and_by_many_rows(name, rows):
+    cell = CELLS[name]
+    params, carry, xs = _problem(cell, (rows,), LARGE, LARGE)
+    new, _ = cell(params, carry, xs[0])
+    cts = jax.tree.map(lambda a: jnp.cos(a) + 0.3, new)
+    pull = jit_once(lambda *args: cell.pullback(*args))
+    want = jit_once(lambda *args: jax.vjp(lambda *a: cell(*a)[0], *args[:3])[1](args[3]))
+    _close(pull(params, carry, xs[0], new, cts), want(params, carry, xs[0], cts))
+
+
+def test_outer_products_of_few_rows_are_rounded_once():
+    x, ct = (jax.random.normal(jax.random.key(k), (3, LARGE), jnp.bfloat16) for k in (0, 1))
+    got = weight_cotangent(x, ct)
+    want = np.einsum("ki,kj->ij", np.float64(x), np.float64(ct))
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
+
+
+@pytest.mark.skipif(jax.device_count() > 1, reason="rows may be sharded: they are one product")
+def test_outer_products_of_few_rows_take_no_memory_beside_their_sum():
+    def temporary(rows):
+        def add(total, x, ct):
+            return total + weight_cotangent(x, ct)
+
+        shapes = (LARGE, LARGE), (rows, LARGE), (rows, LARGE)
+        args = [jax.ShapeDtypeStruct(shape, DTYPE) for shape in shapes]
+        compiled = jax.jit(add, donate_argnums=0).lower(*args).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    weights = LARGE**2 * np.dtype(DTYPE).itemsize
+    assert temporary(FEW_ROWS) < weights / 2 <= temporary(FEW_ROWS + 1)
 
 
 @pytest.mark.parametrize("solver", [None, pb.Blelloch()])
