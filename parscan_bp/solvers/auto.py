@@ -55,12 +55,9 @@ FEW = (32, 128)
 linearised at once in any case. With more rows, as many as the order of the Jacobian: the weights
 then outnumber all carries."""
 
-ROWS = (4, 25)
-"""Steps per chunk of few on one row, of an LSTM and of a GRU. The weights' cotangents of up to
-four rows are added up without the product that a chunk takes otherwise; a GRU gains less."""
-
-FEW_UNITS = 96
-"""Units of a GRU beyond which that gain is less than what making its gates again costs."""
+FEW_ROWS = 4
+"""Steps per chunk of an LSTM on one row. Cotangents of large weights by up to four rows are summed
+without the product that a chunk takes otherwise; see `cells.base.weight_cotangent`."""
 
 PRODUCTS = (16, 256)
 """Rows above which, and steps up to which, a gated cell is mostly its products."""
@@ -193,19 +190,16 @@ def _few_steps_of_many_rows(facts: Facts, work: Work) -> Choice | None:
 def _few_steps(facts: Facts, work: Work) -> Choice | None:
     """They would be linearised at once in any case: kept, they take less memory and time.
 
-    Longer ones of a single row take several times the memory of a checkpointed body, which for
-    an LSTM, or a GRU of few units, need not be: chunks of few rows still gain.
+    Of an LSTM on a single row they would take several times the memory of a checkpointed body,
+    and chunks of few rows, which take less than that, still gain. Of a GRU they do not.
     """
     if facts.structure == "diagonal" or not facts.gated or facts.rejoins:
         return None
     rows, few = facts.batch * facts.length, facts.length <= FEW[0]
     if not _is_larger(facts) or not (few or rows <= max(FEW[1], facts.features)):
         return None
-    if facts.batch == 1 and not (few or facts.may_keep):
-        if facts.leaves > 1:
-            return Choice(Sweep(chunk=ROWS[0]), "one row, whose outer products are cheaply summed")
-        if facts.features <= FEW_UNITS:
-            return Choice(Sweep(chunk=ROWS[1]), "one row, in chunks of few steps")
+    if facts.batch == 1 and facts.leaves > 1 and not (few or facts.may_keep):
+        return Choice(Sweep(chunk=FEW_ROWS), "one row, whose outer products are cheaply summed")
     return _kept("sequential; so few steps are sooner kept than made again")
 
 
