@@ -26,7 +26,7 @@ FEW = 4
 """Numbers of which a function is no slower than reading them: in a loop over so few, it waits for
 nothing that the loop waits for."""
 
-WORTHWHILE = 2 / 3
+WORTHWHILE = 4 / 5
 """Bytes of a cut, as a part of those of the results, up to which results are made from it."""
 
 

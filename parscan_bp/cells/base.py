@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators import Operator
-from parscan_bp.operators.arithmetic import accumulation_dtype
+from parscan_bp.operators.arithmetic import FEW_OUTER, outer_sum
 from parscan_bp.types import Array, PyTree
 
 
@@ -89,9 +89,6 @@ class Cell(abc.ABC):
 SMALL_WEIGHTS = 2**13
 """Number of weights up to which steps and rows are contracted as one axis: measured on CPUs."""
 
-FEW_ROWS = 4
-"""Most rows of which the cotangent of larger weights is a sum of outer products, likewise."""
-
 
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
     """Cotangents of w and x in ``x @ w``: one product over all leading axes."""
@@ -115,26 +112,19 @@ def weight_cotangent(x: Array, ct: Array) -> Array:
 
     XLA transposes a whole operand of a product that contracts several axes, which for small
     weights takes as long as the product. So steps and rows become one axis. Of large weights, few
-    rows are a sum of outer products: XLA fuses that with what it is added to, while a product takes
-    the memory of the weights once more. Neither where there are several devices: rows that are
+    rows are a sum of outer products. Neither where there are several devices: rows that are
     sharded over them would be gathered for it.
     """
     *lead, inputs = x.shape
-    rows, small = math.prod(lead), inputs * ct.shape[-1] <= SMALL_WEIGHTS
-    if jax.device_count() == 1:
-        if 1 < rows <= FEW_ROWS and not small:
-            return _outer_products(x.reshape(rows, -1), ct.reshape(rows, -1))
-        if small and sum(n != 1 for n in lead) > 1:
-            x, ct = x.reshape(rows, -1), ct.reshape(rows, -1)
+    rows, alone = math.prod(lead), jax.device_count() == 1
+    small = inputs * ct.shape[-1] <= SMALL_WEIGHTS
+    if alone and not small and 1 < rows <= FEW_OUTER:
+        total = outer_sum(x.reshape(rows, -1), ct.reshape(rows, -1))
+        return total.astype(jnp.result_type(x, ct))
+    if alone and small and sum(n != 1 for n in lead) > 1:
+        x, ct = x.reshape(rows, -1), ct.reshape(rows, -1)
     axes = tuple(range(x.ndim - 1))
     return jax.lax.dot_general(x, ct, ((axes, axes), ((), ())))
-
-
-def _outer_products(x: Array, ct: Array) -> Array:
-    """The sum of ``outer(x[k], ct[k])``, rounded once."""
-    dtype = jnp.result_type(x, ct)
-    x, ct = (a.astype(accumulation_dtype(dtype)) for a in (x, ct))
-    return sum(a[:, None] * b for a, b in zip(x, ct, strict=True)).astype(dtype)
 
 
 def sum_leading(ct: Array) -> Array:

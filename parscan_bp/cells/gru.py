@@ -90,7 +90,7 @@ class GRU(Cell):
     def pull_carry(self, params, carry, x, new_carry, cts):
         slopes, dn, z = self._slopes(params, carry, x)
         # Side by side before the cotangents come: XLA copies each part of every concatenation.
-        by_gate = jnp.concatenate(slopes, axis=-1).reshape(*z.shape[:-1], 3, z.shape[-1])
+        by_gate = jnp.stack(slopes, axis=-2)
         u = (by_gate * cts[..., None, :]).reshape(*z.shape[:-1], -1)
         return (u, cts * dn), jnp.inner(u, params["wh"]) + z * cts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from parscan_bp.operators.arithmetic import FEW_OUTER
 from parscan_bp.solvers.facts import Choice, Facts
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.structure import Work
@@ -55,9 +56,8 @@ FEW = (32, 128)
 linearised at once in any case. With more rows, as many as the order of the Jacobian: the weights
 then outnumber all carries."""
 
-FEW_ROWS = 4
-"""Steps per chunk of an LSTM on one row. Cotangents of large weights by up to four rows are summed
-without the product that a chunk takes otherwise; see `cells.base.weight_cotangent`."""
+WIDE = 256
+"""Order of the Jacobian from which gates of a GRU on one row are sooner kept than made again."""
 
 PRODUCTS = (16, 256)
 """Rows above which, and steps up to which, a gated cell is mostly its products."""
@@ -190,17 +190,29 @@ def _few_steps_of_many_rows(facts: Facts, work: Work) -> Choice | None:
 def _few_steps(facts: Facts, work: Work) -> Choice | None:
     """They would be linearised at once in any case: kept, they take less memory and time.
 
-    Of an LSTM on a single row they would take several times the memory of a checkpointed body,
-    and chunks of few rows, which take less than that, still gain. Of a GRU they do not.
+    Of an LSTM on a single row they would take several times the memory of a checkpointed body.
+    Chunks of so few steps that cotangents of weights need no matrix product take less than one,
+    and still gain; those of a GRU do not.
     """
-    if facts.structure == "diagonal" or not facts.gated or facts.rejoins:
+    if not _has_gates_to_keep(facts):
         return None
     rows, few = facts.batch * facts.length, facts.length <= FEW[0]
     if not _is_larger(facts) or not (few or rows <= max(FEW[1], facts.features)):
         return None
     if facts.batch == 1 and facts.leaves > 1 and not (few or facts.may_keep):
-        return Choice(Sweep(chunk=FEW_ROWS), "one row, whose outer products are cheaply summed")
+        return Choice(Sweep(chunk=FEW_OUTER), "one row, whose outer products are cheaply summed")
     return _kept("sequential; so few steps are sooner kept than made again")
+
+
+def _one_row_of_a_wide_gru(facts: Facts, work: Work) -> Choice | None:
+    """Made again, its products take what is saved: `lax.scan`, unrolled, loses least on wide rows.
+
+    An LSTM gains all the same, and so do more rows.
+    """
+    one_row = facts.batch == 1 and facts.leaves == 1 and facts.features >= WIDE
+    if not one_row or not _has_gates_to_keep(facts) or _carried(facts) > KEPT_CARRIES:
+        return None
+    return _kept("sequential; gates of a single wide row are sooner kept than made again")
 
 
 def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
@@ -223,7 +235,7 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
         return None
     if facts.batch == 1 and facts.jax_version >= (0, 12):
         return None  # what is kept would not fit into the single kernel of the loop
-    if facts.elements * facts.length * facts.itemsize > KEPT_CARRIES:
+    if _carried(facts) > KEPT_CARRIES:
         return None
     pays = _is_larger(facts)
     if facts.rejoins:
@@ -248,6 +260,15 @@ def _is_larger(facts: Facts) -> bool:
     return facts.features >= LARGER[0] or facts.elements >= LARGER[1]
 
 
+def _has_gates_to_keep(facts: Facts) -> bool:
+    return facts.gated and facts.structure != "diagonal" and not facts.rejoins
+
+
+def _carried(facts: Facts) -> int:
+    """Bytes of all carries."""
+    return facts.elements * facts.length * facts.itemsize
+
+
 RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _unmeasured,
     _tiny_step,
@@ -258,6 +279,7 @@ RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _fewest_steps,
     _few_steps_of_many_rows,
     _few_steps,
+    _one_row_of_a_wide_gru,
     _single_kernel_since_jax_0_12,
     _as_the_layer_keeps,
 )

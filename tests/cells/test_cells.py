@@ -9,7 +9,8 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.cells.base import FEW_ROWS, weight_cotangent
+from parscan_bp.cells.base import weight_cotangent
+from parscan_bp.operators.arithmetic import FEW_OUTER
 from parscan_bp.testing import jit_once
 from parscan_bp.trees import CarryLayout
 
@@ -112,7 +113,7 @@ LARGE = 96
 
 
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1, LARGE + 1])
+@pytest.mark.parametrize("rows", [1, 2, FEW_OUTER, FEW_OUTER + 1, LARGE + 1])
 def test_cotangents_of_large_weights_by_few_and_by_many_rows(name, rows):
     cell = CELLS[name]
     params, carry, xs = _problem(cell, (rows,), LARGE, LARGE)
@@ -143,7 +144,7 @@ def test_outer_products_of_few_rows_take_no_memory_beside_their_sum():
         return compiled.memory_analysis().temp_size_in_bytes
 
     weights = LARGE**2 * np.dtype(DTYPE).itemsize
-    assert temporary(FEW_ROWS) < weights / 2 <= temporary(FEW_ROWS + 1)
+    assert temporary(FEW_OUTER) < weights / 2 <= temporary(FEW_OUTER + 1)
 
 
 @pytest.mark.parametrize("solver", [None, pb.Blelloch()])
