@@ -120,22 +120,21 @@ class PerStep:
         shared = len(jax.tree.leaves(fixed))
         return cls(closed, shared, tree, _depends_on(closed, shared))
 
-    @functools.cached_property
-    def cut(self) -> Cut:
-        """Of the leaves that vary, what is kept, and what is made again."""
-        return Cut.of(self._part(True), self.shared)
+    def cut(self, steps: int) -> Cut:
+        """Of the leaves that vary, what is kept of so many steps, and what is made again."""
+        return Cut.of(self._part(True), self.shared, steps)
 
     def of_each(
-        self, fixed: PyTree, stacked: PyTree, kept: Sequence[Array] | None = None
+        self, fixed: PyTree, stacked: PyTree, cut: Cut | None = None, kept: Sequence[Array] = ()
     ) -> PyTree:
-        """The result for every x of ``stacked``, of which ``kept`` is what `cut` made, if known."""
+        """The result for every x of ``stacked``, of which ``kept`` is what the ``cut`` made."""
         leaves = jax.tree.leaves(fixed)
 
         def varying(x, kept):
             inputs = [*leaves, *jax.tree.leaves(x)]
-            if kept is None:
+            if cut is None:
                 return evaluate(self._part(True), inputs)
-            return self.cut.finish(inputs, kept)
+            return cut.finish(inputs, kept)
 
         each = iter(jax.vmap(varying)(stacked, kept) if any(self.varies) else [])
         first = [a[0] for a in jax.tree.leaves(stacked)]

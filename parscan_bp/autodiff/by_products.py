@@ -14,6 +14,7 @@ from jax.tree_util import Partial
 
 from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import Body, Known, PerStep, over_steps
+from parscan_bp.autodiff.cut import Cut
 from parscan_bp.autodiff.fold import distinct_results, fold
 from parscan_bp.autodiff.inlets import Distinct, Inlets
 from parscan_bp.autodiff.linearise import Linearisation, Steps
@@ -60,7 +61,7 @@ class ByProducts(Linearisation):
     def tangent_operator(self, steps):
         return self._operator(steps, self._pushed, cotangent=False)
 
-    def keeping(self, step: Steps, active: Active) -> Keeping:
+    def keeping(self, step: Steps, active: Active, length: int) -> Keeping:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
 
         Nothing where that is mere arithmetic on the carries, which are kept anyway.
@@ -68,13 +69,14 @@ class ByProducts(Linearisation):
         Args:
           step: one step, without an axis of steps.
           active: see `adjoint_operator`.
+          length: number of steps.
         """
         shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
         fixed, one = _fixed_and_stacked(step)
         pulled = functools.partial(self._pulled, active=active)
         steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
         vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
-        return Keeping(steps, vector)
+        return Keeping(steps, steps.cut(length), vector)
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
@@ -161,20 +163,22 @@ class Keeping:
 
     Attributes:
       steps: the map of a step.
+      cut: its two parts.
       vector: what the maps take and return.
     """
 
     steps: PerStep
+    cut: Cut
     vector: PyTree
 
     def of_step(self, step: Steps) -> list[Array]:
         """What is kept of a step."""
-        return self.steps.cut.make(jax.tree.leaves(_fixed_and_stacked(step)))
+        return self.cut.make(jax.tree.leaves(_fixed_and_stacked(step)))
 
     def operator(self, steps: Steps, kept: Sequence[Array]) -> MatrixFree:
         """The stack of maps of a stretch, from what was kept of its steps."""
         fixed, stacked = _fixed_and_stacked(steps)
-        linear = self.steps.of_each(fixed, stacked, list(kept))
+        linear = self.steps.of_each(fixed, stacked, self.cut, list(kept))
         varies, vector = self.steps.varies, self.vector
         return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True)
 

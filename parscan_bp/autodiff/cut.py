@@ -26,8 +26,12 @@ FEW = 4
 """Numbers of which a function is no slower than reading them: in a loop over so few, it waits for
 nothing that the loop waits for."""
 
-WORTHWHILE = 4 / 5
-"""Bytes of a cut, as a part of those of the results, up to which results are made from it."""
+WORTHWHILE = (2 / 3, 4 / 5)
+"""Bytes of a cut, as a part of those of the results, up to which they are made from it; and where
+those of all steps have more than `LARGE` bytes."""
+
+LARGE = 2**22
+"""Results of fewer bytes are made all at once, and stand beside what they are made from."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,7 +47,7 @@ class Cut:
     kept: tuple[Var, ...]
 
     @classmethod
-    def of(cls, closed: ClosedJaxpr, first: int) -> Cut:
+    def of(cls, closed: ClosedJaxpr, first: int, steps: int) -> Cut:
         """The cut with the fewest bytes, or the results where it has hardly fewer than they.
 
         Then a cut in front of functions of few inputs is tried: those are at hand. Without any
@@ -53,12 +57,14 @@ class Cut:
           closed: the program.
           first: position of the first input of which there is one per step. All inputs are at hand
             in both parts, and what follows from earlier ones alone is made in both.
+          steps: how often the program runs.
         """
         closed = _inlined(closed)
         for few in (0, FEW):
             search = _Search(closed, first, few)
             kept, results = search.fewest(), search.results()
-            if _bytes(kept) <= WORTHWHILE * _bytes(results) and (kept or not few):
+            most = WORTHWHILE[steps * _bytes(results) > LARGE] * _bytes(results)
+            if _bytes(kept) <= most and (kept or not few):
                 return cls(closed, kept)
         return cls(closed, results)
 

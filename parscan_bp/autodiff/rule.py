@@ -153,7 +153,7 @@ class ScanRule:
         key = (active, *(aval.update(weak_type=False) for aval in avals))
         if key not in self._keepings:
             linear: Any = self.linearisation
-            self._keepings[key] = linear.keeping(step, active)
+            self._keepings[key] = linear.keeping(step, active, self.equation.params["length"])
         return self._keepings[key]
 
     @functools.cached_property
