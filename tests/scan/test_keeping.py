@@ -177,6 +177,20 @@ def test_a_tiny_step_keeps_its_gates_rather_than_slopes():
     assert sizes[0] - sizes[1] == 3 * 100
 
 
+@pytest.mark.parametrize(("length", "per_unit"), [(204, 5), (205, 4)])
+def test_many_steps_keep_gates_rather_than_slopes(length, per_unit):
+    """Five numbers per unit of a GRU's slopes, 4 MB of 204 steps of 16 rows of 64 units."""
+    cell = pb.cells.GRU()
+    params = cell.init(jax.random.key(0), 1, 64, jnp.float32)
+    carry, xs = jnp.zeros((16, 64), jnp.float32), jnp.zeros((length, 16, 1), jnp.float32)
+    sizes = []
+    for solver in (KEEP, pb.Sweep()):
+        last = lambda p, s=solver: pb.scan(functools.partial(cell, p), carry, xs, solver=s)[0]  # noqa: E731
+        residuals = jax.eval_shape(lambda p, last=last: jax.vjp(last, p)[1], params)
+        sizes.append(sum(v.size for v in jax.tree.leaves(residuals)))
+    assert sizes[0] - sizes[1] == per_unit * 64 * 16 * length
+
+
 def test_nothing_leaks():
     with jax.checking_leaks():
         step, params, carry = TINY["pendulum"]
