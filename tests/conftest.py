@@ -1,5 +1,6 @@
 """The whole run is done twice, in single and in double precision; no test need run twice alike."""
 
+import gc
 import os
 import pathlib
 import subprocess
@@ -11,6 +12,9 @@ import pytest
 
 # Makes `import bench` find the repository's package, whatever folder pytest is started in.
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+# Tracing makes millions of objects; to look for cycles among them takes an eighth of a run.
+gc.set_threshold(100_000, 50, 50)
 
 # Their claims differ with the precision.
 IN_BOTH = (

@@ -124,19 +124,24 @@ class PerStep:
         """Of the leaves that vary, what is kept of so many steps, and what is made again."""
         return Cut.of(self._part(True), self.shared, steps)
 
-    def of_each(
-        self, fixed: PyTree, stacked: PyTree, cut: Cut | None = None, kept: Sequence[Array] = ()
+    def of_each(self, fixed: PyTree, stacked: PyTree) -> PyTree:
+        """The result for every x of ``stacked``."""
+        return self._of_each(functools.partial(evaluate, self._part(True)), fixed, stacked)
+
+    def of_each_kept(
+        self, fixed: PyTree, stacked: PyTree, cut: Cut, kept: Sequence[Array]
     ) -> PyTree:
-        """The result for every x of ``stacked``, of which ``kept`` is what the ``cut`` made."""
+        """The same from what the ``cut`` made for every x."""
+        return self._of_each(cut.finish, fixed, stacked, kept)
+
+    def _of_each(self, varying: Callable, fixed: PyTree, stacked: PyTree, *more) -> PyTree:
+        """The result, of which ``varying(inputs, *more)`` are the leaves that vary."""
         leaves = jax.tree.leaves(fixed)
 
-        def varying(x, kept):
-            inputs = [*leaves, *jax.tree.leaves(x)]
-            if cut is None:
-                return evaluate(self._part(True), inputs)
-            return cut.finish(inputs, kept)
+        def one(x, *more):
+            return varying([*leaves, *jax.tree.leaves(x)], *more)
 
-        each = iter(jax.vmap(varying)(stacked, kept) if any(self.varies) else [])
+        each = iter(jax.vmap(one)(stacked, *more) if any(self.varies) else [])
         first = [a[0] for a in jax.tree.leaves(stacked)]
         once = iter([] if all(self.varies) else evaluate(self._part(False), [*leaves, *first]))
         return jax.tree.unflatten(self.tree, [next(each if v else once) for v in self.varies])

@@ -178,7 +178,7 @@ class Keeping:
     def operator(self, steps: Steps, kept: Sequence[Array]) -> MatrixFree:
         """The stack of maps of a stretch, from what was kept of its steps."""
         fixed, stacked = _fixed_and_stacked(steps)
-        linear = self.steps.of_each(fixed, stacked, self.cut, list(kept))
+        linear = self.steps.of_each_kept(fixed, stacked, self.cut, list(kept))
         varies, vector = self.steps.varies, self.vector
         return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True)
 

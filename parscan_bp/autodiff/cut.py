@@ -26,12 +26,15 @@ FEW = 4
 """Numbers of which a function is no slower than reading them: in a loop over so few, it waits for
 nothing that the loop waits for."""
 
-WORTHWHILE = (2 / 3, 4 / 5)
-"""Bytes of a cut, as a part of those of the results, up to which they are made from it; and where
-those of all steps have more than `LARGE` bytes."""
+WORTHWHILE = 2 / 3
+"""Bytes of a cut, as a part of those of the results, up to which they are made from it."""
 
 LARGE = 2**22
-"""Results of fewer bytes are made all at once, and stand beside what they are made from."""
+"""Bytes that the results of all steps have at most where they are made all at once, and so stand
+beside what they are made from."""
+
+WORTHWHILE_IF_LARGE = 4 / 5
+"""The same as `WORTHWHILE`, where there are more than `LARGE` bytes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,8 +66,9 @@ class Cut:
         for few in (0, FEW):
             search = _Search(closed, first, few)
             kept, results = search.fewest(), search.results()
-            most = WORTHWHILE[steps * _bytes(results) > LARGE] * _bytes(results)
-            if _bytes(kept) <= most and (kept or not few):
+            large = steps * _bytes(results) > LARGE
+            part = WORTHWHILE_IF_LARGE if large else WORTHWHILE
+            if _bytes(kept) <= part * _bytes(results) and (kept or not few):
                 return cls(closed, kept)
         return cls(closed, results)
 
