@@ -66,14 +66,15 @@ def _functions_of(solver, form):
     return sum(text.count(f" {name}(") for name in ("tanh", "exponential"))
 
 
-def _kept_numbers(pullback):
-    """How many numbers ``pullback(scan)`` holds of kept steps beside what it holds anyway."""
-    sizes = []
-    for solver in (KEEP, pb.Sweep()):
+def _kept_numbers(f, *at):
+    """How many numbers the pullback of ``f(scan, *at)`` holds of kept steps, beside the carries."""
+
+    def held(solver):
         scan = functools.partial(pb.scan, solver=solver)
-        held = jax.tree.leaves(jax.eval_shape(functools.partial(pullback, scan)))
-        sizes.append(sum(v.size for v in held))
-    return sizes[0] - sizes[1]
+        pullback = jax.eval_shape(lambda: jax.vjp(functools.partial(f, scan), *at)[1])
+        return sum(v.size for v in jax.tree.leaves(pullback))
+
+    return held(KEEP) - held(pb.Sweep())
 
 
 @pytest.mark.parametrize("form", ["cell", "closure"])
@@ -85,7 +86,7 @@ def test_a_kept_step_is_not_evaluated_again(form):
 @pytest.mark.parametrize("form", ["cell", "closure"])
 def test_arithmetic_on_the_carries_is_not_kept(form):
     elman, at = CELLS["Elman"], _arguments(CELLS["Elman"])
-    assert _kept_numbers(lambda scan: jax.vjp(_loss(elman, form, scan), *at)[1]) == 0
+    assert _kept_numbers(lambda scan, *at: _loss(elman, form, scan)(*at), *at) == 0
 
 
 def test_keeping_takes_memory_between_recomputing_and_lax_scan():
@@ -176,11 +177,8 @@ def test_a_tiny_step_keeps_its_gates_rather_than_slopes():
     """Four numbers per step beside the carry for a GRU's linearised step, three for its gates."""
     cell, params, carry = TINY["GRU"]
     xs = jnp.ones((100, 1, 1))
-
-    def pullback(scan):
-        return jax.vjp(lambda p: scan(functools.partial(cell, p), carry, xs)[0], params)[1]
-
-    assert _kept_numbers(pullback) == 3 * 100
+    last = lambda scan, p: scan(functools.partial(cell, p), carry, xs)[0]  # noqa: E731
+    assert _kept_numbers(last, params) == 3 * 100
 
 
 @pytest.mark.parametrize(("length", "per_unit"), [(204, 5), (205, 4)])
@@ -189,11 +187,8 @@ def test_many_steps_keep_gates_rather_than_slopes(length, per_unit):
     cell = pb.cells.GRU()
     params = cell.init(jax.random.key(0), 1, 64, jnp.float32)
     carry, xs = jnp.zeros((16, 64), jnp.float32), jnp.zeros((length, 16, 1), jnp.float32)
-
-    def pullback(scan):
-        return jax.vjp(lambda p: scan(functools.partial(cell, p), carry, xs)[0], params)[1]
-
-    assert _kept_numbers(pullback) == per_unit * 64 * 16 * length
+    last = lambda scan, p: scan(functools.partial(cell, p), carry, xs)[0]  # noqa: E731
+    assert _kept_numbers(last, params) == per_unit * 64 * 16 * length
 
 
 def test_nothing_leaks():
