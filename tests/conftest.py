@@ -48,10 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def run_on_devices() -> Callable[[str, int], None]:
-    """Runs a program in a process of its own, where JAX has so many CPU devices."""
+    """Runs a program in a process of its own, where JAX has so many CPU devices.
+
+    What it compiles is not optimised below the level at which collectives are chosen.
+    """
 
     def run(program: str, devices: int) -> None:
-        flags = f"--xla_force_host_platform_device_count={devices}"
+        flags = (
+            f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+        )
         env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
         done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()[-2000:] + done.stdout.decode()

@@ -9,7 +9,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.operators import Dense
-from parscan_bp.testing import assert_derivatives_close
+from parscan_bp.testing import assert_derivatives_close, jit_once
 
 KEEP = pb.Sweep(recompute=False)
 ROUNDING = 1e-10 if jnp.result_type(float) == jnp.float64 else 1e-4
@@ -39,20 +39,23 @@ def _loss(cell, form, scan, **options):
     return loss
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("form", ["cell", "closure"])
-@pytest.mark.parametrize("name", CELLS)
-def test_values_are_bitwise_and_gradients_close_to_those_of_lax_scan(name, form, reverse):
-    cell = CELLS[name]
-    at = _arguments(cell)
+@functools.cache
+def _plain(name, reverse):
+    """The value of `lax.scan`, alone and with its gradient."""
+    at = _arguments(CELLS[name])
+    plain = _loss(CELLS[name], "cell", lax.scan, reverse=reverse)
+    return jax.jit(plain)(*at), jax.jit(jax.value_and_grad(plain, (0, 1, 2)))(*at)
 
-    plain = _loss(cell, form, lax.scan, reverse=reverse)
-    kept = _loss(cell, form, pb.scan, reverse=reverse, solver=KEEP)
-    (value, got), (expected, want) = (
-        jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(*at) for loss in (kept, plain)
-    )
+
+@pytest.mark.parametrize("form", ["cell", "closure"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", CELLS)
+def test_values_are_bitwise_and_gradients_close_to_those_of_lax_scan(name, reverse, form):
+    kept = _loss(CELLS[name], form, pb.scan, reverse=reverse, solver=KEEP)
+    value, got = jax.jit(jax.value_and_grad(kept, (0, 1, 2)))(*_arguments(CELLS[name]))
     # On some CPUs XLA rounds lax.scan itself differently where the loop stores residuals, too.
-    assert value in (expected, jax.jit(plain)(*at))
+    alone, (expected, want) = _plain(name, reverse)
+    assert value in (expected, alone)
     eps = jnp.finfo(value.dtype).eps
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert jnp.abs(a - b).max() <= 100 * eps * jnp.abs(b).max()
@@ -61,7 +64,8 @@ def test_values_are_bitwise_and_gradients_close_to_those_of_lax_scan(name, form,
 def _functions_of(solver, form):
     """How often the pullback of an LSTM's loss evaluates tanh or exp, as compiled."""
     cell = CELLS["LSTM"]
-    pullback = jax.vjp(_loss(cell, form, pb.scan, solver=solver), *_arguments(cell))[1]
+    loss = _loss(cell, form, pb.scan, solver=solver)
+    pullback = jax.eval_shape(lambda: jax.vjp(loss, *_arguments(cell))[1])
     text = jax.jit(lambda pull, ct: pull(ct)).lower(pullback, 1.0).compile().as_text()
     return sum(text.count(f" {name}(") for name in ("tanh", "exponential"))
 
@@ -150,6 +154,21 @@ DERIVATIVES = {
 }
 
 
+@functools.cache
+def _of_tiny_step(name, derivative, *solver):
+    """By the solver, or by `lax.scan`."""
+    scan = functools.partial(pb.scan, solver=solver[0]) if solver else lax.scan
+    step, params, carry = TINY[name]
+    xs = jax.random.normal(jax.random.key(1), (5, *jnp.shape(jax.tree.leaves(carry)[0])))
+
+    def loss(params, xs):
+        outputs = scan(functools.partial(step, params), carry, xs)
+        return sum(jnp.sum(jnp.sin(v)) for v in jax.tree.leaves(outputs))
+
+    return jit_once(lambda *at: DERIVATIVES[derivative](loss, at))(params, xs)
+
+
+@pytest.mark.parametrize("solver", [KEEP, pb.Sweep(chunk=1, recompute=False)], ids=str)
 @pytest.mark.parametrize(
     ("name", "derivative"),
     [
@@ -157,19 +176,8 @@ DERIVATIVES = {
         *((cell, derivative) for cell in ("GRU", "LSTM") for derivative in ("gradient", "hvp")),
     ],
 )
-@pytest.mark.parametrize("solver", [KEEP, pb.Sweep(chunk=1, recompute=False)], ids=str)
 def test_derivatives_of_tiny_steps(name, derivative, solver):
-    step, params, carry = TINY[name]
-    xs = jax.random.normal(jax.random.key(1), (5, *jnp.shape(jax.tree.leaves(carry)[0])))
-
-    def derived(scan):
-        def loss(params, xs):
-            outputs = scan(functools.partial(step, params), carry, xs)
-            return sum(jnp.sum(jnp.sin(v)) for v in jax.tree.leaves(outputs))
-
-        return jax.jit(lambda *at: DERIVATIVES[derivative](loss, at))(params, xs)
-
-    got, want = derived(functools.partial(pb.scan, solver=solver)), derived(lax.scan)
+    got, want = _of_tiny_step(name, derivative, solver), _of_tiny_step(name, derivative)
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)
 
 

@@ -110,12 +110,15 @@ DERIVATIVES = (
 )
 
 
+@functools.cache
+def _derivative(name, solve=_inverse):
+    return jit_once(lambda: DERIVATIVES[name](solve))()
+
+
 @pytest.mark.parametrize("through", [False, True])
 @pytest.mark.parametrize("derivative", DERIVATIVES)
 def test_derivatives(derivative, through):
-    got, want = (
-        jit_once(lambda s=s: DERIVATIVES[derivative](s))() for s in (_solution(through), _inverse)
-    )
+    got, want = _derivative(derivative, _solution(through)), _derivative(derivative)
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)
 
 
@@ -203,8 +206,7 @@ def _hinted(solve, hints=_inverted):
     "derivative", ["gradient", "hessian", "gradient of hvp", "third", "hvp, mapped by matrix"]
 )
 def test_derivatives_with_hints(derivative, through):
-    solves = (_hinted(_solution(through)), _inverse)
-    got, want = (jit_once(lambda s=s: DERIVATIVES[derivative](s))() for s in solves)
+    got, want = _derivative(derivative, _hinted(_solution(through))), _derivative(derivative)
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)
 
 
@@ -217,7 +219,7 @@ def test_hints_are_used(by):
     def both(solve):
         total = lambda a, b: sum(jnp.sum(v) for v in jax.tree.leaves(solve(a, b)))  # noqa: E731
         evaluate = lambda a, b: (solve(a, b), jax.grad(total, 1)(a, b))  # noqa: E731
-        return (evaluate if by is None else jax.vmap(evaluate, axes))(*at)
+        return jit_once(evaluate if by is None else jax.vmap(evaluate, axes))(*at)
 
     got, want = both(twice), both(_inverse)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):

@@ -41,6 +41,9 @@ def _listen():
 
 
 def _scan(solver):
+    """`parscan_bp.scan` by the named solver; "lax" is `lax.scan` itself, the reference."""
+    if solver == "lax":
+        return lax.scan
     return functools.partial(parscan_bp.scan, solver=SOLVERS[solver])
 
 
@@ -73,11 +76,16 @@ def _gradient(scan, **kwargs):
 
 @every_solver
 def test_disable_jit(solver):
+    outputs, gradient = _without_jit("lax")
+    got, got_gradient = _without_jit(solver)
+    compare_outputs(got, outputs, mode="disable_jit")
+    assert_derivatives_close(got_gradient, gradient, ROUNDING, mode="disable_jit")
+
+
+@functools.cache
+def _without_jit(solver):
     with jax.disable_jit():
-        want, got = (scan(_step, *_arguments()) for scan in (lax.scan, _scan(solver)))
-        compare_outputs(got, want, mode="disable_jit")
-        want, got = (_gradient(scan)(*_arguments()) for scan in (lax.scan, _scan(solver)))
-    assert_derivatives_close(got, want, ROUNDING, mode="disable_jit")
+        return _scan(solver)(_step, *_arguments()), _gradient(_scan(solver))(*_arguments())
 
 
 def test_disable_jit_without_steps():
@@ -141,24 +149,27 @@ def test_make_jaxpr(solver):
 @pytest.mark.parametrize("derive", ["grad", "jvp", "hvp"])
 def test_python_numbers(solver, derive):
     """Python floats as `init` and as a closed-over weight, differentiated without a jit."""
+    got, want = (_by_python_numbers(name, derive) for name in (solver, "lax"))
+    assert_derivatives_close(got, want, ROUNDING, mode=derive)
+
+
+@functools.cache
+def _by_python_numbers(solver, derive):
     xs = _arguments()[1][:, 0, 0]
 
-    def derivative(scan):
-        def loss(init, weight):
-            final, ys = scan(lambda c, x: (jnp.sin(weight * c) + x, c), init, xs)
-            return final + jnp.sum(ys**2)
+    def loss(init, weight):
+        final, ys = _scan(solver)(lambda c, x: (jnp.sin(weight * c) + x, c), init, xs)
+        return final + jnp.sum(ys**2)
 
-        def along(function):
-            return jax.jvp(function, (0.4, 0.9), (1.0, 2.0))
+    def along(function):
+        return jax.jvp(function, (0.4, 0.9), (1.0, 2.0))
 
-        gradient = jax.grad(loss, (0, 1))
-        return {
-            "grad": lambda: gradient(0.4, 0.9),
-            "jvp": lambda: along(loss),
-            "hvp": lambda: along(gradient),
-        }[derive]()
-
-    assert_derivatives_close(derivative(_scan(solver)), derivative(lax.scan), ROUNDING, mode=derive)
+    gradient = jax.grad(loss, (0, 1))
+    return {
+        "grad": lambda: gradient(0.4, 0.9),
+        "jvp": lambda: along(loss),
+        "hvp": lambda: along(gradient),
+    }[derive]()
 
 
 @jax.custom_jvp
@@ -185,8 +196,8 @@ def test_second_derivative_of_a_false_tangent(solver):
             xs = jnp.asarray([0.2, 0.4, 0.6])
             return scan(lambda c, x: (_false_sine(weight * c + x), None), carry, xs)[0]
 
-        primals, tangents = (jnp.asarray(0.4), jnp.asarray(0.9)), (jnp.asarray(1.0),) * 2
-        return jax.jvp(jax.grad(last, (0, 1)), primals, tangents)
+        along = lambda *at: jax.jvp(jax.grad(last, (0, 1)), at, (jnp.ones_like(at[0]),) * 2)  # noqa: E731
+        return jit_once(along)(jnp.asarray(0.4), jnp.asarray(0.9))
 
     assert_derivatives_close(hvp(_scan(solver)), hvp(loop), ROUNDING, mode="hvp")
 
@@ -196,57 +207,59 @@ def test_second_derivative_of_a_false_tangent(solver):
 
 @every_solver
 def test_static_arguments(solver):
-    @functools.partial(jax.jit, static_argnames=("which", "reverse", "unroll", "length"))
-    def gradient(init, xs, which, reverse, unroll, length):
-        scan = lax.scan if which == "lax" else _scan(which)
-        loss = _loss(scan, reverse=reverse, unroll=unroll, length=length)
+    for options in ({"reverse": False, "unroll": 2}, {"reverse": True, "unroll": True}):
+        got, want = (_by_static_arguments(name, **options) for name in (solver, "lax"))
+        assert_derivatives_close(got, want, ROUNDING, mode=f"static {options}")
+
+
+@functools.cache
+def _by_static_arguments(solver, **options):
+    @functools.partial(jax.jit, static_argnames=("reverse", "unroll", "length"))
+    def gradient(init, xs, reverse, unroll, length):
+        loss = _loss(_scan(solver), reverse=reverse, unroll=unroll, length=length)
         return jax.grad(loss, (0, 1))(init, xs)
 
-    for options in ({"reverse": False, "unroll": 2}, {"reverse": True, "unroll": True}):
-        want, got = (gradient(*_arguments(), which=w, length=5, **options) for w in ("lax", solver))
-        assert_derivatives_close(got, want, ROUNDING, mode=f"static {options}")
+    return gradient(*_arguments(), length=5, **options)
 
 
 @every_solver
 def test_named_scope(solver):
-    def gradient(scan):
-        def named(init, xs):
-            with jax.named_scope("recurrence"):
-                return _gradient(scan)(init, xs)
+    got, want = (_in_a_scope(name) for name in (solver, "lax"))
+    assert_derivatives_close(got, want, ROUNDING, mode="scope")
 
-        return jax.jit(named)(*_arguments())
 
-    assert_derivatives_close(gradient(_scan(solver)), gradient(lax.scan), ROUNDING, mode="scope")
+@functools.cache
+def _in_a_scope(solver):
+    def named(init, xs):
+        with jax.named_scope("recurrence"):
+            return _gradient(_scan(solver))(init, xs)
+
+    return jit_once(named)(*_arguments())
 
 
 @every_solver
 def test_shard_map(solver):
     """On one device; the rows are split along a mesh axis of size one."""
-    mesh = Mesh(np.asarray(jax.devices()[:1]), ("rows",))
-    rows, steps = PartitionSpec("rows"), PartitionSpec(None, "rows")
-
-    def on_mesh(function, out):
-        mapped = jax.shard_map(function, mesh=mesh, in_specs=(rows, steps), out_specs=out)
-        return jax.jit(mapped)(*_arguments())
-
-    want, got = (
-        on_mesh(functools.partial(s, _step), (rows, steps)) for s in (lax.scan, _scan(solver))
-    )
+    (got, *derivatives), (want, *expected) = (_on_a_mesh(name) for name in (solver, "lax"))
     compare_outputs(got, want, mode="shard_map")
-    want, got = (on_mesh(_gradient(s), (rows, steps)) for s in (lax.scan, _scan(solver)))
-    assert_derivatives_close(got, want, ROUNDING, mode="gradient inside shard_map")
+    for a, b, mode in zip(derivatives, expected, ("inside shard_map", "through it"), strict=True):
+        assert_derivatives_close(a, b, ROUNDING, mode=f"gradient {mode}")
 
-    def total(scan):
-        def loss(init, xs):
-            mapped = jax.shard_map(
-                functools.partial(scan, _step),
-                mesh=mesh, in_specs=(rows, steps), out_specs=(rows, steps),
-            )  # fmt: skip
-            return jnp.sum(jnp.sin(mapped(init, xs)[1]))
 
-        return jax.jit(jax.grad(loss, (0, 1)))(*_arguments())
+@functools.cache
+def _on_a_mesh(solver):
+    """Outputs, the gradient inside `jax.shard_map`, and the gradient of a loss outside of it."""
+    rows, steps = PartitionSpec("rows"), PartitionSpec(None, "rows")
+    mesh = Mesh(np.asarray(jax.devices()[:1]), ("rows",))
+    step = functools.partial(_scan(solver), _step)
 
-    assert_derivatives_close(total(_scan(solver)), total(lax.scan), ROUNDING, mode="through it")
+    def mapped(function):
+        specs = {"in_specs": (rows, steps), "out_specs": (rows, steps)}
+        return jax.shard_map(function, mesh=mesh, **specs)
+
+    loss = lambda init, xs: jnp.sum(jnp.sin(mapped(step)(init, xs)[1]))  # noqa: E731
+    derivatives = mapped(_gradient(_scan(solver))), jax.grad(loss, (0, 1))
+    return jax.jit(mapped(step))(*_arguments()), *(jit_once(f)(*_arguments()) for f in derivatives)
 
 
 # Compilation.
@@ -310,6 +323,16 @@ def _poisoned():
         yield f"{value} in ybar", init, xs, weights.at[BAD_STEP, BAD_ROW, 0].set(value)
 
 
+@functools.cache
+def _weighted(solver, step, reverse):
+    """The gradient of a weighted sum of the outputs."""
+
+    def loss(init, xs, weights):
+        return jnp.sum(weights * _scan(solver)(step, init, xs, reverse=reverse)[1])
+
+    return jax.jit(jax.grad(loss, (0, 1)))
+
+
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("step", [_affine, _gated], ids=["affine", "gated"])
 @every_solver
@@ -319,14 +342,8 @@ def test_what_is_not_finite_stays_where_it_is(solver, step, reverse):
     "Earlier" in the order in which the scan runs: the last ones of `xs` if it is reversed.
     """
 
-    def gradient(scan):
-        def loss(init, xs, weights):
-            return jnp.sum(weights * scan(step, init, xs, reverse=reverse)[1])
-
-        return jax.jit(jax.grad(loss, (0, 1)))
-
     scan = _scan(solver)
-    ours, theirs = gradient(scan), gradient(lax.scan)
+    ours, theirs = (_weighted(name, step, reverse) for name in (solver, "lax"))
     later = np.arange(BAD_STEP) if reverse else np.arange(BAD_STEP + 1, STEPS)
     others = np.asarray([row for row in range(ROWS) if row != BAD_ROW])
     for name, init, xs, weights in _poisoned():

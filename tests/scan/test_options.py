@@ -10,6 +10,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.operators import Dense, Factored
+from parscan_bp.testing import jit_once
 
 B, H, T = 3, 4, 11
 KEY = jax.random.key(3)
@@ -40,7 +41,17 @@ def _gradient(scan, step, p):
         h, ys = scan(functools.partial(step, p), h0, xs)
         return jnp.sum(h) + jnp.sum(ys**2)
 
-    return jax.grad(loss, (0, 1, 2))(p, H0, XS)
+    return jit_once(jax.grad(loss, (0, 1, 2)))(p, H0, XS)
+
+
+@functools.cache
+def _elman_gradient():
+    return _gradient(lax.scan, elman, W)
+
+
+@functools.cache
+def _decay_gradient():
+    return _gradient(lax.scan, decay, 0.3)
 
 
 def _same(got, want):
@@ -62,7 +73,7 @@ def test_a_given_jacobian_is_used(solver, form):
 
         return pb.scan(step, h0, xs, solver=solver, jacobian=jacobian)
 
-    _same(_gradient(scan, elman, W), _gradient(lax.scan, elman, W))
+    _same(_gradient(scan, elman, W), _elman_gradient())
 
 
 def test_a_wrong_jacobian_is_really_used_and_is_found_by_the_check():
@@ -99,7 +110,7 @@ def test_a_stated_jacobian_of_a_custom_vjp_is_checked():
 @pytest.mark.parametrize("name", ["dense", "diagonal"])
 def test_a_named_jacobian(solver, name):
     scan = functools.partial(pb.scan, solver=solver, jacobian=name)
-    _same(_gradient(scan, decay, 0.3), _gradient(lax.scan, decay, 0.3))
+    _same(_gradient(scan, decay, 0.3), _decay_gradient())
 
 
 def test_a_false_claim_is_found_by_the_check():
@@ -135,7 +146,7 @@ def test_a_given_jacobian_lifts_a_custom_vjp():
         jacobian = lambda h, x, new: Factored.from_diagonal(w, 1 - new**2)  # noqa: E731
         return pb.scan(f, h0, xs, solver=pb.Blelloch(), jacobian=jacobian)
 
-    _same(_gradient(scan, step, W), _gradient(lax.scan, elman, W))
+    _same(_gradient(scan, step, W), _elman_gradient())
 
 
 def test_an_operator_that_does_not_fit_is_refused():
@@ -211,4 +222,4 @@ def test_a_step_that_came_before_is_unrolled_as_asked(order):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_split_transpose_is_an_argument_of_lax_scan_and_changes_no_derivative(solver):
     got = _gradient(functools.partial(pb.scan, solver=solver, _split_transpose=True), elman, W)
-    _same(got, _gradient(lax.scan, elman, W))
+    _same(got, _elman_gradient())
