@@ -2,8 +2,9 @@
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
-from parscan_bp.testing import assert_derivatives_close
+from parscan_bp.testing import assert_derivatives_close, jit_once
 
 BATCH, TIME, INPUTS, HIDDEN = 3, 9, 2, 4
 FLOAT = jnp.zeros(()).dtype
@@ -31,6 +32,12 @@ def scalar(outputs):
     """A loss that weighs every entry of every output differently."""
     leaves = jax.tree.leaves(outputs)
     return sum(jnp.sum(jnp.sin(a + jnp.arange(a.size).reshape(a.shape))) for a in leaves)
+
+
+def at_once(f, model, x):
+    """``f(model, x)`` of an nnx model, compiled as one program; changes of its state are lost."""
+    graph, state = nnx.split(model)
+    return jit_once(lambda state, x: f(nnx.merge(graph, state), x))(state, x)
 
 
 def assert_close(got, want, tolerance=TOLERANCE, case=""):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, inputs, scalar
+from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, at_once, inputs, scalar
 
 import parscan_bp as pb
 import parscan_bp.linen
@@ -38,10 +38,8 @@ def plans(monkeypatch):
 def _gradients(library, cell, x, **keywords):
     """Of the layer around the cell, by its parameters and inputs."""
     if library in (nnx, pb.nnx):
-        graph, state = nnx.split(library.RNN(cell, **keywords))
         loss = lambda model, x: scalar(model(x, return_carry=True))  # noqa: E731
-        gradient = lambda state, x: nnx.grad(loss, argnums=(0, 1))(nnx.merge(graph, state), x)  # noqa: E731
-        return jit_once(gradient)(state, x)
+        return at_once(nnx.grad(loss, argnums=(0, 1)), library.RNN(cell, **keywords), x)
     model = library.RNN(cell, return_carry=True, **keywords)
     variables = jit_once(model.init)(jax.random.key(0), x)
     return jit_once(jax.grad(lambda v, x: scalar(model.apply(v, x)), (0, 1)))(variables, x)
