@@ -62,10 +62,9 @@ def run_on_devices() -> Callable[[str, int], None]:
     """
 
     def run(program: str, devices: int) -> None:
-        flags = (
-            f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-        )
-        env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
+        flags = {"force_host_platform_device_count": devices, "backend_optimization_level": 0}
+        xla = " ".join(f"--xla_{name}={value}" for name, value in flags.items())
+        env = {**os.environ, "XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
         done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()[-2000:] + done.stdout.decode()
 
