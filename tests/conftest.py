@@ -13,7 +13,7 @@ import pytest
 # Makes `import bench` find the repository's package, whatever folder pytest is started in.
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-# Tracing makes millions of objects; to look for cycles among them takes an eighth of a run.
+# Tracing makes millions of objects; to look for cycles among them took an eighth of long tests.
 gc.set_threshold(100_000, 50, 50)
 
 
