@@ -18,8 +18,8 @@ gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _is_looked_through_once() -> None:
-    """What earlier modules left is not looked through again, by tests for leaks least of all."""
+def _freeze_what_earlier_modules_left() -> None:
+    """It is not looked through for cycles again: tests for leaks collect garbage many times."""
     gc.collect()
     gc.freeze()
 

@@ -34,10 +34,14 @@ def scalar(outputs):
     return sum(jnp.sum(jnp.sin(a + jnp.arange(a.size).reshape(a.shape))) for a in leaves)
 
 
-def at_once(f, model, x):
-    """``f(model, x)`` of an nnx model, compiled as one program; changes of its state are lost."""
-    graph, state = nnx.split(model)
-    return jit_once(lambda state, x: f(nnx.merge(graph, state), x))(state, x)
+def nnx_jit_once(f):
+    """`jit_once` of a function of an nnx model and an input; changes of its state are lost."""
+
+    def run(model, x):
+        graph, state = nnx.split(model)
+        return jit_once(lambda state, x: f(nnx.merge(graph, state), x))(state, x)
+
+    return run
 
 
 def assert_close(got, want, tolerance=TOLERANCE, case=""):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, at_once, inputs, scalar
+from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, inputs, nnx_jit_once, scalar
 
 import parscan_bp as pb
 import parscan_bp.linen
@@ -39,7 +39,7 @@ def _gradients(library, cell, x, **keywords):
     """Of the layer around the cell, by its parameters and inputs."""
     if library in (nnx, pb.nnx):
         loss = lambda model, x: scalar(model(x, return_carry=True))  # noqa: E731
-        return at_once(nnx.grad(loss, argnums=(0, 1)), library.RNN(cell, **keywords), x)
+        return nnx_jit_once(nnx.grad(loss, argnums=(0, 1)))(library.RNN(cell, **keywords), x)
     model = library.RNN(cell, return_carry=True, **keywords)
     variables = jit_once(model.init)(jax.random.key(0), x)
     return jit_once(jax.grad(lambda v, x: scalar(model.apply(v, x)), (0, 1)))(variables, x)

@@ -6,7 +6,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import errors, nnx
-from flax_cases import FLOAT, HIDDEN, INPUTS, OPTIONS, TIME, assert_close, at_once, inputs, scalar
+from flax_cases import (
+    FLOAT,
+    HIDDEN,
+    INPUTS,
+    OPTIONS,
+    TIME,
+    assert_close,
+    inputs,
+    nnx_jit_once,
+    scalar,
+)
 
 import parscan_bp as pb
 import parscan_bp.nnx
@@ -53,7 +63,7 @@ def _same(theirs, ours, call, case):
     compare_outputs(*(jax.tree.leaves(nnx.state(m)) for m in (ours, theirs)), case=case)
     loss = lambda model, x: scalar(model(x, **call))  # noqa: E731
     grad = nnx.grad(loss, argnums=(nnx.DiffState(0, nnx.Param), 1))
-    assert_close(grad(ours, x), at_once(grad, theirs, x), case=case)
+    assert_close(grad(ours, x), nnx_jit_once(grad)(theirs, x), case=case)
 
 
 @pytest.mark.parametrize(("kind", "name"), list(_grid()))

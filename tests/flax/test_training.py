@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
-from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, at_once, inputs
+from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, inputs, nnx_jit_once
 
 import parscan_bp as pb
 import parscan_bp.linen
@@ -123,7 +123,7 @@ def test_half_precision(kind, name):
     state = nnx.state(narrow, nnx.Param)
     nnx.update(wide, jax.tree.map(lambda a: a.astype(jnp.float32), state))
     grad = nnx.grad(lambda m, x: jnp.sum(m(x).astype(jnp.float32) ** 2))
-    got, want = grad(narrow, x), at_once(grad, wide, x.astype(jnp.float32))
+    got, want = grad(narrow, x), nnx_jit_once(grad)(wide, x.astype(jnp.float32))
     assert all(a.dtype == dtype for a in jax.tree.leaves(got))
     assert_close(jax.tree.map(lambda a: a.astype(jnp.float32), got), want, HALF[name])
 

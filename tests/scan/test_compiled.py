@@ -126,6 +126,7 @@ import jax, jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import numpy as np
 import parscan_bp as pb
+from parscan_bp.testing import assert_derivatives_close
 
 xs = jax.random.normal(jax.random.key(1), (12, 16, 3), jnp.float32)
 
@@ -145,8 +146,7 @@ def check(devices, cell, analytic, solver):
         r" (all-[a-z]+|collective-[a-z]+|reduce-scatter)(?:-start)?\\(", program.as_text()
     )
     assert found == ["all-reduce"], (devices, cell, solver, found)
-    close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-5)
-    jax.tree.map(close, program(*sharded), gradient(params, h0, xs))
+    assert_derivatives_close(program(*sharded), gradient(params, h0, xs), 2e-5)
 
 for devices in (2, 8):
     check(devices, pb.cells.Elman(), True, None)

@@ -7,6 +7,7 @@ import numpy as np
 import parscan_bp as pb
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec as P
+from parscan_bp.testing import assert_derivatives_close
 
 H, B, T = 4, 6, 20
 HALVES = np.full(H, 0.5, np.float32)
@@ -58,11 +59,6 @@ def reference(name, mode):
     step, p = steps[name]
     return jax.jit(modes(lax.scan, step, lambda t: t)[mode][0])(p, h0, xs)
 
-def check(got, want, where):
-    for u, v in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        atol = 3e-5 * float(jnp.abs(v).max())
-        np.testing.assert_allclose(u, v, rtol=3e-5, atol=atol, err_msg=str(where))
-
 def check_shard_map(solver, name, wanted):
     step, p = steps[name]
     ours = functools.partial(pb.scan, solver=solver)
@@ -70,7 +66,8 @@ def check_shard_map(solver, name, wanted):
         if mode not in wanted:
             continue
         run = jax.jit(jax.shard_map(f, out_specs=out, **specs)).lower(p, h0, xs).compile()
-        check(run(p, h0, xs), reference(name, mode), (solver, name, mode))
+        where = dict(case=f"{name} by {solver}", mode=mode)
+        assert_derivatives_close(run(p, h0, xs), reference(name, mode), 3e-5, **where)
         if mode == "gradient" and name != "nested":
             found = re.findall(r" (all-[a-z]+|reduce-scatter)(?:-start)?\\(", run.as_text())
             assert found == ["all-reduce"], (solver, name, found)
@@ -82,7 +79,8 @@ def check_pmap(solver, name):
     summed = lambda *args: lax.psum(gradient(*args)[0], "rows")
     run = jax.pmap(summed, axis_name="rows", in_axes=(None, 0, 0))
     got = jax.tree.map(lambda u: u[0], run(p, split(h0, 0), split(xs, 1)))
-    check(got, reference(name, "gradient")[0], (solver, name, "pmap"))
+    where = dict(case=f"{name} by {solver}", mode="pmap")
+    assert_derivatives_close(got, reference(name, "gradient")[0], 3e-5, **where)
 
 for solver in (pb.Sweep(chunk=7), pb.Sweep(recompute=False), pb.Blelloch()):
     every = ("gradient",) if isinstance(solver, pb.Blelloch) else ("gradient", "product", "jvp")

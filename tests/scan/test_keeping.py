@@ -71,11 +71,11 @@ def _functions_of(solver, form):
 
 
 def _kept_numbers(f, *at):
-    """How many numbers the pullback of ``f(scan, *at)`` holds of kept steps, beside the carries."""
+    """How many numbers the pullback of ``f(scan)`` holds of kept steps, beside the carries."""
 
     def held(solver):
         scan = functools.partial(pb.scan, solver=solver)
-        pullback = jax.eval_shape(lambda: jax.vjp(functools.partial(f, scan), *at)[1])
+        pullback = jax.eval_shape(lambda: jax.vjp(f(scan), *at)[1])
         return sum(v.size for v in jax.tree.leaves(pullback))
 
     return held(KEEP) - held(pb.Sweep())
@@ -89,8 +89,8 @@ def test_a_kept_step_is_not_evaluated_again(form):
 
 @pytest.mark.parametrize("form", ["cell", "closure"])
 def test_arithmetic_on_the_carries_is_not_kept(form):
-    elman, at = CELLS["Elman"], _arguments(CELLS["Elman"])
-    assert _kept_numbers(lambda scan, *at: _loss(elman, form, scan)(*at), *at) == 0
+    elman = CELLS["Elman"]
+    assert _kept_numbers(functools.partial(_loss, elman, form), *_arguments(elman)) == 0
 
 
 def test_keeping_takes_memory_between_recomputing_and_lax_scan():
@@ -155,9 +155,7 @@ DERIVATIVES = {
 
 
 @functools.cache
-def _of_tiny_step(name, derivative, *solver):
-    """By the solver, or by `lax.scan`."""
-    scan = functools.partial(pb.scan, solver=solver[0]) if solver else lax.scan
+def _of_tiny_step(name, derivative, scan=lax.scan):
     step, params, carry = TINY[name]
     xs = jax.random.normal(jax.random.key(1), (5, *jnp.shape(jax.tree.leaves(carry)[0])))
 
@@ -177,15 +175,20 @@ def _of_tiny_step(name, derivative, *solver):
     ],
 )
 def test_derivatives_of_tiny_steps(name, derivative, solver):
-    got, want = _of_tiny_step(name, derivative, solver), _of_tiny_step(name, derivative)
+    got = _of_tiny_step(name, derivative, functools.partial(pb.scan, solver=solver))
+    want = _of_tiny_step(name, derivative)
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)
+
+
+def _last(cell, carry, xs):
+    """``scan -> (params -> last carry)``."""
+    return lambda scan: lambda params: scan(functools.partial(cell, params), carry, xs)[0]
 
 
 def test_a_tiny_step_keeps_its_gates_rather_than_slopes():
     """Four numbers per step beside the carry for a GRU's linearised step, three for its gates."""
     cell, params, carry = TINY["GRU"]
-    xs = jnp.ones((100, 1, 1))
-    last = lambda scan, p: scan(functools.partial(cell, p), carry, xs)[0]  # noqa: E731
+    last = _last(cell, carry, jnp.ones((100, 1, 1)))
     assert _kept_numbers(last, params) == 3 * 100
 
 
@@ -195,8 +198,7 @@ def test_many_steps_keep_gates_rather_than_slopes(length, per_unit):
     cell = pb.cells.GRU()
     params = cell.init(jax.random.key(0), 1, 64, jnp.float32)
     carry, xs = jnp.zeros((16, 64), jnp.float32), jnp.zeros((length, 16, 1), jnp.float32)
-    last = lambda scan, p: scan(functools.partial(cell, p), carry, xs)[0]  # noqa: E731
-    assert _kept_numbers(last, params) == per_unit * 64 * 16 * length
+    assert _kept_numbers(_last(cell, carry, xs), params) == per_unit * 64 * 16 * length
 
 
 def test_nothing_leaks():
