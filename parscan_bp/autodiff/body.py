@@ -120,9 +120,9 @@ class PerStep:
         shared = len(jax.tree.leaves(fixed))
         return cls(closed, shared, tree, _depends_on(closed, shared))
 
-    def cut(self, steps: int) -> Cut:
-        """Of the leaves that vary, what is kept of so many steps, and what is made again."""
-        return Cut.of(self._part(True), self.shared, steps)
+    def cut(self, at_once: Callable[[int], bool]) -> Cut:
+        """Of the leaves that vary, what is kept of each step, and what is made again."""
+        return Cut.of(self._part(True), self.shared, at_once)
 
     def of_each(self, fixed: PyTree, stacked: PyTree) -> PyTree:
         """The result for every x of ``stacked``."""

@@ -61,7 +61,7 @@ class ByProducts(Linearisation):
     def tangent_operator(self, steps):
         return self._operator(steps, self._pushed, cotangent=False)
 
-    def keeping(self, step: Steps, active: Active, length: int) -> Keeping:
+    def keeping(self, step: Steps, active: Active, at_once: Callable[[int], bool]) -> Keeping:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
 
         Nothing where that is mere arithmetic on the carries, which are kept anyway.
@@ -69,14 +69,14 @@ class ByProducts(Linearisation):
         Args:
           step: one step, without an axis of steps.
           active: see `adjoint_operator`.
-          length: number of steps.
+          at_once: see `Cut.of`.
         """
         shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
         fixed, one = _fixed_and_stacked(step)
         pulled = functools.partial(self._pulled, active=active)
         steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
         vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
-        return Keeping(steps, steps.cut(length), vector)
+        return Keeping(steps, steps.cut(at_once), vector)
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:

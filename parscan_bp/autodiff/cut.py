@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -29,12 +29,8 @@ nothing that the loop waits for."""
 WORTHWHILE = 2 / 3
 """Bytes of a cut, as a part of those of the results, up to which they are made from it."""
 
-LARGE = 2**22
-"""Bytes that the results of all steps have at most where they are made all at once, and so stand
-beside what they are made from."""
-
-WORTHWHILE_IF_LARGE = 4 / 5
-"""The same as `WORTHWHILE`, where there are more than `LARGE` bytes."""
+WORTHWHILE_IN_CHUNKS = 4 / 5
+"""The same where the results are not made all at once, and so never all stand beside the cut."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,7 +46,7 @@ class Cut:
     kept: tuple[Var, ...]
 
     @classmethod
-    def of(cls, closed: ClosedJaxpr, first: int, steps: int) -> Cut:
+    def of(cls, closed: ClosedJaxpr, first: int, at_once: Callable[[int], bool]) -> Cut:
         """The cut with the fewest bytes, or the results where it has hardly fewer than they.
 
         Then a cut in front of functions of few inputs is tried: those are at hand. Without any
@@ -60,14 +56,14 @@ class Cut:
           closed: the program.
           first: position of the first input of which there is one per step. All inputs are at hand
             in both parts, and what follows from earlier ones alone is made in both.
-          steps: how often the program runs.
+          at_once: whether the second part runs for all steps at once, given the bytes of its
+            results for one.
         """
         closed = _inlined(closed)
         for few in (0, FEW):
             search = _Search(closed, first, few)
             kept, results = search.fewest(), search.results()
-            large = steps * _bytes(results) > LARGE
-            part = WORTHWHILE_IF_LARGE if large else WORTHWHILE
+            part = WORTHWHILE if at_once(_bytes(results)) else WORTHWHILE_IN_CHUNKS
             if _bytes(kept) <= part * _bytes(results) and (kept or not few):
                 return cls(closed, kept)
         return cls(closed, results)

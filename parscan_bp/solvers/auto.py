@@ -56,6 +56,10 @@ FEW = (32, 128)
 linearised at once in any case. With more rows, as many as the order of the Jacobian: the weights
 then outnumber all carries."""
 
+FEW_GATES = 10
+"""Steps of a GRU on one row that are made from kept gates at once, where those of all steps are
+more than the weights: cotangents of these take memory with every chunk."""
+
 WIDE = 256
 """Order of the Jacobian from which gates of a GRU on one row are sooner kept than made again."""
 
@@ -190,17 +194,22 @@ def _few_steps_of_many_rows(facts: Facts, work: Work) -> Choice | None:
 def _few_steps(facts: Facts, work: Work) -> Choice | None:
     """They would be linearised at once in any case: kept, they take less memory and time.
 
-    Of an LSTM on a single row they would take several times the memory of a checkpointed body.
-    Chunks of so few steps that cotangents of weights need no matrix product take less than one,
-    and still gain; those of a GRU do not.
+    On a single row they would take several times the memory of a checkpointed body, where weights
+    are not the most of it. Of an LSTM, chunks of so few steps that cotangents of weights need no
+    matrix product take less than one, and still gain; those of a GRU do not, but are made from
+    their gates in chunks.
     """
     if not _has_gates_to_keep(facts):
         return None
     rows, few = facts.batch * facts.length, facts.length <= FEW[0]
     if not _is_larger(facts) or not (few or rows <= max(FEW[1], facts.features)):
         return None
-    if facts.batch == 1 and facts.leaves > 1 and not (few or facts.may_keep):
-        return Choice(Sweep(chunk=FEW_OUTER), "one row, whose outer products are cheaply summed")
+    if facts.batch == 1 and not (few or facts.may_keep):
+        if facts.leaves > 1:
+            return Choice(Sweep(chunk=FEW_OUTER), "one row: its outer products are cheaply summed")
+        if 2 * facts.length > 3 * facts.features:  # 4 T H numbers of gates, 6 H^2 of weights
+            why = "one row: its gates are kept, and its steps made from them in chunks"
+            return Choice(Sweep(chunk=FEW_GATES, recompute=False), why)
     return _kept("sequential; so few steps are sooner kept than made again")
 
 

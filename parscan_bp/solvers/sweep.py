@@ -116,6 +116,11 @@ class Sweep(Solver):
     def keeps(self):
         return not self.recompute
 
+    def at_once(self, n, step):
+        if self.chunk is None:
+            return self.keeps and _are_short(n, step)
+        return self.chunk == 1 or self.chunk >= n  # in chunks of one, nothing stands beside a step
+
     def run(self, system, state):
         n = system.length
         operator = block_shape(system, 1).operator
@@ -183,7 +188,7 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
     step = nbytes(leaves)
     total, largest = n * step, n * max(map(nbytes, leaves), default=0)
     gated = step > PLAIN * carried and len(leaves) <= GATES
-    if kept and n <= SHORT[0] and total <= SHORT[1]:
+    if kept and _are_short(n, step):
         return n
     if n <= FEW:
         least = enough
@@ -202,6 +207,11 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
         unsplit = total * enough // max(1, largest)
         most = min(most, max(unsplit, 3 * sums // 2))
     return _whole(n, default_chunk(n, total, (min(least, most), most)))
+
+
+def _are_short(n: int, step: int) -> bool:
+    """Whether n kept steps, of so many bytes each, are one chunk."""
+    return n <= SHORT[0] and n * step <= SHORT[1]
 
 
 def _whole(n: int, size: int) -> int:

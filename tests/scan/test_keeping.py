@@ -70,15 +70,16 @@ def _functions_of(solver, form):
     return sum(text.count(f" {name}(") for name in ("tanh", "exponential"))
 
 
-def _kept_numbers(f, *at):
+def _kept_numbers(f, *at, chunk=None):
     """How many numbers the pullback of ``f(scan)`` holds of kept steps, beside the carries."""
+    kept = pb.Sweep(chunk, recompute=False)
 
     def held(solver):
         scan = functools.partial(pb.scan, solver=solver)
         pullback = jax.eval_shape(lambda: jax.vjp(f(scan), *at)[1])
         return sum(v.size for v in jax.tree.leaves(pullback))
 
-    return held(KEEP) - held(pb.Sweep())
+    return held(kept) - held(pb.Sweep())
 
 
 @pytest.mark.parametrize("form", ["cell", "closure"])
@@ -192,13 +193,25 @@ def test_a_tiny_step_keeps_its_gates_rather_than_slopes():
     assert _kept_numbers(last, params) == 3 * 100
 
 
-@pytest.mark.parametrize(("length", "per_unit"), [(204, 5), (205, 4)])
-def test_many_steps_keep_gates_rather_than_slopes(length, per_unit):
+@pytest.mark.parametrize(
+    ("length", "rows", "chunk", "per_unit"),
+    [
+        (204, 16, None, 5),
+        (205, 16, None, 4),
+        (512, 1, None, 5),
+        (513, 1, None, 4),
+        (100, 1, 100, 5),
+        (100, 1, 99, 4),
+        (100, 1, 1, 5),
+    ],
+)
+def test_gates_are_kept_rather_than_slopes_that_are_made_in_chunks(length, rows, chunk, per_unit):
     """Five numbers per unit of a GRU's slopes, 4 MB of 204 steps of 16 rows of 64 units."""
     cell = pb.cells.GRU()
     params = cell.init(jax.random.key(0), 1, 64, jnp.float32)
-    carry, xs = jnp.zeros((16, 64), jnp.float32), jnp.zeros((length, 16, 1), jnp.float32)
-    assert _kept_numbers(_last(cell, carry, xs), params) == per_unit * 64 * 16 * length
+    carry, xs = jnp.zeros((rows, 64), jnp.float32), jnp.zeros((length, rows, 1), jnp.float32)
+    kept = _kept_numbers(_last(cell, carry, xs), params, chunk=chunk)
+    assert kept == per_unit * 64 * rows * length
 
 
 def test_nothing_leaks():

@@ -151,6 +151,7 @@ def test_what_the_layer_would_store_is_kept_where_that_pays(changes, recompute):
 
 
 KEPT, MADE_AGAIN = pb.Sweep(recompute=False), pb.Sweep()
+FROM_GATES = pb.Sweep(chunk=10, recompute=False)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +161,11 @@ KEPT, MADE_AGAIN = pb.Sweep(recompute=False), pb.Sweep()
         ({"length": 8}, KEPT),
         ({"length": 8, "rejoins": True}, MADE_AGAIN),
         ({"length": 40}, MADE_AGAIN),
-        ({"length": 100, "batch": 1, "features": 64}, KEPT),
-        ({"length": 100, "batch": 1, "features": 64, "jax_version": (0, 12)}, KEPT),
+        ({"length": 100, "batch": 1, "features": 64}, FROM_GATES),
+        ({"length": 100, "batch": 1, "features": 64, "jax_version": (0, 12)}, FROM_GATES),
+        ({"length": 100, "batch": 1, "features": 64, "may_keep": True}, KEPT),
+        ({"length": 100, "batch": 1, "features": 67}, KEPT),
+        ({"length": 28, "batch": 1, "features": 64}, KEPT),
         ({"length": 100, "batch": 1, "features": 512, "leaves": 2}, pb.Sweep(chunk=4)),
         ({"length": 100, "batch": 1, "features": 512, "leaves": 2, "may_keep": True}, KEPT),
         ({"length": 28, "batch": 1, "features": 512, "leaves": 2}, KEPT),
