@@ -1,11 +1,13 @@
 """The whole run is done twice, in single and in double precision; no test need run twice alike."""
 
+import collections
 import gc
 import os
 import pathlib
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import pytest
@@ -30,16 +32,29 @@ IN_BOTH = (
     "tests/flax/test_nnx.py::test_values_and_gradients_are_those_of_flax",
     "tests/operators/test_operators.py::test_against_matrices",
     "tests/scan/test_contract.py::test_derivatives",
-    "tests/scan/test_contract.py::test_outputs",
     "tests/solvers/test_solve.py",
 )
 # Rounding hides less in double precision.
 IN_DOUBLE = ("tests/cells/", "tests/flax/test_linen.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what the other precision runs, unless tests were named."""
-    if config.args != config.getini("testpaths"):
+    """Leaves out what the other precision runs, and most cases of `sampled` tests.
+
+    Unless tests were named: then both precisions run them, and every case that was named.
+    """
+    named = config.args != config.getini("testpaths")
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.split("[")[0]].append(item)
+    for alike in cases.values():
+        sample = _sample(alike)
+        for item in alike:
+            if item not in sample:
+                item.add_marker(pytest.mark.slow)
+    if named:
         return
     double = jax.config.jax_enable_x64
 
@@ -52,6 +67,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if belongs(item)]
+
+
+def _sample(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Some of a test's cases, in which every value of every parameter occurs."""
+    sample: list[pytest.Item] = []
+    missing = {pair for case in cases for pair in _values(case)}
+    while missing:
+        sample.append(max(cases, key=lambda case: len(missing & _values(case))))
+        missing -= _values(sample[-1])
+    return sample
+
+
+def _values(case: Any) -> set[tuple[str, int]]:
+    """The parameters of a test's case, each with its value, which other cases share."""
+    return {(name, id(value)) for name, value in case.callspec.params.items()}
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ MODES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 def test_a_scan_of_symbolic_sizes(shapes, mode):

@@ -135,6 +135,7 @@ def test_compile_counts_loops_and_skips_large_trees(tmp_path):
     assert "exceed" in tree["skipped"]
 
 
+@pytest.mark.slow
 def test_steps_are_measured_as_chosen_and_by_the_sweep(tmp_path, capsys):
     cheap = "--rounds 2 --budget-seconds 0".split()
     (light,) = _run("steps", tmp_path, "--only", "Elman by hand, 20 x 16", *cheap)["points"]

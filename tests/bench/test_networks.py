@@ -33,6 +33,7 @@ def _figures(folder):
     return [p.stem.rpartition("_")[2] for p in drawn]
 
 
+@pytest.mark.slow
 def test_lenet_trains_both_sides_alike(tmp_path, capsys):
     sizes = "--batch 8 --steps 4 --train-images 32 --test-images 16 --every 2".split()
     result = _run("lenet", tmp_path, *sizes)

@@ -61,6 +61,7 @@ def test_jacobians_that_differ_raise():
         jacobians._check(subject, numbers, methods, 3)
 
 
+@pytest.mark.slow
 def test_planned_products_are_scipys(tmp_path, capsys):
     result = _run("spgemm", tmp_path)
     blocks = result["cases"]["conv.relu.conv 2-3-3, blocks"]

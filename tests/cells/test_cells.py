@@ -79,6 +79,7 @@ def test_the_pullback_is_the_vector_jacobian_product(name):
     _close(got, want)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize(
     ("solver", "batch"),
@@ -112,6 +113,7 @@ LARGE = 96
 """Units of which every cell has weights above `SMALL_WEIGHTS`."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("rows", [1, 2, FEW_OUTER, FEW_OUTER + 1, LARGE + 1])
 def test_cotangents_of_large_weights_by_few_and_by_many_rows(name, rows):

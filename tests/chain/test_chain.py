@@ -51,6 +51,7 @@ QUICK = {("lenet5", s) for s in SOLVERS if s != "scaled"} | {("mlp", s) for s in
 QUICK |= {(name, s) for name in NETS for s in ("none", "planned", "blelloch-1")}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "solver"),
     [

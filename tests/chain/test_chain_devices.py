@@ -1,5 +1,7 @@
 """A chain inside `jax.shard_map`: the same parameters on all devices, rows split over them."""
 
+import pytest
+
 PROGRAM = """
 import functools
 import jax, jax.numpy as jnp
@@ -37,13 +39,22 @@ def check(mode, layers, solver):
         scale = 3e-5 * float(jnp.abs(b).max())
         np.testing.assert_allclose(a, b, rtol=3e-5, atol=scale, err_msg=f"{solver} {mode}")
 
-check(gradient, layers, None)
-check(product, layers, None)
 explicit = [layer for layer in layers if not isinstance(layer, Function)]
-for solver in (pb.Blelloch(), pb.Planned()):
-    check(gradient, explicit, solver)
 """
 
 
-def test_derivatives_are_those_of_the_whole_batch(run_on_devices):
-    run_on_devices(PROGRAM, 2)
+def test_gradients_are_those_of_the_whole_batch(run_on_devices):
+    run_on_devices(PROGRAM + "check(gradient, layers, None)", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "product, layers, None",
+        "gradient, explicit, pb.Blelloch()",
+        "gradient, explicit, pb.Planned()",
+    ],
+)
+def test_more_derivatives_are_those_of_the_whole_batch(arguments, run_on_devices):
+    run_on_devices(f"{PROGRAM}check({arguments})", 2)

@@ -66,6 +66,7 @@ def _compare(library, name, solver):
     assert_close(got, _flax_gradients(library, name), case=name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("solver", [pb.Sweep(chunk=4), pb.Sweep(recompute=False)], ids=str)
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
 def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name, solver):
@@ -73,6 +74,7 @@ def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name, so
     assert plans == ["analytic"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
 def test_what_their_layer_stores_may_be_kept(library, name):
     """But where products would be made twice for it, in cells that join other weights."""

@@ -6,7 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from flax_cases import BATCH, FLOAT, HIDDEN, INPUTS, TIME, assert_close, inputs, scalar
+from flax_cases import (
+    BATCH,
+    FLOAT,
+    HIDDEN,
+    INPUTS,
+    TIME,
+    assert_close,
+    inputs,
+    nnx_jit_once,
+    scalar,
+)
 
 import parscan_bp as pb
 import parscan_bp.linen
@@ -75,7 +85,7 @@ def test_masked_steps_are_left_out_and_resets_start_afresh(reverse, time_major):
     results = []
     for model, run in ((_nnx_rnn(solver=SOLVER), ours), (_nnx_rnn(nnx), theirs)):
         loss = lambda model, x: (scalar(out := run(model, x)), out)  # noqa: E731
-        grad = nnx.jit(nnx.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+        grad = nnx_jit_once(nnx.value_and_grad(loss, argnums=(0, 1), has_aux=True))
         results.append(grad(model, inputs()))
     assert_close(results[0], results[1])
     (_, (_, outputs)), (_, by_x) = results[0]
@@ -85,7 +95,7 @@ def test_masked_steps_are_left_out_and_resets_start_afresh(reverse, time_major):
 def test_linen_and_both_directions_agree_whatever_the_padding_holds():
     cell = nn.SimpleCell(HIDDEN, param_dtype=FLOAT)
     layer = pb.linen.Bidirectional(*(pb.linen.RNN(cell, solver=SOLVER) for _ in range(2)))
-    variables = layer.init(jax.random.key(0), inputs())
+    variables = jax.jit(layer.init)(jax.random.key(0), inputs())
 
     def run(params, x, mask, reset):
         out = layer.apply({"params": params}, x, mask=mask, reset=reset, return_carry=True)
@@ -100,7 +110,7 @@ def test_linen_and_both_directions_agree_whatever_the_padding_holds():
         assert all(np.isfinite(a).all() for a in jax.tree.leaves(got))
         compare_outputs(got, clean)
     every = grad(variables["params"], inputs(), np.ones_like(MASK), np.zeros_like(MASK))
-    plain = jax.value_and_grad(run, (0, 1))(variables["params"], inputs(), None, None)
+    plain = grad(variables["params"], inputs(), None, None)
     assert_close(every, plain)
 
 

@@ -82,6 +82,7 @@ def products():
     return run(OTHERS), jax.tree.map(np.asarray, dense(OTHERS))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_products_are_those_of_the_matrices(products, a, b):
     made, dense = products

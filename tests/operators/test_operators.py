@@ -53,6 +53,7 @@ def everything(op, v, w):
     return (op.as_dense(), back.as_dense(), forward, back.matvec(w), v_bar), op_bar, want_bar
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("dtype", "stack"),
     [("float32", ()), ("bfloat16", (LENGTH,)), ("complex64", (LENGTH, BATCH))]
@@ -81,6 +82,7 @@ def test_against_matrices(example, dtype, stack):
             assert_close(got, wide(want), dtype, terms=60)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stack", STACKS, ids=str)
 def test_parts_of_the_stack(example, stack):
     op = make(example, stack=stack)

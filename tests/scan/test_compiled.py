@@ -240,6 +240,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("cell", "hidden", "batch", "n"), SMALL)
 def test_small_scans_take_little_memory(cell, hidden, batch, n):
     """At most as much as `lax.scan` takes, and twice what it takes with a checkpointed step."""

@@ -115,12 +115,12 @@ def _check_outputs(case, solver):
 
 
 def _quick_modes(case):
-    """First order both ways, and one more mode in turn, so that 30 cases go through all."""
-    legal = modes_for(case)
+    """First order one way in turn, and one more mode in turn, so that 30 cases go through all."""
+    legal, number = modes_for(case), QUICK.index(case)
+    first = [mode for mode in ("value_and_grad", "jvp") if mode in legal]
     others = [mode for mode in DERIVATIVE_MODES if mode not in ("value_and_grad", "jvp")]
-    number = QUICK.index(case)
     turn = others[number % len(others)]
-    return tuple(mode for mode in ("value_and_grad", "jvp", turn) if mode in legal)
+    return (first[number // 2 % len(first)], *([turn] if turn in legal else []))
 
 
 def _quick_solver(case):
@@ -150,7 +150,7 @@ def test_derivatives(case, mode):
     _check(case, _quick_solver(case), mode, _quick_modes(case))
 
 
-@_by([case for case in QUICK if "value_and_grad" in modes_for(case)][::5], "case")
+@_by([case for case in QUICK if "value_and_grad" in _quick_modes(case)][::5], "case")
 def test_eager_gradient(case):
     """Nothing is jitted around the call: the rule sees concrete arrays."""
     want, tolerance = _reference(case, _quick_modes(case))

@@ -47,6 +47,7 @@ def _plain(name, reverse):
     return jax.jit(plain)(*at), jax.jit(jax.value_and_grad(plain, (0, 1, 2)))(*at)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", ["cell", "closure"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", CELLS)
@@ -167,6 +168,7 @@ def _of_tiny_step(name, derivative, scan=lax.scan):
     return jit_once(lambda *at: DERIVATIVES[derivative](loss, at))(params, xs)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("solver", [KEEP, pb.Sweep(chunk=1, recompute=False)], ids=str)
 @pytest.mark.parametrize(
     ("name", "derivative"),

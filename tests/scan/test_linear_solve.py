@@ -115,6 +115,7 @@ def _derivative(name, solve=_inverse):
     return jit_once(lambda: DERIVATIVES[name](solve))()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("through", [False, True])
 @pytest.mark.parametrize("derivative", DERIVATIVES)
 def test_derivatives(derivative, through):
@@ -201,6 +202,7 @@ def _hinted(solve, hints=_inverted):
     return lambda a, b: solution(a, b, hints(a))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("through", [False, True])
 @pytest.mark.parametrize(
     "derivative", ["gradient", "hessian", "gradient of hvp", "third", "hvp, mapped by matrix"]
@@ -267,6 +269,7 @@ READ = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("derivative", READ)
 @pytest.mark.parametrize("leaf", ["v", "w"])
 def test_derivatives_of_what_is_read(derivative, leaf):

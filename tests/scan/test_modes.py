@@ -21,6 +21,14 @@ SOLVERS = {
 }
 SEQUENTIAL = ("auto", "sweep")
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
+# What does not depend on how the system is solved.
+any_solver = pytest.mark.parametrize(
+    "solver",
+    [
+        s if s in ("auto", "associative") else pytest.param(s, marks=pytest.mark.slow)
+        for s in SOLVERS
+    ],
+)
 
 ROUNDING = 1e-10 if jnp.result_type(float) == jnp.float64 else 1e-5
 BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
@@ -74,7 +82,7 @@ def _gradient(scan, **kwargs):
 # Configuration contexts.
 
 
-@every_solver
+@any_solver
 def test_disable_jit(solver):
     outputs, gradient = _without_jit("lax")
     got, got_gradient = _without_jit(solver)
@@ -105,7 +113,7 @@ def test_checking_leaks(solver):
         jit_once(jax.hessian(_loss(_scan(solver))))(*_arguments(6))
 
 
-@every_solver
+@any_solver
 def test_debug_nans(solver):
     init, xs = _arguments(7)
     broken = xs.at[3, 1, 0].set(jnp.nan)
@@ -145,6 +153,7 @@ def test_make_jaxpr(solver):
 # Arguments that are hard to get right.
 
 
+@pytest.mark.sampled
 @every_solver
 @pytest.mark.parametrize("derive", ["grad", "jvp", "hvp"])
 def test_python_numbers(solver, derive):
@@ -205,7 +214,7 @@ def test_second_derivative_of_a_false_tangent(solver):
 # Surroundings.
 
 
-@every_solver
+@any_solver
 def test_static_arguments(solver):
     for options in ({"reverse": False, "unroll": 2}, {"reverse": True, "unroll": True}):
         got, want = (_by_static_arguments(name, **options) for name in (solver, "lax"))
@@ -222,7 +231,7 @@ def _by_static_arguments(solver, **options):
     return gradient(*_arguments(), length=5, **options)
 
 
-@every_solver
+@any_solver
 def test_named_scope(solver):
     got, want = (_in_a_scope(name) for name in (solver, "lax"))
     assert_derivatives_close(got, want, ROUNDING, mode="scope")
@@ -237,7 +246,7 @@ def _in_a_scope(solver):
     return jit_once(named)(*_arguments())
 
 
-@every_solver
+@any_solver
 def test_shard_map(solver):
     """On one device; the rows are split along a mesh axis of size one."""
     (got, *derivatives), (want, *expected) = (_on_a_mesh(name) for name in (solver, "lax"))
@@ -271,6 +280,7 @@ def _compiled_by(function):
     return list(_compilations)
 
 
+@pytest.mark.sampled
 @every_solver
 @pytest.mark.parametrize("what", ["forward", "gradient", "jvp"])
 def test_second_eager_call_compiles_nothing(solver, what):
@@ -333,6 +343,7 @@ def _weighted(solver, step, reverse):
     return jax.jit(jax.grad(loss, (0, 1)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("step", [_affine, _gated], ids=["affine", "gated"])
 @every_solver

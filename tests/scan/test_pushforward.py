@@ -119,9 +119,12 @@ DERIVATIVES = {
 }
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("derivative", DERIVATIVES)
-def test_derivatives(derivative):
-    got = DERIVATIVES[derivative](pb.scan)
+def test_derivatives(derivative, eager):
+    run = (lambda f: f) if eager else jit_once
+    got = run(lambda: DERIVATIVES[derivative](pb.scan))()
     want = jit_once(lambda: DERIVATIVES[derivative](lax.scan))()
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)
 

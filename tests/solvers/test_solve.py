@@ -111,16 +111,14 @@ def _close(got, want, n):
     np.testing.assert_allclose(np.asarray(got) / scale, want / scale, rtol=0, atol=30 * eps * n)
 
 
-# Every length is another program: one of each kind by default, the long one where products are
-# of a kind of their own.
-LONG = ("dense", "gated", "scaled")
+# Every length is another program: one for each structure by default, more for the densest.
+QUICK = {"dense": (1, 3, 8, 100), "scaled": (8, 100)}
 
 
 def _lengths():
     for structure, n in itertools.product(STRUCTURES, (1, 2, 3, 7, 8, 9, 100, 1000)):
         if structure != "identity":
-            default = n in (1, 3, 8) or (n == 100 and structure in LONG)
-            marks = () if default else pytest.mark.slow
+            marks = () if n in QUICK.get(structure, (8,)) else pytest.mark.slow
             yield pytest.param(structure, n, marks=marks)
 
 
