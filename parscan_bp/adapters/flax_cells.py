@@ -50,12 +50,11 @@ def _gru(inputs: str, hidden: str, recurrent_bias: str | None, products: int, su
 
     arithmetic = {"dot_general": products, "add": sums, "logistic": 2, "tanh": 1, "mul": 3}
     cell = GRU(recurrent_bias=recurrent_bias is not None)
-    return View(cell, arrange, (0,), arithmetic | {"sub": 1})
+    gates = ("logistic", 0), ("logistic", 1), ("tanh", 0), ("mul", 0)
+    return View(cell, arrange, (0,), arithmetic | {"sub": 1}, gates)
 
 
-def _lstm(
-    inputs: str, hidden: str, products: int, sums: int, *, joined_in_step: bool = False
-) -> View:
+def _lstm(inputs: str, hidden: str, products: int, sums: int, *, rejoins: bool = False) -> View:
     """The LSTM; biases stand beside the hidden state."""
     weights = _weights(inputs, hidden)
 
@@ -63,7 +62,8 @@ def _lstm(
         return weights(params) | {"b": _joined(params, hidden, "bias")}
 
     arithmetic = {"dot_general": products, "add": sums, "logistic": 3, "tanh": 2, "mul": 3}
-    return View(LSTM(), arrange, (1, 0), arithmetic, joined_in_step)
+    gates = ("logistic", 0), ("logistic", 1), ("tanh", 0), ("logistic", 2)
+    return View(LSTM(), arrange, (1, 0), arithmetic, gates, rejoins)
 
 
 NNX: dict[str, View] = {
@@ -78,9 +78,7 @@ LINEN: dict[str, View] = {
     "SimpleCell": _simple("i", "h"),
     "GRUCell": _gru("ir iz in", "hr hz hn", "hn", products=6, sums=8),
     "LSTMCell": _lstm("ii if ig io", "hi hf hg ho", products=8, sums=9),
-    "OptimizedLSTMCell": _lstm(
-        "ii if ig io", "hi hf hg ho", products=2, sums=6, joined_in_step=True
-    ),
+    "OptimizedLSTMCell": _lstm("ii if ig io", "hi hf hg ho", products=2, sums=6, rejoins=True),
 }
 """Cells of `flax.linen` by the names of their classes."""
 

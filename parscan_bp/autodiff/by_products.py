@@ -73,7 +73,7 @@ class ByProducts(Linearisation):
         """
         shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
         fixed, one = _fixed_and_stacked(step)
-        pulled = functools.partial(self._pulled, active=active)
+        pulled = functools.partial(self._pulled_beside_step, active=active)
         steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
         vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
         return Keeping(steps, steps.cut(at_once), vector)
@@ -138,6 +138,10 @@ class ByProducts(Linearisation):
                 return Partial(_distinct_aux, pulled), known
         pulled, known = self._pulled_at(Inlets(self.body, NOTHING), step, shapes)
         return Partial(_drop_aux, pulled), known
+
+    def _pulled_beside_step(self, step: Steps, shapes, active: Active):
+        """`_pulled`, where the body itself is evaluated beside it, and may share what it makes."""
+        return self._pulled(step, shapes, active)
 
     def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> tuple[Partial, Known]:
         """``v -> (J^T v, cotangents of the inlets)``."""

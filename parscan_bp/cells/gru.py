@@ -69,26 +69,28 @@ class GRU(Cell):
         ir, iz, inn = jnp.split(i, 3, axis=-1)
         hr, hz, m = jnp.split(hh, 3, axis=-1)
         r, z = jax.nn.sigmoid(ir + hr), jax.nn.sigmoid(iz + hz)
-        return r, z, jnp.tanh(inn + r * m), m
+        rm = r * m
+        return r, z, jnp.tanh(inn + rm), rm
 
     def __call__(self, params, carry, x):
         _, z, n, _ = self._gates(params, carry, x)
         h = (1 - z) * n + z * carry
         return h, h
 
-    def _slopes(self, params, h, x):
+    def _slopes(self, params, h, x, gates=None):
         """d_r, d_z and d_n r of the docstring, with d_n and z."""
-        r, z, n, m = self._gates(params, h, x)
+        r, z, n, rm = self._gates(params, h, x) if gates is None else gates
         dn = (1 - z) * (1 - n * n)
-        return (dn * m * r * (1 - r), (h - n) * z * (1 - z), dn * r), dn, z
+        return (dn * rm * (1 - r), (h - n) * z * (1 - z), dn * r), dn, z
 
     def jacobian(self, params, carry, x, new_carry):
         slopes, _, z = self._slopes(params, carry, x)
         gates = jnp.stack(slopes, axis=-2)[..., None, :]
         return Factored(params["wh"], gates, z[..., None, None, :])
 
-    def pull_carry(self, params, carry, x, new_carry, cts):
-        slopes, dn, z = self._slopes(params, carry, x)
+    def pull_carry(self, params, carry, x, new_carry, cts, gates=None):
+        """See `Cell`; ``gates`` are r, z, n and r m, if they need not be made again."""
+        slopes, dn, z = self._slopes(params, carry, x, gates)
         # Side by side before the cotangents come: XLA copies each part of every concatenation.
         by_gate = jnp.stack(slopes, axis=-2)
         u = (by_gate * cts[..., None, :]).reshape(*z.shape[:-1], -1)

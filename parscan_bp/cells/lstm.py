@@ -66,11 +66,13 @@ class LSTM(Cell):
         h = o * jnp.tanh(c)
         return (h, c), h
 
-    def _slopes(self, params, carry, x, new_carry):
+    def _slopes(self, params, carry, x, new_carry, gates=None):
         """What (e, e, e, lambda_h) is multiplied by to (u_i, u_f, u_g, u_o), and s and f."""
         h, c = carry
-        # XLA on CPU vectorises along the last axis, or over steps where that has one number.
-        i, f, g, o = self._gates(params, h, x, apart=h.shape[-1] == 1)
+        if gates is None:
+            # XLA on CPU vectorises along the last axis, or over steps where that has one number.
+            gates = self._gates(params, h, x, apart=h.shape[-1] == 1)
+        i, f, g, o = gates
         t = jnp.tanh(new_carry[1])
         parts = (g * i * (1 - i), c * f * (1 - f), i * (1 - g * g), t * o * (1 - o))
         # Side by side once: XLA copies each part of every concatenation.
@@ -87,8 +89,9 @@ class LSTM(Cell):
         )
         return Factored(params["wh"], jnp.stack(rows, axis=-3), direct)
 
-    def pull_carry(self, params, carry, x, new_carry, cts):
-        slopes, s, f = self._slopes(params, carry, x, new_carry)
+    def pull_carry(self, params, carry, x, new_carry, cts, gates=None):
+        """See `Cell`; ``gates`` are i, f, g and o, if they need not be made again."""
+        slopes, s, f = self._slopes(params, carry, x, new_carry, gates)
         lambda_h, lambda_c = cts
         e = lambda_c + s * lambda_h
         u = slopes * jnp.concatenate([e, e, e, lambda_h], axis=-1)

@@ -7,9 +7,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Var
 
 from parscan_bp.cells.base import Cell
+from parscan_bp.structure.jaxprs import with_known
 from parscan_bp.types import PyTree
 
 # Operations that only move numbers.
@@ -26,8 +27,13 @@ class View:
       carry: for each leaf of the cell's carry, which leaf of theirs it is.
       arithmetic: how often each operation that computes occurs in their step. A step that
         something was added to (a hook, another activation) is not the cell any more.
-      joined_in_step: whether their step joins its weights itself, which makes its products
-        others than ours to a compiler.
+      gates: what the cell's `pull_carry` takes as ``gates``: for each, the operation of their step
+        that makes it, and how many of its kind come before. A forward pass that keeps them makes
+        nothing twice, though their step has other products than ours. Without any, they are made
+        as our cell makes them.
+      rejoins: whether their step joins its weights itself. XLA moves that out of a loop, and does
+        not see that products with what was joined are the same: a forward pass that keeps makes
+        them twice.
 
     Example:
       >>> from parscan_bp.cells import GRU, View
@@ -40,12 +46,8 @@ class View:
     params: Callable[[PyTree], PyTree]
     carry: tuple[int, ...]
     arithmetic: Mapping[str, int]
-    joined_in_step: bool = False
-
-    @property
-    def rejoins(self) -> bool:
-        """Whether our cell makes other products than their step does: fewer, of joined weights."""
-        return self.arithmetic["dot_general"] != 2 or self.joined_in_step
+    gates: tuple[tuple[str, int], ...] = ()
+    rejoins: bool = False
 
     def describes(self, step: ClosedJaxpr) -> bool:
         """Whether the step does this arithmetic, no other, and all in one real dtype."""
@@ -54,3 +56,15 @@ class View:
         dtypes = {aval.dtype for aval in (*step.in_avals, *step.out_avals)}
         real = len(dtypes) == 1 and all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes)
         return real and computed == dict(self.arithmetic)
+
+    def gates_of(self, step: ClosedJaxpr) -> ClosedJaxpr | None:
+        """The part of a step that `describes` found to be the cell which makes its gates."""
+        if not self.gates:
+            return None
+        made: dict[str, list[Var]] = collections.defaultdict(list)
+        for eqn in step.jaxpr.eqns:
+            made[eqn.primitive.name] += eqn.outvars
+        outs = [made[name][number] for name, number in self.gates]
+        names = step.jaxpr.debug_info._replace(result_paths=None)
+        part = with_known(step.jaxpr.replace(outvars=outs, debug_info=names), {})
+        return ClosedJaxpr(part, step.consts)

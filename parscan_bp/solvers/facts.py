@@ -30,8 +30,8 @@ class Facts:
       outputs: outputs with a derivative that are not the new carry itself.
       may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
         is taken.
-      rejoins: whether a forward pass that keeps makes the step's products a second time, since
-        the cell's are of joined weights.
+      rejoins: whether a forward pass that keeps makes the step's products a second time; see
+        `cells.View`.
     """
 
     platform: str

@@ -13,8 +13,7 @@ import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
 from parscan_bp.adapters import flax_cells
-from parscan_bp.autodiff import plan, within
-from parscan_bp.solvers import choose
+from parscan_bp.autodiff import within
 from parscan_bp.testing import jit_once
 
 KNOWN = [(library, name) for library in (nnx, nn) for name in flax_cells.NNX]
@@ -50,11 +49,11 @@ def _flax_gradients(library, name):
     return _gradients(library, _cell(library, name), inputs())
 
 
-def _cell(library, name, **how):
+def _cell(library, name, inputs=INPUTS, hidden=HIDDEN, **how):
     how = {"dtype": FLOAT, "param_dtype": FLOAT, **how}
     if library is nnx:
-        return getattr(nnx, name)(INPUTS, HIDDEN, rngs=nnx.Rngs(0), **how)
-    return getattr(nn, name)(HIDDEN, **how)
+        return getattr(nnx, name)(inputs, hidden, rngs=nnx.Rngs(0), **how)
+    return getattr(nn, name)(hidden, **how)
 
 
 def _ours(library):
@@ -74,19 +73,28 @@ def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name, so
     assert plans == ["analytic"]
 
 
-@pytest.mark.sampled
+def _products(library, cell, **keywords):
+    """Products of matrices in the forward half of a gradient by the parameters, as compiled."""
+    x = jnp.ones((2, 9, 40), FLOAT)
+    if library in (nnx, pb.nnx):
+        model = library.RNN(cell, **keywords)
+        graph, params, rest = nnx.split(model, nnx.Param, ...)
+        carry = cell.initialize_carry((2, 40), nnx.Rngs(0))
+        run = lambda p: nnx.merge(graph, p, rest)(x, initial_carry=carry)  # noqa: E731
+    else:
+        model = library.RNN(cell, **keywords)
+        params = jit_once(model.init)(jax.random.key(0), x)
+        run = lambda p: model.apply(p, x)  # noqa: E731
+    forward = jax.jit(lambda p: jax.vjp(run, p)).lower(params).compile()
+    return forward.as_text().count(" dot(")
+
+
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
-def test_what_their_layer_stores_may_be_kept(library, name):
-    """But where products would be made twice for it, in cells that join other weights."""
-    facts = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            plan, "choose", lambda found, work: facts.append(found) or choose(found, work)
-        )
-        _gradients(_ours(library), _cell(library, name), inputs())
-    joined = {"LSTMCell"} if library is nnx else set(flax_cells.LINEN) - {"SimpleCell"}
-    assert facts[0].may_keep
-    assert facts[0].rejoins == (name in joined)
+def test_what_is_kept_of_a_step_is_what_it_makes_itself(library, name):
+    cell = _cell(library, name, 40, 40)
+    kept = _products(_ours(library), cell, solver=pb.Sweep(recompute=False))
+    views = flax_cells.NNX if library is nnx else flax_cells.LINEN
+    assert kept == (2 if views[name].rejoins else 1) * _products(library, cell) > 0
 
 
 @pytest.mark.slow
