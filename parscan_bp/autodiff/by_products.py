@@ -140,7 +140,7 @@ class ByProducts(Linearisation):
         return Partial(_drop_aux, pulled), known
 
     def _pulled_beside_step(self, step: Steps, shapes, active: Active):
-        """`_pulled`, where the body itself is evaluated beside it, and may share what it makes."""
+        """`_pulled`, where the body itself is evaluated at the same place."""
         return self._pulled(step, shapes, active)
 
     def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> tuple[Partial, Known]:

@@ -29,8 +29,8 @@ class OfCell:
       carry_of: for each leaf of the cell's carry, its position among the body's.
       trees: pytree structures of the parameters, the cell's carry and the input.
       arrange: linear function of the parameters to the cell's own; ``None`` if they are these.
-      gates: ``[*consts, *carry, *x] -> `` what the cell's `pull_carry` takes as ``gates``, as the
-        body makes it; ``None`` where the cell has to make it.
+      gates: part of the body, of the same inputs, that makes what the cell's `pull_carry` takes as
+        ``gates``; ``None`` where the cell has to make it.
       rejoins: see `parscan_bp.cells.View`.
     """
 
@@ -72,18 +72,23 @@ class OfCell:
     def jacobian(self, steps: Steps) -> Operator:
         return self.cell.jacobian(*self.values(steps))
 
-    def pull_carry(self, steps: Steps, cts: Sequence[Array], **gates) -> tuple[PyTree, list[Array]]:
-        """Cotangents of the pre-activations and of the carry, A_t times those of the new carry."""
-        u, carry = self.cell.pull_carry(*self.values(steps), self.own_carry(cts), **gates)
+    def pull_carry(
+        self, steps: Steps, cts: Sequence[Array], *, beside_step: bool = False
+    ) -> tuple[PyTree, list[Array]]:
+        """Cotangents of the pre-activations and of the carry, A_t times those of the new carry.
+
+        Args:
+          steps: the stretch, or a single step.
+          cts: cotangents of the new carry.
+          beside_step: whether the body is evaluated at the same place, so that what it makes as
+            this does need not be made twice.
+        """
+        made = {}
+        if beside_step and self.gates is not None:
+            made["gates"] = evaluate(self.gates, [*steps.consts, *steps.carry, *steps.x])
+        u, carry = self.cell.pull_carry(*self.values(steps), self.own_carry(cts), **made)
         leaves = zip(self.carry_leaves(carry), steps.carry, strict=True)
         return u, [a.astype(c.dtype) for a, c in leaves]
-
-    def pull_carry_beside_step(self, steps: Steps, cts: Sequence[Array]):
-        """The same for a single step, where the body itself is evaluated beside it."""
-        if self.gates is None:
-            return self.pull_carry(steps, cts)
-        made = evaluate(self.gates, [*steps.consts, *steps.carry, *steps.x])
-        return self.pull_carry(steps, cts, gates=made)
 
     def pull_params(self, steps: Steps, u: PyTree, active) -> tuple[PyTree, list[Array]]:
         """Cotangents of the cell's parameters, summed, and of the active inputs of the body."""
@@ -181,17 +186,17 @@ class CellProducts(_OfCell, ByProducts):
     small_cotangent: ClassVar[int] = 2**7
 
     def _pulled(self, step, shapes, active):
-        return fold(Partial(_pull(self.of.pull_carry), step), shapes), []
+        return fold(Partial(_pull(self.of), step), shapes), []
 
     def _pulled_beside_step(self, step, shapes, active):
-        return fold(Partial(_pull(self.of.pull_carry_beside_step), step), shapes), []
+        return fold(Partial(_pull(self.of, beside_step=True), step), shapes), []
 
     def _pushed(self, step, shapes):
         return fold(Partial(_push(self.of, shapes), step), shapes), []
 
 
-def _pull(pull_carry: Callable):
-    return lambda step, v: pull_carry(step, v)[::-1]
+def _pull(of: OfCell, **where):
+    return lambda step, v: of.pull_carry(step, v, **where)[::-1]
 
 
 def _push(of: OfCell, shapes):
