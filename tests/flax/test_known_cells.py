@@ -97,15 +97,15 @@ def test_what_is_kept_of_a_step_is_what_it_makes_itself(library, name):
     assert kept == (2 if views[name].rejoins else 1) * _products(library, cell) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
-def test_a_known_cell_in_a_tree(plans, library, name):
+IN_A_TREE = [
+    pytest.param(*known, marks=() if known == (nnx, "OptimizedLSTMCell") else pytest.mark.slow)
+    for known in KNOWN
+]
+
+
+@pytest.mark.parametrize(("library", "name"), IN_A_TREE, ids=IDS)
+def test_a_known_cell_in_a_tree_has_its_carry_in_our_order(plans, library, name):
     _compare(library, name, pb.Blelloch())
-    assert plans == ["analytic"]
-
-
-def test_an_lstm_in_a_tree_has_its_carry_in_our_order(plans):
-    _compare(nnx, "OptimizedLSTMCell", pb.Blelloch())
     assert plans == ["analytic"]
 
 
