@@ -65,8 +65,10 @@ def _compare(library, name, solver):
     assert_close(got, _flax_gradients(library, name), case=name)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("solver", [pb.Sweep(chunk=4), pb.Sweep(recompute=False)], ids=str)
+MADE_AGAIN = pytest.param(pb.Sweep(chunk=4), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("solver", [pb.Sweep(recompute=False), MADE_AGAIN], ids=str)
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
 def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name, solver):
     _compare(library, name, solver)
