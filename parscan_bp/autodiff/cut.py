@@ -93,7 +93,9 @@ class _Search:
 
     def __init__(self, closed: ClosedJaxpr, first: int, few: int):
         self.jaxpr = closed.jaxpr
-        self.order = {v: k for k, e in enumerate(self.jaxpr.eqns) for v in e.outvars}
+        self.made_by = {v: e for e in self.jaxpr.eqns for v in e.outvars}
+        # Of each variable its own, or two that one equation makes would be kept in any order.
+        self.order = {v: k for k, v in enumerate(self.made_by)}
         self.varies = set(self.jaxpr.invars[first:])
         for eqn in self.jaxpr.eqns:
             if self.varies.intersection(_variables(eqn.invars)):
@@ -136,8 +138,8 @@ class _Search:
             passed.add(v)
             if v in held or v in self.slow:
                 ends.add(v)
-            elif v in self.order:
-                waiting += _variables(self.jaxpr.eqns[self.order[v]].invars)
+            elif v in self.made_by:
+                waiting += _variables(self.made_by[v].invars)
         return ends, passed
 
 

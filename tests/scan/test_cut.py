@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from parscan_bp.autodiff.cut import Cut
 
@@ -50,6 +51,16 @@ def test_results_are_kept_where_there_are_hardly_more():
 
 def test_results_made_in_chunks_are_kept_only_where_there_are_fewer_still():
     assert _kept(lambda w, x: _three_gates(w, x)[:4], W, X, at_once=False) == [(8,)] * 3
+
+
+def test_what_one_operation_makes_is_kept_in_its_order():
+    """And not in an order that changes from process to process, as programs would with it."""
+
+    def f(w, x):
+        lu, _, order = lax.linalg.lu(w * x)
+        return lu * 2, lu * 3, lu + 1, order + 1, order * 2, order * 3
+
+    assert [_kept(f, W, X) for _ in range(10)] == [[(8, 8), (8,)]] * 10
 
 
 def test_nothing_is_kept_of_arithmetic_on_the_inputs():
