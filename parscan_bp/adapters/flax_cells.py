@@ -50,7 +50,8 @@ def _gru(inputs: str, hidden: str, recurrent_bias: str | None, products: int, su
 
     arithmetic = {"dot_general": products, "add": sums, "logistic": 2, "tanh": 1, "mul": 3}
     cell = GRU(recurrent_bias=recurrent_bias is not None)
-    gates = ("logistic", 0), ("logistic", 1), ("tanh", 0), ("mul", 0)
+    # m, not r m: kept, that would be rounded before the sum in which it is a term.
+    gates = ("logistic", 0), ("logistic", 1), ("tanh", 0), ("mul", 0, 1)
     return View(cell, arrange, (0,), arithmetic | {"sub": 1}, gates)
 
 

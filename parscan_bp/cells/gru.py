@@ -69,8 +69,7 @@ class GRU(Cell):
         ir, iz, inn = jnp.split(i, 3, axis=-1)
         hr, hz, m = jnp.split(hh, 3, axis=-1)
         r, z = jax.nn.sigmoid(ir + hr), jax.nn.sigmoid(iz + hz)
-        rm = r * m
-        return r, z, jnp.tanh(inn + rm), rm
+        return r, z, jnp.tanh(inn + r * m), m
 
     def __call__(self, params, carry, x):
         _, z, n, _ = self._gates(params, carry, x)
@@ -79,9 +78,9 @@ class GRU(Cell):
 
     def _slopes(self, params, h, x, gates=None):
         """d_r, d_z and d_n r of the docstring, with d_n and z."""
-        r, z, n, rm = self._gates(params, h, x) if gates is None else gates
+        r, z, n, m = self._gates(params, h, x) if gates is None else gates
         dn = (1 - z) * (1 - n * n)
-        return (dn * rm * (1 - r), (h - n) * z * (1 - z), dn * r), dn, z
+        return (dn * m * r * (1 - r), (h - n) * z * (1 - z), dn * r), dn, z
 
     def jacobian(self, params, carry, x, new_carry):
         slopes, _, z = self._slopes(params, carry, x)
@@ -89,7 +88,7 @@ class GRU(Cell):
         return Factored(params["wh"], gates, z[..., None, None, :])
 
     def pull_carry(self, params, carry, x, new_carry, cts, gates=None):
-        """See `Cell`; ``gates`` are r, z, n and r m, if they need not be made again."""
+        """See `Cell`; ``gates`` are r, z, n and m, if they need not be made again."""
         slopes, dn, z = self._slopes(params, carry, x, gates)
         # Side by side before the cotangents come: XLA copies each part of every concatenation.
         by_gate = jnp.stack(slopes, axis=-2)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.cells.base import Cell
 from parscan_bp.structure.jaxprs import with_known
@@ -28,7 +28,8 @@ class View:
       arithmetic: how often each operation that computes occurs in their step. A step that
         something was added to (a hook, another activation) is not the cell any more.
       gates: what the cell's `pull_carry` takes as ``gates``: for each, the operation of their step
-        that makes it, and how many of its kind come before. A forward pass that keeps them makes
+        that makes it, and how many of its kind come before; or an operation that takes it, and as
+        which operand. A forward pass that keeps them makes
         nothing twice, though their step has other products than ours. Without any, they are made
         as our cell makes them.
       rejoins: whether their step joins its weights itself. XLA moves that out of a loop, and does
@@ -46,7 +47,7 @@ class View:
     params: Callable[[PyTree], PyTree]
     carry: tuple[int, ...]
     arithmetic: Mapping[str, int]
-    gates: tuple[tuple[str, int], ...] = ()
+    gates: tuple[tuple[str, int] | tuple[str, int, int], ...] = ()
     rejoins: bool = False
 
     def describes(self, step: ClosedJaxpr) -> bool:
@@ -61,10 +62,13 @@ class View:
         """The part of a step that `describes` found to be the cell which makes its gates."""
         if not self.gates:
             return None
-        made: dict[str, list[Var]] = collections.defaultdict(list)
+        by_name: dict[str, list[JaxprEqn]] = collections.defaultdict(list)
         for eqn in step.jaxpr.eqns:
-            made[eqn.primitive.name] += eqn.outvars
-        outs = [made[name][number] for name, number in self.gates]
+            by_name[eqn.primitive.name].append(eqn)
+        outs = []
+        for name, number, *operand in self.gates:
+            eqn = by_name[name][number]
+            outs.append(eqn.invars[operand[0]] if operand else eqn.outvars[0])
         names = step.jaxpr.debug_info._replace(result_paths=None)
         part = with_known(step.jaxpr.replace(outvars=outs, debug_info=names), {})
         return ClosedJaxpr(part, step.consts)

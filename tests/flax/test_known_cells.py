@@ -14,7 +14,7 @@ import parscan_bp.linen
 import parscan_bp.nnx
 from parscan_bp.adapters import flax_cells
 from parscan_bp.autodiff import within
-from parscan_bp.testing import jit_once
+from parscan_bp.testing import compare_outputs, jit_once
 
 KNOWN = [(library, name) for library in (nnx, nn) for name in flax_cells.NNX]
 IDS = [f"{library.__name__}-{name}" for library, name in KNOWN]
@@ -75,28 +75,34 @@ def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name, so
     assert plans == ["analytic"]
 
 
-def _products(library, cell, **keywords):
-    """Products of matrices in the forward half of a gradient by the parameters, as compiled."""
-    x = jnp.ones((2, 9, 40), FLOAT)
+X = jax.random.normal(jax.random.key(1), (2, 9, 40), FLOAT)
+
+
+def _layer(library, cell, **keywords):
+    """The layer around the cell as a function of its parameters; these."""
+    model = library.RNN(cell, **keywords)
     if library in (nnx, pb.nnx):
-        model = library.RNN(cell, **keywords)
         graph, params, rest = nnx.split(model, nnx.Param, ...)
         carry = cell.initialize_carry((2, 40), nnx.Rngs(0))
-        run = lambda p: nnx.merge(graph, p, rest)(x, initial_carry=carry)  # noqa: E731
-    else:
-        model = library.RNN(cell, **keywords)
-        params = jit_once(model.init)(jax.random.key(0), x)
-        run = lambda p: model.apply(p, x)  # noqa: E731
+        return lambda p: nnx.merge(graph, p, rest)(X, initial_carry=carry), params
+    return lambda p: model.apply(p, X), jit_once(model.init)(jax.random.key(0), X)
+
+
+def _forward(library, cell, **keywords):
+    """The outputs under differentiation, and the number of products of matrices as compiled."""
+    run, params = _layer(library, cell, **keywords)
     forward = jax.jit(lambda p: jax.vjp(run, p)).lower(params).compile()
-    return forward.as_text().count(" dot(")
+    return forward(params)[0], forward.as_text().count(" dot(")
 
 
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
 def test_what_is_kept_of_a_step_is_what_it_makes_itself(library, name):
     cell = _cell(library, name, 40, 40)
-    kept = _products(_ours(library), cell, solver=pb.Sweep(recompute=False))
+    want, products = _forward(library, cell)
+    got, count = _forward(_ours(library), cell, solver=pb.Sweep(recompute=False))
+    compare_outputs(got, want, case=name)
     views = flax_cells.NNX if library is nnx else flax_cells.LINEN
-    assert kept == (2 if views[name].rejoins else 1) * _products(library, cell) > 0
+    assert count == (2 if views[name].rejoins else 1) * products > 0
 
 
 IN_A_TREE = [
