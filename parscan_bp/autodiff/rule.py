@@ -153,7 +153,8 @@ class ScanRule:
         key = (active, *(aval.update(weak_type=False) for aval in avals))
         if key not in self._keepings:
             linear: Any = self.linearisation
-            at_once = functools.partial(self.solver.at_once, self.equation.params["length"])
+            sweep: Any = self.solver
+            at_once = functools.partial(sweep.at_once, self.equation.params["length"])
             self._keepings[key] = linear.keeping(step, active, at_once)
         return self._keepings[key]
 

@@ -29,9 +29,8 @@ class View:
         something was added to (a hook, another activation) is not the cell any more.
       gates: what the cell's `pull_carry` takes as ``gates``: for each, the operation of their step
         that makes it, and how many of its kind come before; or an operation that takes it, and as
-        which operand. A forward pass that keeps them makes
-        nothing twice, though their step has other products than ours. Without any, they are made
-        as our cell makes them.
+        which operand. A forward pass that keeps them makes nothing twice, though their step has
+        other products than ours. Without any, they are made as our cell makes them.
       rejoins: whether their step joins its weights itself. XLA moves that out of a loop, and does
         not see that products with what was joined are the same: a forward pass that keeps makes
         them twice.

@@ -75,10 +75,6 @@ class Solver(abc.ABC):
         """Whether the forward pass has to keep the linearised steps for it."""
         return False
 
-    def at_once(self, n: int, step: int) -> bool:
-        """Whether n steps, of so many bytes each, are linearised as one batch, or one by one."""
-        return True
-
     def check_nothing_kept(self) -> None:
         """Raises `NotImplementedError` if it `keeps`, where no forward pass does that for it."""
         if self.keeps:

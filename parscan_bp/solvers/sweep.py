@@ -116,9 +116,10 @@ class Sweep(Solver):
     def keeps(self):
         return not self.recompute
 
-    def at_once(self, n, step):
+    def at_once(self, n: int, step: int) -> bool:
+        """Whether n kept steps, of so many bytes each, are linearised as one batch, or singly."""
         if self.chunk is None:
-            return self.keeps and _are_short(n, step)
+            return _are_short(n, step)
         return self.chunk == 1 or self.chunk >= n  # in chunks of one, nothing stands beside a step
 
     def run(self, system, state):

@@ -13,7 +13,8 @@ import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
 from parscan_bp.adapters import flax_cells
-from parscan_bp.autodiff import within
+from parscan_bp.autodiff import plan, within
+from parscan_bp.solvers import choose
 from parscan_bp.testing import compare_outputs, jit_once
 
 KNOWN = [(library, name) for library in (nnx, nn) for name in flax_cells.NNX]
@@ -65,10 +66,11 @@ def _compare(library, name, solver):
     assert_close(got, _flax_gradients(library, name), case=name)
 
 
-MADE_AGAIN = pytest.param(pb.Sweep(chunk=4), marks=pytest.mark.slow)
+KEPT = pb.Sweep(recompute=False)
 
 
-@pytest.mark.parametrize("solver", [pb.Sweep(recompute=False), MADE_AGAIN], ids=str)
+@pytest.mark.sampled(of=(KEPT,))
+@pytest.mark.parametrize("solver", [pb.Sweep(chunk=4), KEPT], ids=str)
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
 def test_a_known_cell_is_linearised_by_its_own_jacobian(plans, library, name, solver):
     _compare(library, name, solver)
@@ -99,10 +101,23 @@ def _forward(library, cell, **keywords):
 def test_what_is_kept_of_a_step_is_what_it_makes_itself(library, name):
     cell = _cell(library, name, 40, 40)
     want, products = _forward(library, cell)
-    got, count = _forward(_ours(library), cell, solver=pb.Sweep(recompute=False))
+    got, count = _forward(_ours(library), cell, solver=KEPT)
     compare_outputs(got, want, case=name)
     views = flax_cells.NNX if library is nnx else flax_cells.LINEN
     assert count == (2 if views[name].rejoins else 1) * products > 0
+
+
+@pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
+def test_what_their_layer_stores_may_be_kept(library, name):
+    """But where products would be made twice for it, in the cell whose step joins its weights."""
+    facts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            plan, "choose", lambda found, work: facts.append(found) or choose(found, work)
+        )
+        _gradients(_ours(library), _cell(library, name), inputs())
+    assert facts[0].may_keep
+    assert facts[0].rejoins == ((library, name) == (nn, "OptimizedLSTMCell"))
 
 
 IN_A_TREE = [

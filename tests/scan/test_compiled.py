@@ -189,14 +189,8 @@ def _temporary_bytes(scan, cell, hidden, batch, n, wrap=lambda step: step):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        pytest.param(pb.cells.Elman(), marks=pytest.mark.slow),
-        pytest.param(pb.cells.GRU(), marks=pytest.mark.slow),
-        pb.cells.LSTM(),
-    ],
-)
+@pytest.mark.sampled(of=(pb.cells.LSTM(),))
+@pytest.mark.parametrize("cell", [pb.cells.Elman(), pb.cells.GRU(), pb.cells.LSTM()])
 def test_wide_weights_are_neither_transposed_nor_summed_in_many_parts(cell):
     """Where they are larger than all the carries, a copy of them would be most of the memory."""
     weight = cell.init(jax.random.key(0), 256, 256, jnp.float32)["wh"]

@@ -137,14 +137,8 @@ def test_gradients_are_those_of_lax_scan(step, with_output, wrt):
     _compare(lambda scan: jax.grad(_loss(step, with_output)(scan), argnums))
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        f if f in (oscillator, nested, rotation) else pytest.param(f, marks=pytest.mark.slow)
-        for f in STEPS
-    ],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.sampled(of=(oscillator, nested, rotation))
+@pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
 def test_hessian_vector_products_are_those_of_lax_scan(step):
     def hvp(scan):
         gradient = jax.grad(_loss(step, False)(scan), (0, 1))

@@ -22,13 +22,7 @@ SOLVERS = {
 SEQUENTIAL = ("auto", "sweep")
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 # What does not depend on how the system is solved.
-any_solver = pytest.mark.parametrize(
-    "solver",
-    [
-        s if s in ("auto", "associative") else pytest.param(s, marks=pytest.mark.slow)
-        for s in SOLVERS
-    ],
-)
+any_solver = pytest.mark.sampled(of=("auto", "associative"))
 
 ROUNDING = 1e-10 if jnp.result_type(float) == jnp.float64 else 1e-5
 BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
@@ -83,6 +77,7 @@ def _gradient(scan, **kwargs):
 
 
 @any_solver
+@every_solver
 def test_disable_jit(solver):
     outputs, gradient = _without_jit("lax")
     got, got_gradient = _without_jit(solver)
@@ -114,6 +109,7 @@ def test_checking_leaks(solver):
 
 
 @any_solver
+@every_solver
 def test_debug_nans(solver):
     init, xs = _arguments(7)
     broken = xs.at[3, 1, 0].set(jnp.nan)
@@ -215,6 +211,7 @@ def test_second_derivative_of_a_false_tangent(solver):
 
 
 @any_solver
+@every_solver
 def test_static_arguments(solver):
     for options in ({"reverse": False, "unroll": 2}, {"reverse": True, "unroll": True}):
         got, want = (_by_static_arguments(name, **options) for name in (solver, "lax"))
@@ -232,6 +229,7 @@ def _by_static_arguments(solver, **options):
 
 
 @any_solver
+@every_solver
 def test_named_scope(solver):
     got, want = (_in_a_scope(name) for name in (solver, "lax"))
     assert_derivatives_close(got, want, ROUNDING, mode="scope")
@@ -247,6 +245,7 @@ def _in_a_scope(solver):
 
 
 @any_solver
+@every_solver
 def test_shard_map(solver):
     """On one device; the rows are split along a mesh axis of size one."""
     (got, *derivatives), (want, *expected) = (_on_a_mesh(name) for name in (solver, "lax"))
