@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators import Operator
-from parscan_bp.operators.arithmetic import FEW_OUTER, outer_sum
+from parscan_bp.operators.arithmetic import FEW_OUTER, SMALL_WEIGHTS, outer_sum
 from parscan_bp.types import Array, PyTree
 
 
@@ -84,10 +84,6 @@ class Cell(abc.ABC):
         u, carry_cts = self.pull_carry(params, carry, x, new_carry, cts)
         param_cts, x_ct = self.pull_params(params, carry, x, u)
         return param_cts, carry_cts, x_ct
-
-
-SMALL_WEIGHTS = 2**13
-"""Number of weights up to which steps and rows are contracted as one axis: measured on CPUs."""
 
 
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +10,12 @@ import jax.numpy as jnp
 from parscan_bp.cells.base import (
     Cell,
     affine_cotangents,
+    affine_pullback,
     in_dtypes_of,
     normal,
     sum_leading,
-    weight_cotangent,
 )
 from parscan_bp.operators import Factored
-from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,22 +97,8 @@ class GRU(Cell):
         u, n = u
         dwh, dbh = affine_cotangents([carry], u)
         dbi = jnp.concatenate([dbh[: -n.shape[-1]], sum_leading(n)])
-        *lead, features = x.shape
-        pull = _pull_joined if math.prod(lead) < features else _pull_apart
-        dwi, dx = pull(params["wi"], x, u, n)
+        # The candidate's own n in the place of that of m.
+        i = jnp.concatenate([u[..., : -n.shape[-1]], n], axis=-1)
+        dwi, dx = affine_pullback(x, params["wi"], i)
         cotangents = {"wi": dwi, "wh": dwh, "bi": dbi, "bh": dbh}
         return in_dtypes_of(params, cotangents), dx.astype(x.dtype)
-
-
-def _pull_joined(wi: Array, x: Array, u: Array, n: Array) -> tuple[Array, Array]:
-    """Cotangents of wi and x, with the candidate's own n in the place of that of m in u."""
-    i = jnp.concatenate([u[..., : -n.shape[-1]], n], axis=-1)
-    return weight_cotangent(x, i), jnp.inner(i, wi)
-
-
-def _pull_apart(wi: Array, x: Array, u: Array, n: Array) -> tuple[Array, Array]:
-    """The same for many rows, of which i would be larger than the products of both parts."""
-    rz = u[..., : -n.shape[-1]]
-    wi_rz, wi_n = jnp.split(wi, [rz.shape[-1]], axis=-1)
-    dwi = jnp.concatenate([weight_cotangent(x, rz), weight_cotangent(x, n)], axis=-1)
-    return dwi, jnp.inner(rz, wi_rz) + jnp.inner(n, wi_n)

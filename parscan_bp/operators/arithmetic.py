@@ -19,6 +19,9 @@ PRECISION = lax.Precision.HIGHEST
 FEW_OUTER = 4
 """Most outer products that are summed one by one: measured on CPUs."""
 
+SMALL_WEIGHTS = 2**13
+"""Number of weights up to which they are not, and steps and rows are contracted as one axis."""
+
 
 def accumulation_dtype(dtype: np.dtype) -> np.dtype:
     """Where sums of products of ``dtype`` numbers are accumulated: at least float32.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parscan_bp.operators.arithmetic import FEW_OUTER
+from parscan_bp.operators.arithmetic import FEW_OUTER, SMALL_WEIGHTS
 from parscan_bp.solvers.facts import Choice, Facts
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.structure import Work
@@ -40,10 +40,10 @@ LARGER = (64, 256)
 """Order of the Jacobian, or elements of a step, from which writing a linearised step takes less
 time than making it again."""
 
-KEPT_CARRIES = 2**21
-"""Bytes of all carries up to which a layer's steps are kept: they are several times that, and
-beyond it the memory, taken anew from the system in every call, costs more than the products that
-are spared."""
+KEPT_CARRIES = (2**21, 2**22)
+"""Bytes of all carries up to which a layer's steps on a single row, or on several, are kept: they
+are several times that, and beyond it the memory, taken anew from the system in every call, costs
+more than the products that are spared."""
 
 REJOINED = (512, 1000)
 """Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`."""
@@ -196,8 +196,8 @@ def _few_steps(facts: Facts, work: Work) -> Choice | None:
 
     On a single row they would take several times the memory of a checkpointed body, where weights
     are not the most of it. Of an LSTM, chunks of so few steps that cotangents of weights need no
-    matrix product take less than one, and still gain; those of a GRU do not, but are made from
-    their gates in chunks.
+    matrix product take less than one, and still gain, where the weights are not small; those of a
+    GRU do not, but are made from their gates in chunks.
     """
     if not _has_gates_to_keep(facts):
         return None
@@ -206,6 +206,8 @@ def _few_steps(facts: Facts, work: Work) -> Choice | None:
         return None
     if facts.batch == 1 and not (few or facts.may_keep):
         if facts.leaves > 1:
+            if facts.features**2 <= SMALL_WEIGHTS:  # four gates by H, of 2 H features
+                return None
             return Choice(Sweep(chunk=FEW_OUTER), "one row: its outer products are cheaply summed")
         if 2 * facts.length > 3 * facts.features:  # 4 T H numbers of gates, 6 H^2 of weights
             why = "one row: its gates are kept, and its steps made from them in chunks"
@@ -219,7 +221,7 @@ def _one_row_of_a_wide_gru(facts: Facts, work: Work) -> Choice | None:
     An LSTM gains all the same, and so do more rows.
     """
     one_row = facts.batch == 1 and facts.leaves == 1 and facts.features >= WIDE
-    if not one_row or not _has_gates_to_keep(facts) or _carried(facts) > KEPT_CARRIES:
+    if not one_row or not _has_gates_to_keep(facts) or not _fits_kept(facts):
         return None
     return _kept("sequential; gates of a single wide row are sooner kept than made again")
 
@@ -238,22 +240,26 @@ def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
 def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     """A layer that stores more than carries anyway: the backward pass is spared the products.
 
-    Of an LSTM, with two carries, few rows are kept, too.
+    Of an LSTM, with two carries, few rows are kept, too. Those of a small GRU are made again, but
+    half of the steps at a time: that takes the memory of the layer's own residuals, and less time.
     """
     if not facts.may_keep or facts.own:
         return None
     if facts.batch == 1 and facts.jax_version >= (0, 12):
         return None  # what is kept would not fit into the single kernel of the loop
-    if _carried(facts) > KEPT_CARRIES:
+    if not _fits_kept(facts):
         return None
     pays = _is_larger(facts)
     if facts.rejoins:
         pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
-    few_of_lstm = facts.leaves > 1 and facts.batch * facts.length <= FEW[1]
-    if pays or few_of_lstm:
+    few = facts.batch * facts.length <= FEW[1]
+    if pays or (few and facts.leaves > 1):
         return _kept(
             "sequential; what is slow to make again is kept, as the layer itself keeps residuals"
         )
+    if few and facts.gated:
+        why = "sequential; half of so few steps take no more memory than the layer's residuals"
+        return Choice(Sweep(chunk=-(-facts.length // 2)), why)
     return None
 
 
@@ -273,9 +279,9 @@ def _has_gates_to_keep(facts: Facts) -> bool:
     return facts.gated and facts.structure != "diagonal" and not facts.rejoins
 
 
-def _carried(facts: Facts) -> int:
-    """Bytes of all carries."""
-    return facts.elements * facts.length * facts.itemsize
+def _fits_kept(facts: Facts) -> bool:
+    carried = facts.elements * facts.length * facts.itemsize
+    return carried <= KEPT_CARRIES[0 if facts.batch == 1 else 1]
 
 
 RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (

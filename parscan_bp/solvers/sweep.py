@@ -39,6 +39,9 @@ FEWEST = (10, 50)
 """Least steps per chunk, where they fit; and where a step has more than `GATES`: every array adds
 to what a chunk takes beside its steps."""
 
+FIFTH = 2**14
+"""Bytes of a fifth of all steps with gates up to which that is a chunk."""
+
 GATES = 4
 """Most arrays that a linearised step of a recurrent cell consists of."""
 
@@ -70,15 +73,15 @@ class Sweep(Solver):
 
     Args:
       chunk: steps per chunk; ``None`` takes a tenth of all and at least 10 steps, or 50 of more
-        than four arrays; without gates a quarter and, of linearised steps, at least 4 kB; and in
-        any case half as many bytes as the parameters have. It takes at most 1 MB, or 128 kB where
-        the parameters have 32 kB or less. Below 1 MB, the largest array of a step with several,
-        such as gates, has at most 128 kB, or all 1.5 times what the parameters have. But if the
-        gates of a tenth of all steps have 480 kB, that is a chunk, of at most 1.25 MB.
-        Less than half a chunk is not left over, but all are one. Up to 32 steps and 128 kB are
-        one, with ``recompute=False`` up to 512 steps and 4 MB. A single step per chunk is
-        linearised in the loop itself: with a few numbers to carry, XLA on CPU makes one kernel of
-        that.
+        than four arrays, but a fifth of steps with gates where that has 16 kB at most; without
+        gates a quarter and, of linearised steps, at least 4 kB; and in any case half as many bytes
+        as the parameters have. It takes at most 1 MB, or 128 kB where the parameters have 32 kB or
+        less. Below 1 MB, the largest array of a step with several, such as gates, has at most
+        128 kB, or all 1.5 times what the parameters have. But if the gates of a tenth of all
+        steps have 480 kB, that is a chunk, of at most 1.25 MB. Less than half a chunk is not left
+        over, but all are one. Up to 32 steps and 128 kB are one, with ``recompute=False`` up to
+        512 steps and 4 MB. A single step per chunk is linearised in the loop itself: with a few
+        numbers to carry, XLA on CPU makes one kernel of that.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the steps are linearised again, from the carries, or partly kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -195,8 +198,10 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
         least = enough
     elif step <= PLAIN * carried:
         least = max(SMALLEST, total // 4)
+    elif gated:
+        least = max(FEWEST[0] * step, min(FIFTH, total // 5))
     else:
-        least = FEWEST[0 if gated else 1] * step
+        least = FEWEST[1] * step
     least = max(min(least, enough), sums // 2)
     split = min(total // 10, SPLIT[1])
     if gated and not kept and split * largest >= SPLIT[0] * total:
