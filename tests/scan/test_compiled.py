@@ -120,6 +120,14 @@ def test_gates_of_a_chunk_are_split_among_threads_with_gain_or_not_at_all(n, chu
     assert sorted(_trip_counts(text)) == sorted([n, n // chunk, chunk])
 
 
+@pytest.mark.parametrize(("n", "rows", "chunk"), [(100, 1, 20), (100, 4, 10), (1000, 1, 100)])
+def test_a_chunk_is_a_fifth_of_steps_with_small_gates(n, rows, chunk):
+    """Of those up to 16 kB: more would be several times the memory of a checkpointed body."""
+    cell = pb.cells.GRU()
+    text = _gradient(pb.Sweep(), n, (rows,), hidden=20, cell=cell).compile().as_text()
+    assert sorted(_trip_counts(text)) == sorted([n, n // chunk, chunk])
+
+
 _SHARDED = """
 import functools, re
 import jax, jax.numpy as jnp
