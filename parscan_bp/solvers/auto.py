@@ -52,7 +52,7 @@ FEWEST = 4
 """Steps up to which what a sweep puts around them costs more than it saves."""
 
 FEW = (32, 128)
-"""Most steps, or rows of all steps together, of which a larger cell's are kept: they would be
+"""Most steps, or rows of all steps together, of which a larger cell's are kept: the former would be
 linearised at once in any case. With more rows, as many as the order of the Jacobian: the weights
 then outnumber all carries."""
 
@@ -257,7 +257,7 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
         return _kept(
             "sequential; what is slow to make again is kept, as the layer itself keeps residuals"
         )
-    if few and facts.gated:
+    if few and facts.gated and facts.length > FEW[0]:
         why = "sequential; half of so few steps take no more memory than the layer's residuals"
         return Choice(Sweep(chunk=-(-facts.length // 2)), why)
     return None

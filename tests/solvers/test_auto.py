@@ -174,6 +174,7 @@ FROM_GATES = pb.Sweep(chunk=10, recompute=False)
         ({"length": 100, "batch": 1, "features": 90, "leaves": 2}, MADE_AGAIN),
         ({"length": 100, "batch": 1, "features": 20, "may_keep": True}, pb.Sweep(chunk=50)),
         ({"length": 43, "batch": 2, "features": 20, "may_keep": True}, pb.Sweep(chunk=22)),
+        ({"length": 30, "batch": 4, "features": 12, "may_keep": True}, MADE_AGAIN),
         ({"length": 129, "batch": 1, "features": 20, "may_keep": True}, MADE_AGAIN),
         ({"length": 99, "batch": 1, "features": 20, "may_keep": True, "equations": 6}, MADE_AGAIN),
         ({"length": 28, "batch": 1, "features": 512, "leaves": 2}, KEPT),
