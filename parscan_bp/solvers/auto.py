@@ -241,7 +241,7 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     """A layer that stores more than carries anyway: the backward pass is spared the products.
 
     Of an LSTM, with two carries, few rows are kept, too. Those of a small GRU are made again, but
-    half of the steps at a time: that takes the memory of the layer's own residuals, and less time.
+    half of the steps at a time, in about the memory of the layer's residuals, and in less time.
     """
     if not facts.may_keep or facts.own:
         return None
@@ -258,7 +258,7 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
             "sequential; what is slow to make again is kept, as the layer itself keeps residuals"
         )
     if few and facts.gated and facts.length > FEW[0]:
-        why = "sequential; half of so few steps take no more memory than the layer's residuals"
+        why = "sequential; half of so few steps take about the memory of the layer's residuals"
         return Choice(Sweep(chunk=-(-facts.length // 2)), why)
     return None
 
