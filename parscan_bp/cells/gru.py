@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,10 @@ from parscan_bp.cells.base import (
     sum_leading,
 )
 from parscan_bp.operators import Factored
+
+REPEATED = (8, 48)
+"""Rows and features from which XLA on CPU multiplies faster by cotangents that are written once for
+each gate than by such as are broadcast over the gates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +94,16 @@ class GRU(Cell):
         """See `Cell`; ``gates`` are r, z, n and m, if they need not be made again."""
         slopes, dn, z = self._slopes(params, carry, x, gates)
         # Side by side before the cotangents come: XLA copies each part of every concatenation.
-        by_gate = jnp.stack(slopes, axis=-2)
-        u = (by_gate * cts[..., None, :]).reshape(*z.shape[:-1], -1)
-        return (u, cts * dn), jnp.inner(u, params["wh"]) + z * cts
+        if math.prod(z.shape[:-1]) >= REPEATED[0] and z.shape[-1] >= REPEATED[1]:
+            u = jnp.concatenate(slopes, axis=-1) * jnp.concatenate([cts, cts, cts], axis=-1)
+        else:
+            u = jnp.stack(slopes, axis=-2) * cts[..., None, :]
+        direct = z * cts
+        return (u, cts * dn), jnp.inner(u.reshape(*direct.shape[:-1], -1), params["wh"]) + direct
 
     def pull_params(self, params, carry, x, u):
         u, n = u
+        u = u.reshape(*n.shape[:-1], -1)  # not in the loop, where XLA would not vectorise it
         dwh, dbh = affine_cotangents([carry], u)
         dbi = jnp.concatenate([dbh[: -n.shape[-1]], sum_leading(n)])
         # The candidate's own n in the place of that of m.

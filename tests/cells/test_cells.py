@@ -9,7 +9,8 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.cells.base import weight_cotangent
+from parscan_bp.cells.base import SQUARE, weight_cotangent
+from parscan_bp.cells.gru import REPEATED
 from parscan_bp.operators.arithmetic import FEW_OUTER
 from parscan_bp.testing import jit_once
 from parscan_bp.trees import CarryLayout
@@ -91,8 +92,20 @@ def test_the_pullback_is_the_vector_jacobian_product(name):
     ],
 )
 def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
+    _check_gradients(CELLS[name], _problem(CELLS[name], batch), solver)
+
+
+@pytest.mark.parametrize("name", ["elman", "gru"])
+@pytest.mark.parametrize("solver", [pb.Sweep(), pb.Sweep(recompute=False)])
+def test_several_rows_of_square_weights(name, solver):
     cell = CELLS[name]
-    params, carry, xs = _problem(cell, batch)
+    rows, hidden = REPEATED
+    size = SQUARE * -(-hidden // SQUARE)
+    _check_gradients(cell, _problem(cell, (rows,), size, size), solver)
+
+
+def _check_gradients(cell, problem, solver):
+    """That the gradients of a scan by ``solver`` are those of `jax.lax.scan`."""
 
     def gradients(scan, step):
         def loss(params, carry, xs):
@@ -101,7 +114,7 @@ def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
             ends = sum(jnp.sum(jnp.abs(a) ** 2) for a in jax.tree.leaves(last))
             return jnp.sum(jnp.abs(ys) ** 2 * weights).astype(DTYPE) + ends
 
-        return jit_once(jax.grad(loss, (0, 1, 2)))(params, carry, xs)
+        return jit_once(jax.grad(loss, (0, 1, 2)))(*problem)
 
     ours = gradients(
         functools.partial(pb.scan, solver=solver), lambda p: functools.partial(cell, p)
