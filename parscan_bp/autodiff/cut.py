@@ -119,13 +119,20 @@ class _Search:
         moved = True
         while moved:
             moved = False
-            for v in sorted(kept, key=self.order.__getitem__):
+            for v in self._ordered(kept):
                 later = {w for e in self.jaxpr.eqns if v in e.invars for w in e.outvars} & between
                 others, within = self._reached((kept - {v}) | later)
-                if later and v not in others and _bytes(others) <= _bytes(kept):
+                if later and self._gain(others) > self._gain(kept):
                     kept, between, moved = others, within, True
                     break
-        return tuple(sorted(kept, key=self.order.__getitem__))
+        return tuple(self._ordered(kept))
+
+    def _ordered(self, variables: Collection[Var]) -> list[Var]:
+        return sorted(variables, key=self.order.__getitem__)
+
+    def _gain(self, kept: Collection[Var]) -> tuple[int, list[int]]:
+        """Fewer bytes, or as many of later values: that grows with every exchange, or none ends."""
+        return -_bytes(kept), [self.order[v] for v in self._ordered(kept)]
 
     def _reached(self, held: Collection[Var]) -> tuple[set[Var], set[Var]]:
         """Going back from the results: what is slow or ``held``, and all that was passed."""

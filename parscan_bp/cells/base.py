@@ -117,14 +117,15 @@ def weight_cotangent(x: Array, ct: Array) -> Array:
     would be gathered for it.
     """
     *lead, inputs = x.shape
+    outputs = ct.shape[-1]
     rows, alone = math.prod(lead), jax.device_count() == 1
-    small = inputs * ct.shape[-1] <= SMALL_WEIGHTS
-    square = inputs == ct.shape[-1] and inputs % SQUARE == 0
+    small = inputs * outputs <= SMALL_WEIGHTS
+    square = inputs == outputs and inputs % SQUARE == 0
     if alone and not small and 1 < rows <= FEW_OUTER:
-        total = outer_sum(x.reshape(rows, -1), ct.reshape(rows, -1))
+        total = outer_sum(x.reshape(rows, inputs), ct.reshape(rows, outputs))
         return total.astype(jnp.result_type(x, ct))
     if alone and small and not square and sum(n != 1 for n in lead) > 1:
-        x, ct = x.reshape(rows, -1), ct.reshape(rows, -1)
+        x, ct = x.reshape(rows, inputs), ct.reshape(rows, outputs)
     axes = tuple(range(x.ndim - 1))
     return jax.lax.dot_general(x, ct, ((axes, axes), ((), ())))
 

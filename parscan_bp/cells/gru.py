@@ -17,6 +17,7 @@ from parscan_bp.cells.base import (
     sum_leading,
 )
 from parscan_bp.operators import Factored
+from parscan_bp.types import Array
 
 REPEATED = (8, 48)
 """Rows and features from which XLA on CPU multiplies faster by cotangents that are written once for
@@ -99,11 +100,11 @@ class GRU(Cell):
         else:
             u = jnp.stack(slopes, axis=-2) * cts[..., None, :]
         direct = z * cts
-        return (u, cts * dn), jnp.inner(u.reshape(*direct.shape[:-1], -1), params["wh"]) + direct
+        return (u, cts * dn), jnp.inner(_flat(u, direct), params["wh"]) + direct
 
     def pull_params(self, params, carry, x, u):
         u, n = u
-        u = u.reshape(*n.shape[:-1], -1)  # not in the loop, where XLA would not vectorise it
+        u = _flat(u, n)  # not in the loop, where XLA would not vectorise it
         dwh, dbh = affine_cotangents([carry], u)
         dbi = jnp.concatenate([dbh[: -n.shape[-1]], sum_leading(n)])
         # The candidate's own n in the place of that of m.
@@ -111,3 +112,8 @@ class GRU(Cell):
         dwi, dx = affine_pullback(x, params["wi"], i)
         cotangents = {"wi": dwi, "wh": dwh, "bi": dbi, "bh": dbh}
         return in_dtypes_of(params, cotangents), dx.astype(x.dtype)
+
+
+def _flat(u: Array, like: Array) -> Array:
+    """The three gates of every unit, one after the other in the last axis."""
+    return u.reshape(*like.shape[:-1], 3 * like.shape[-1])

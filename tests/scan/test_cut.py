@@ -63,6 +63,17 @@ def test_what_one_operation_makes_is_kept_in_its_order():
     assert [_kept(f, W, X) for _ in range(10)] == [[(8, 8), (8,)]] * 10
 
 
+@pytest.mark.parametrize("rows", [8, 0])
+def test_values_of_as_many_bytes_are_not_exchanged_for_ever(rows):
+    """A result from which a slow one follows, and what is empty, might be kept in two ways."""
+
+    def f(w, x):
+        a = 2 * jnp.exp(x @ w)
+        return a, jnp.tanh(a)
+
+    assert _kept(f, W, jnp.ones((rows, 8))) == [(rows, 8)] * 2
+
+
 def test_nothing_is_kept_of_arithmetic_on_the_inputs():
     assert _kept(lambda w, x: (1 - x * x, x * w[0], x), W, X) == []
 
