@@ -184,7 +184,8 @@ def _captured(torch: Any, call: Callable[[], Any]) -> Callable[[], Any]:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         result = call()
 
-    def replay() -> Any:
+    # What the graph reads belongs to `call`: freed, its memory would be given to others.
+    def replay(owner: Any = call) -> Any:
         graph.replay()
         return result
 

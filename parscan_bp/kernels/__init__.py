@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from parscan_bp.kernels.scan import factored_scan as factored_scan
     from parscan_bp.kernels.scan import weighted_scan as weighted_scan
     from parscan_bp.kernels.tiles import MAX_LANES_SIZE as MAX_LANES_SIZE
+    from parscan_bp.kernels.tiles import MAX_SIZE as MAX_SIZE
     from parscan_bp.kernels.tiles import chunk_of as chunk_of
     from parscan_bp.kernels.tiles import factored_fits as factored_fits
     from parscan_bp.kernels.tiles import radices_of as radices_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "MAX_LANES_SIZE": "tiles",
+    "MAX_SIZE": "tiles",
     "autotune": "tuning",
     "check_hidden": "fused",
     "check_size": "scan",

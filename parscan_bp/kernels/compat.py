@@ -123,6 +123,31 @@ def fetch(source: Any, target: Any, barrier: Any) -> None:
     plgpu.copy_gmem_to_smem(source, target, barrier, oob_mode=plgpu.OOBFillMode.ZEROS)
 
 
+def room(shape: Sequence[int], box: Sequence[int]) -> tuple[int, ...]:
+    """The shape that an output needs for copies of ``box``: what may be left of it is padding.
+
+    A copy is clipped where the output ends, unless it is contiguous there: then it is made as one
+    run of bytes, and what is past the end of a row lands in the next one.
+    """
+    stride = run = 1
+    for size, part in zip(reversed(shape), reversed(box), strict=True):
+        if part > 1 and stride != run:
+            return tuple(shape)
+        stride, run = stride * size, run * part
+    return tuple(-(-size // part) * part for size, part in zip(shape, box, strict=True))
+
+
+def store(source: Any, target: Any, *index: Any) -> None:
+    """Starts a copy from shared memory to ``target[index]``, an output that has `room` for it.
+
+    Raises:
+      AssertionError: it has not.
+    """
+    box = [int(i.size) if isinstance(i, pl.Slice) else 1 for i in index]
+    assert room(target.shape, box) == target.shape, (target.shape, box)
+    plgpu.copy_smem_to_gmem(source, target.at[index])
+
+
 def from_zero(index: Any, size: int) -> Any:
     """The slice 0..size, which may leave the array: static slices may not.
 

@@ -45,6 +45,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     def body(v_ref, w_ref, first_ref, out_ref, w_s, v_s, first_s, out_s, bars, first_bar):
         zero = lax.axis_index("batch")
         sample, row = pl.ds(zero * samples, samples), from_zero(zero, rows)
+        every_output = pl.ds(0, rule.outputs)
 
         def step_at(s):
             return length - 1 - s if reverse else s
@@ -94,7 +95,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             for n, value in enumerate(out):
                 out_s[slot, :, n] = value
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(out_s.at[slot], out_ref.at[step_at(s), sample, :, row])
+            compat.store(out_s.at[slot], out_ref, step_at(s), sample, every_output, row)
 
             @pl.when(s + depth < length)
             def refill():
@@ -105,7 +106,8 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         lax.fori_loop(0, length, step, state)
         plgpu.wait_smem_to_gmem(0)
 
-    out = jax.ShapeDtypeStruct((length, batch, rule.outputs, size), jnp.float32)
+    box = (1, samples, rule.outputs, rows)
+    out = jax.ShapeDtypeStruct(compat.room((length, batch, rule.outputs, size), box), jnp.float32)
     scratch = [
         plgpu.SMEM((len(pairs), rows, tile.pitch), weights.dtype),
         plgpu.SMEM((depth, samples, rule.inputs, rows), jnp.float32),
@@ -116,7 +118,8 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     ]
     grid = {"batch": -(-batch // samples)}
     how = {"grid": grid, "scratch": scratch, "interpret": interpret}
-    return compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
+    x = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
+    return x[:, :batch, :, :size]
 
 
 def name_of(rule: Rule) -> str:

@@ -88,21 +88,22 @@ def tile_reduce(maps: Maps, b, *, chunk: int, reverse: bool = False, interpret=N
             return carry
 
         lax.fori_loop(0, chunk, step, None)
-        plgpu.copy_smem_to_gmem(x_s, m_ref.at[k, samples, row, pl.ds(part * columns, columns)])
+        compat.store(x_s, m_ref, k, samples, row, pl.ds(part * columns, columns))
 
         @pl.when(part == size // columns)
         def store_vector():
             v_s[...] = compat.load(x_s.at[:, :, size % columns], layout.reduce(2))
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(v_s, v_ref.at[k, samples, row])
+            compat.store(v_s, v_ref, k, samples, row)
 
         plgpu.wait_smem_to_gmem(0)
 
     count = length // chunk
-    out = (
-        jax.ShapeDtypeStruct((count, batch, size, size), jnp.float32),
-        jax.ShapeDtypeStruct((count, batch, size), jnp.float32),
+    shapes = (
+        compat.room((count, batch, size, size), (1, pairs, rows, columns)),
+        compat.room((count, batch, size), (1, pairs, rows)),
     )
+    out = tuple(jax.ShapeDtypeStruct(each, jnp.float32) for each in shapes)
     scratch = [
         maps.scratch(tile, depth),
         plgpu.SMEM((depth, pairs, rows), b.dtype),
@@ -113,4 +114,5 @@ def tile_reduce(maps: Maps, b, *, chunk: int, reverse: bool = False, interpret=N
     ]
     grid = {"columns": tile.width // columns, "batch": -(-batch // pairs), "chunk": count}
     run = compat.kernel(body, name=NAME, out=out, grid=grid, scratch=scratch, interpret=interpret)
-    return run(*maps.arrays, b)
+    m, v = run(*maps.arrays, b)
+    return m[:, :batch, :size, :size], v[:, :batch, :size]

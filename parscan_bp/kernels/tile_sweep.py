@@ -73,7 +73,7 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
             plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
             x_s[slot] = new
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(x_s.at[slot], x_ref.at[step_at(s), samples, row])
+            compat.store(x_s.at[slot], x_ref, step_at(s), samples, row)
 
             @pl.when(s + depth < chunk)
             def refill():
@@ -84,7 +84,7 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
         lax.fori_loop(0, chunk, step, None)
         plgpu.wait_smem_to_gmem(0)
 
-    out = jax.ShapeDtypeStruct((length, batch, size), jnp.float32)
+    out = jax.ShapeDtypeStruct(compat.room(b.shape, (1, pairs, rows)), jnp.float32)
     scratch = [
         maps.scratch(tile, depth),
         plgpu.SMEM((depth, pairs, rows), b.dtype),
@@ -95,4 +95,4 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
     ]
     grid = {"batch": -(-batch // pairs), "chunk": length // chunk}
     run = compat.kernel(body, name=NAME, out=out, grid=grid, scratch=scratch, interpret=interpret)
-    return run(*maps.arrays, b, enter)
+    return run(*maps.arrays, b, enter)[:, :batch, :size]

@@ -1,5 +1,6 @@
 """Systems for the kernels with their float64 solutions."""
 
+import collections
 import dataclasses
 import itertools
 
@@ -25,6 +26,24 @@ CASES = [
     for size, length, batch in GRID
     if size <= MOST.get(structure, size) and (structure != "lstm" or size % 2 == 0)
 ]
+
+
+def in_turn(cases, kind):
+    """Parameters of a test with compiled kernels: each case and then the direction.
+
+    Of every kind one case runs each time, their sizes and directions in turn; the others are
+    slow.
+    """
+    by_kind = collections.defaultdict(list)
+    for case in itertools.product(cases, (False, True)):
+        by_kind[kind(*case[0])].append(case)
+    # Seven shares no factor with the number of lengths, batches and directions.
+    run = {alike[7 * k % len(alike)] for k, alike in enumerate(by_kind.values())}
+    return [
+        pytest.param(*case[0], case[1], marks=() if case in run else pytest.mark.slow)
+        for alike in by_kind.values()
+        for case in alike
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

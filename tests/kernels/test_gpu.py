@@ -1,8 +1,8 @@
-"""The compiled kernels, on a GPU: ``pytest -m gpu``."""
+"""The compiled kernels, on a GPU: ``pytest -m "gpu and not slow"``, or all with ``-m gpu``."""
 
 import jax
 import pytest
-from kernel_cases import CASES, draw, needs_kernels
+from kernel_cases import CASES, draw, in_turn, needs_kernels
 
 from parscan_bp.kernels import radices_of
 
@@ -13,8 +13,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("structure", "length", "batch", "size"), CASES)
+@pytest.mark.parametrize(
+    ("structure", "length", "batch", "size", "reverse"),
+    in_turn(CASES, lambda structure, length, batch, size: (structure, size)),
+)
 def test_compiled_kernels(structure, length, batch, size, reverse):
     case = draw(structure, length, batch, size, reverse=reverse)
     radices = radices_of(length, batch, size)
