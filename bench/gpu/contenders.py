@@ -17,7 +17,7 @@ from parscan_bp import kernels
 from parscan_bp.operators import Factored
 
 STEP, SOLVE = "step", "solve"
-PLAIN, PALLAS, KERNELS = "lax.scan", "pallas", "kernels"
+PLAIN, AUTO, PALLAS, KERNELS = "lax.scan", "auto", "pallas", "kernels"
 # A fused forward pass, and backward the parallel kernels or the fused sequential one.
 FUSED, SEQUENTIAL = "fused", "fused_sequential"
 PURE = ("sweep", "associative", "chunked", "blelloch")
@@ -40,6 +40,7 @@ def _ours(**options: Any) -> Callable[[int], candidates.Scan]:
 # value_and_grad and the same Adam: not worth its compilation.
 SCANS: dict[str, tuple[Callable[[int], candidates.Scan], tuple[str, ...]]] = {
     PLAIN: (candidates.baseline, _ALL),
+    AUTO: (_ours(), _ALL),
     PALLAS: (_ours(solver=parscan_bp.Pallas()), _ALL),
     FUSED: (_ours(solver=parscan_bp.Pallas(), forward="fused"), _ALL),
     SEQUENTIAL: (_ours(forward="fused"), _ALL),

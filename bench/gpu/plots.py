@@ -21,6 +21,7 @@ _COLOURS = {
     "sweep": "#ccbb44",
     "chunked": "#228833",
     "blelloch": "#66ccee",
+    contenders.AUTO: "#44bb99",
     contenders.PALLAS: "#0077bb",
     contenders.FUSED: "#000000",
     contenders.SEQUENTIAL: "#994455",

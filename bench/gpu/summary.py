@@ -8,7 +8,7 @@ import numpy as np
 
 from bench import stats, timing
 from bench.gpu import cudnn, grid
-from bench.gpu.contenders import FUSED, KERNELS, PALLAS, PLAIN, PURE, SEQUENTIAL, SOLVE, STEP
+from bench.gpu.contenders import AUTO, FUSED, KERNELS, PALLAS, PLAIN, PURE, SEQUENTIAL, SOLVE, STEP
 
 Result = dict[str, Any]
 
@@ -36,7 +36,7 @@ class Ratio:
 
     Attributes:
         ours, theirs: contenders; the fastest is taken at each point.
-        quantity: of both, `BACKWARD`, `STEP` or `SOLVE`.
+        quantity: of both, such as `BACKWARD`, `STEP` or `SOLVE`.
         wanted: the extreme that is asked for and the least that it should be.
         region: at which points.
     """
@@ -65,6 +65,8 @@ RATIOS = (
     Ratio((PALLAS,), PURE, timing.BACKWARD, (MINIMUM, 1)),
     Ratio((PALLAS,), ("associative",), timing.BACKWARD, (MINIMUM, 5), LONG),
     Ratio((PALLAS,), (PLAIN,), timing.BACKWARD),
+    Ratio((AUTO,), (PLAIN,), timing.BACKWARD),
+    Ratio((AUTO,), (PLAIN,), timing.VALUE_AND_GRAD, (MINIMUM, 1)),
     Ratio((KERNELS,), (FLOOR,), SOLVE, (MINIMUM, 0.4)),
     Ratio((PALLAS,), (FLOOR,), timing.BACKWARD),
     *(Ratio(_BOTH_FUSED, theirs, STEP, (MINIMUM, 2.75), MAIN) for theirs in _CUDNN),

@@ -11,17 +11,18 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from parscan_bp import kernels
 from parscan_bp.autodiff.body import Body
 from parscan_bp.autodiff.by_products import ByProducts
 from parscan_bp.autodiff.check import check_operator
 from parscan_bp.autodiff.fused import Fused, fused_loop
-from parscan_bp.autodiff.linearise import ByColumns, Given, Linearisation
+from parscan_bp.autodiff.linearise import ByColumns, Given, Linearisation, Steps
 from parscan_bp.autodiff.of_cell import CellJacobian, CellProducts, OfCell
 from parscan_bp.autodiff.replay import bind
 from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.operators import Operator
-from parscan_bp.solvers import Choice, Facts, Solver, Sweep, TreeSolver, choose
+from parscan_bp.solvers import ON_CHIP, Choice, Facts, Solver, Sweep, TreeSolver, choose
 from parscan_bp.structure import (
     CarryStructure,
     check_structure,
@@ -155,7 +156,8 @@ def make_plan(
         solver.check_nothing_kept()
     facts = _facts(body, structure, linear, params["length"])
     if cell is not None:
-        facts = dataclasses.replace(facts, may_keep=may_keep, rejoins=cell.rejoins)
+        on_chip = jacobian == "auto" and _on_chip(body, cell, params["length"])
+        facts = dataclasses.replace(facts, may_keep=may_keep, rejoins=cell.rejoins, on_chip=on_chip)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
     elif loop is not None and loop.adjoins:
@@ -168,8 +170,9 @@ def make_plan(
         choice = choose(facts, work_of(body.jaxpr, body.num_consts, body.num_carry))
     if choice.solver is None:
         return Plan(staged, body, choice, structure, None, facts)
-    chosen = solver is None and jacobian == "auto" and loop is None
-    one_loop = chosen and isinstance(choice.solver, Sweep)
+    one_loop = solver is None and jacobian == "auto" and loop is None
+    if one_loop and isinstance(choice.solver, TreeSolver):
+        linear, extra = _linearisation(body, structure, cell, trees, choice.solver, jacobian)
     rule = ScanRule(staged.equation, linear, choice.solver, loop, one_loop, obstacle)
     return Plan(staged, body, choice, structure, rule, facts, extra)
 
@@ -238,6 +241,25 @@ def _given(body, shapes, dtypes, trees, jacobian):
         return jax.tree.unflatten(tree, run(*carry, *x, *new_carry))
 
     return Given(body, layout, call), tuple(closed.consts)
+
+
+def _on_chip(body: Body, cell: OfCell, length: int) -> bool:
+    """See `Facts`; several GPUs may share the arrays, of which a kernel knows nothing."""
+    if jax.default_backend() != "gpu" or jax.device_count() > 1:
+        return False
+    if kernels.unusable(interpret=False) is not None:
+        return False
+
+    def jacobians(consts, carry, x):
+        return cell.jacobian(Steps(consts, carry, x, carry, cell.params(consts)))
+
+    stacked = [
+        [jax.ShapeDtypeStruct((length, *a.shape), a.dtype) for a in avals]
+        for avals in (body.carry_avals, body.x_avals)
+    ]
+    operator = jax.eval_shape(jacobians, list(body.const_avals), *stacked)
+    # With bfloat16 no kernel was run on a GPU yet.
+    return operator.dtype == jnp.float32 and ON_CHIP.takes(operator)
 
 
 def _facts(body, structure, linear, length) -> Facts:

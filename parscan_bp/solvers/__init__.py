@@ -1,6 +1,7 @@
 """Solvers of block bi-diagonal systems."""
 
 from parscan_bp.solvers.associative import Associative as Associative
+from parscan_bp.solvers.auto import ON_CHIP as ON_CHIP
 from parscan_bp.solvers.auto import choose as choose
 from parscan_bp.solvers.base import Complexity as Complexity
 from parscan_bp.solvers.base import Solver as Solver
@@ -15,6 +16,7 @@ from parscan_bp.solvers.solve import solve as solve
 from parscan_bp.solvers.sweep import Sweep as Sweep
 
 __all__ = [
+    "ON_CHIP",
     "Associative",
     "Blelloch",
     "Choice",

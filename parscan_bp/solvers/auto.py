@@ -6,8 +6,14 @@ from collections.abc import Callable
 
 from parscan_bp.operators.arithmetic import FEW_OUTER, SMALL_WEIGHTS
 from parscan_bp.solvers.facts import Choice, Facts
+from parscan_bp.solvers.pallas import Pallas
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.structure import Work
+
+ON_CHIP = Pallas(mode="sequential", otherwise="sweep", memory_limit=2**28)
+"""Of the kernels, that which multiplies no Jacobians with one another: nothing can overflow that
+does not in `lax.scan`. All linearised steps are in memory at once, 1.1 to 2.5 times what
+`lax.scan` stores, hence the limit; larger batches gain less."""
 
 LIGHT = Work(rows=1, heavy=None)
 
@@ -70,7 +76,8 @@ PRODUCTS = (16, 256)
 def choose(facts: Facts, work: Work = LIGHT) -> Choice:
     """The solver for a scan whose solver was not named: that of the first rule that applies.
 
-    Measured on CPUs, cells by ``bench scan``, and steps that people write by ``bench steps``.
+    Measured on CPUs, cells by ``bench scan``, and steps that people write by ``bench steps``; on a
+    GPU, cells by ``bench gpu``.
 
     On a CPU the sequential sweep wins: a tree multiplies matrices where the sweep
     multiplies vectors, and two cores do not make up for it. It saves what `lax.scan` spends
@@ -97,9 +104,23 @@ def _kept(why: str) -> Choice:
     return Choice(Sweep(recompute=False), why)
 
 
-def _unmeasured(facts: Facts, work: Work) -> Choice | None:
+def _on_a_gpu(facts: Facts, work: Work) -> Choice | None:
+    """There a step of `lax.scan` costs several launches, and one of the kernels none.
+
+    Without gates, the forward pass of a single row is slower by itself, in XLA's hands, than that
+    which keeps what `lax.scan` needs.
+    """
+    if not facts.on_chip or facts.length <= FEWEST:
+        return None
+    if facts.batch == 1 and not facts.gated:
+        return _left("an Elman cell on a single row is no faster by a kernel")
+    return Choice(ON_CHIP, "one kernel sweeps all steps, in the order of `lax.scan`")
+
+
+def _not_on_a_cpu(facts: Facts, work: Work) -> Choice | None:
     if facts.platform != "cpu":
-        return _left(f"nothing was measured on {facts.platform} yet; name a solver to use one")
+        why = f"no rule is known for such a step on a {facts.platform}; name a solver to use one"
+        return _left(why)
     return None
 
 
@@ -285,7 +306,8 @@ def _fits_kept(facts: Facts) -> bool:
 
 
 RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
-    _unmeasured,
+    _on_a_gpu,
+    _not_on_a_cpu,
     _tiny_step,
     _short_as_a_whole,
     _single_kernel,

@@ -32,6 +32,7 @@ class Facts:
         is taken.
       rejoins: whether a forward pass that keeps makes the step's products a second time; see
         `cells.View`.
+      on_chip: whether there is one GPU, and kernels that take the cell's Jacobians as they are.
     """
 
     platform: str
@@ -49,6 +50,7 @@ class Facts:
     outputs: int = 0
     may_keep: bool = False
     rejoins: bool = False
+    on_chip: bool = False
 
     @property
     def elements(self) -> int:

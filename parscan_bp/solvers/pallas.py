@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from parscan_bp import kernels
 from parscan_bp.operators import Dense, Diagonal, Factored, Operator, Product
 from parscan_bp.solvers.base import Complexity, TreeSolver, check_positive, explicit
+from parscan_bp.solvers.sweep import Sweep
+from parscan_bp.system import System, block_shape
+from parscan_bp.trees import nbytes
 
 MODES = ("auto", "chunked", "blelloch", "sequential")
+DTYPES = (jnp.float32, jnp.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +43,15 @@ class Pallas(TreeSolver):
         is "chunked" unless the batch is that large or the scan is very short.
       chunk: steps per chunk in "chunked"; ``None`` chooses by length.
       interpret: simulates the kernels on any device, slowly, to check them.
+      otherwise: what becomes of a system that no kernel takes as it is, for its structure, order,
+        dtype or size, or since there is no such GPU: "refuse" makes it dense where that is all,
+        else it raises; "sweep" solves it as `Sweep` does, also where a program of a process with
+        a GPU is compiled for another device.
       memory_limit, collect_chunk: see `TreeSolver`.
 
     Raises:
-      ValueError: for an unknown mode, ``chunk`` beside another mode, or ``scaled``.
+      ValueError: for an unknown mode or ``otherwise``, ``chunk`` beside another mode, or
+        ``scaled``.
       NotImplementedError: when run, for a structure, order, dtype, device or version of JAX
         that the kernels cannot take.
 
@@ -54,6 +66,7 @@ class Pallas(TreeSolver):
     mode: Literal["auto", "chunked", "blelloch", "sequential"] = "auto"
     chunk: int | None = None
     interpret: bool = False
+    otherwise: Literal["refuse", "sweep"] = "refuse"
 
     uniform = (Dense, Diagonal, Factored, Product)
 
@@ -62,6 +75,8 @@ class Pallas(TreeSolver):
         if self.mode not in MODES:
             names = ", ".join(map(repr, MODES))
             raise ValueError(f"mode: got {self.mode!r}; one of {names} is wanted")
+        if self.otherwise not in ("refuse", "sweep"):
+            raise ValueError(f"otherwise: got {self.otherwise!r}; 'refuse' or 'sweep' is wanted")
         if self.chunk is not None:
             check_positive("chunk", self.chunk)
             if self.mode != "chunked":
@@ -70,8 +85,23 @@ class Pallas(TreeSolver):
             raise ValueError("scaled: the kernels keep no exponents; use Chunked(scaled=True)")
 
     def run(self, system, state):
+        if self.otherwise == "sweep" and not self._takes(system):
+            return Sweep().run(system, state)
         self._check_device()
         return super().run(system, state)
+
+    def _takes(self, system: System) -> bool:
+        if kernels.unusable(self.interpret) is not None:
+            return False
+        return self.takes(block_shape(system, system.length).operator)
+
+    def takes(self, operator: Operator) -> bool:
+        """Whether the kernels take such steps as they are, within ``memory_limit``."""
+        weighted = _is_weighted(operator) and operator.shape[0] <= kernels.MAX_SIZE
+        as_it_is = isinstance(operator, Diagonal) or weighted or _is_formed(operator)
+        if not as_it_is or operator.dtype not in DTYPES:
+            return False
+        return nbytes(jax.eval_shape(self._form, operator)) <= self.memory_limit
 
     def states(self, operator, leaving, state):
         return self._traverse(operator, leaving, state, False)
@@ -80,6 +110,13 @@ class Pallas(TreeSolver):
         return operator if _is_weighted(operator) or _is_formed(operator) else explicit(operator)
 
     def _traverse(self, operator, b, state, backward):
+        launch = functools.partial(self._launch, backward=backward)
+        if self.otherwise == "refuse" or self.interpret:
+            return launch(operator, b, state)
+        substitute = functools.partial(_substitute, backward=backward)
+        return lax.platform_dependent(operator, b, state, cuda=launch, default=substitute)
+
+    def _launch(self, operator, b, state, *, backward):
         dtype = _kernel_dtype(jnp.result_type(operator.dtype, b.dtype, state.dtype))
         size = state.shape[-1]
         batch = np.broadcast_shapes(operator.stack_shape[1:], b.shape[1:-1], state.shape[:-1])
@@ -152,6 +189,18 @@ class Pallas(TreeSolver):
         )
 
 
+def _substitute(operator: Operator, b, state, *, backward: bool):
+    """What the kernels compute, step by step, on any device."""
+    leaves, rebuild = operator.unstack()
+
+    def step(state, t):
+        leaves, b = t
+        return rebuild(leaves).matvec(state) + b, state
+
+    last, shown = lax.scan(step, state, (leaves, b), reverse=backward)
+    return shown, last
+
+
 def _is_weighted(operator: Operator) -> bool:
     """Whether it is W diag(d) with one W for all steps and samples."""
     return (
@@ -178,7 +227,7 @@ def _stored(dtype: np.dtype) -> np.dtype:
 
 
 def _kernel_dtype(dtype: np.dtype) -> np.dtype:
-    if dtype not in (jnp.float32, jnp.bfloat16):
+    if dtype not in DTYPES:
         raise NotImplementedError(
             f"Pallas: the kernels take float32 and bfloat16, this system is {dtype}; use Chunked()"
         )

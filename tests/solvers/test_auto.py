@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.solvers import Facts, choose
+from parscan_bp import kernels
+from parscan_bp.solvers import ON_CHIP, Facts, choose
 from parscan_bp.structure import Work
 
 RNN = Facts(
@@ -29,6 +30,48 @@ ONE_ROW = {"batch": 1, "jax_version": (0, 12)}
 ONE_FEATURE = {"features": 1, "equations": 20, "jax_version": (0, 12)}
 OWN = {"features": 64, "linearisation": "matrix-free"}
 OWN_TINY = {"linearisation": "matrix-free", "equations": 12}
+
+
+def test_what_kernels_take_is_swept_by_one_on_a_gpu():
+    choice = choose(dataclasses.replace(RNN, platform="gpu", on_chip=True))
+    assert choice.solver == ON_CHIP
+    assert ON_CHIP.mode == "sequential"
+
+
+@pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+@pytest.mark.parametrize(
+    ("cell", "hidden", "batch", "dtype", "taken"),
+    [
+        (pb.cells.Elman(), 1, 16, "float32", True),
+        (pb.cells.Elman(), 128, 16, "float32", True),
+        (pb.cells.Elman(), 128, 16, "bfloat16", False),
+        (pb.cells.Elman(), 132, 16, "float32", False),
+        (pb.cells.Elman(), 20, 16, "float16", False),
+        (pb.cells.Elman(), 128, 4096, "float32", False),
+        (pb.cells.GRU(), 96, 16, "float32", True),
+        (pb.cells.GRU(), 10, 16, "float32", False),
+        (pb.cells.GRU(), 100, 16, "float32", False),
+        (pb.cells.LSTM(), 48, 16, "float32", True),
+        (pb.cells.LSTM(), 5, 16, "float32", False),
+        (pb.cells.LSTM(), 64, 16, "float32", False),
+    ],
+)
+def test_what_kernels_take(cell, hidden, batch, dtype, taken, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    params, carry = jax.eval_shape(
+        lambda: (
+            cell.init(jax.random.key(0), 3, hidden, jnp.dtype(dtype)),
+            cell.initial_carry((batch,), hidden, jnp.dtype(dtype)),
+        )
+    )
+    xs = jax.ShapeDtypeStruct((1000, batch, 3), jnp.dtype(dtype))
+
+    def choice(params, carry, xs):
+        found.append(pb.explain(functools.partial(cell, params), carry, xs).choice)
+
+    found = []
+    jax.eval_shape(choice, params, carry, xs)
+    assert found == [str(ON_CHIP) if taken else "lax.scan"]
 
 
 def test_a_recurrent_network_on_a_cpu_is_swept():
@@ -272,7 +315,9 @@ def test_a_tiny_average_is_left_to_lax_scan():
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"platform": "gpu"}, "measured on gpu"),
+        ({"platform": "gpu"}, "no rule is known for such a step on a gpu"),
+        ({"platform": "gpu", "on_chip": True, "length": 4}, "on a gpu"),
+        ({"platform": "gpu", "on_chip": True, "batch": 1}, "a single row"),
         ({"batch": 1, "features": 2, "equations": 12}, "single kernel"),
         ({"batch": 1, "features": 4, **OWN_TINY, "outputs": 1}, "single kernel"),
         ({"batch": 1, "features": 1, "equations": 60, "linearisation": "columns"}, "single kernel"),

@@ -106,6 +106,8 @@ def test_options_are_checked():
         pb.Pallas(chunk=4)
     with pytest.raises(ValueError, match="scaled"):
         pb.Pallas(scaled=True)
+    with pytest.raises(ValueError, match="otherwise"):
+        pb.Pallas(otherwise="ignore")
 
 
 def _solve(solver, size=4, dtype=jnp.float32):
@@ -127,6 +129,29 @@ def test_orders_and_dtypes_that_no_kernel_takes():
         _solve(SOLVER, 129)
     with pytest.raises(NotImplementedError, match="float16"):
         _solve(SOLVER, 4, jnp.float16)
+
+
+@pytest.mark.parametrize("interpret", [False, True])
+def test_what_no_kernel_takes_may_be_swept(interpret):
+    """Anything, where there is no GPU; and matrices, which only products with a vector need."""
+    solver = pb.Pallas(interpret=interpret, otherwise="sweep")
+    for size, dtype in [(129, jnp.float32), (4, jnp.float16), (20, jnp.float32)]:
+        got, want = (_solve(s, size, dtype) for s in (solver, pb.Sweep()))
+        np.testing.assert_array_equal(got, want)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("platform", "launches"), [("cuda", 1), ("cpu", 0)])
+def test_a_program_for_another_device_has_no_kernel(platform, launches, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    scan = functools.partial(pb.scan, solver=pb.Pallas(mode="sequential", otherwise="sweep"))
+    gradient = jax.jit(jax.grad(functools.partial(_loss, scan), (0, 1, 2)))
+    lowered = gradient.trace(PARAMS, H0, XS).lower(lowering_platforms=(platform,))
+    assert lowered.as_text().count("custom_call @mosaic_gpu_v2") == launches
+    if platform == "cpu":
+        got, want = gradient(PARAMS, H0, XS), jax.grad(_loss, (1, 2, 3))(lax.scan, PARAMS, H0, XS)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * float(jnp.abs(b).max()))
 
 
 @needs_kernels
