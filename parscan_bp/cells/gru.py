@@ -104,7 +104,7 @@ class GRU(Cell):
 
     def pull_params(self, params, carry, x, u):
         u, n = u
-        u = _flat(u, n)  # not in the loop, where XLA would not vectorise it
+        u = _flat(u, n)  # once for all steps: what a step stores side by side is not vectorised
         dwh, dbh = affine_cotangents([carry], u)
         dbi = jnp.concatenate([dbh[: -n.shape[-1]], sum_leading(n)])
         # The candidate's own n in the place of that of m.

@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+import parscan_bp.nnx
 from parscan_bp import kernels
 from parscan_bp.solvers import ON_CHIP
 
@@ -107,6 +108,22 @@ def test_the_kernels_are_chosen_and_values_are_those_of_lax_scan(cell):
     assert program.as_text().count("custom_call @mosaic_gpu_v2") == 1
     got, want = (jax.jit(functools.partial(s, step))(carry, xs) for s in (pb.scan, lax.scan))
     jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+@pytest.mark.parametrize("kind", ["SimpleCell", "GRUCell", "OptimizedLSTMCell"])
+def test_the_layers_of_flax(kind):
+    nnx = pytest.importorskip("flax.nnx")
+    cell = getattr(nnx, kind)(2, H, rngs=nnx.Rngs(0))
+    inputs = jax.random.normal(jax.random.key(1), (B, T, 2), jnp.float32)
+
+    @nnx.jit
+    def value_and_grads(layer, inputs):
+        loss = lambda layer, inputs: jnp.sum(jnp.sin(layer(inputs)))  # noqa: E731
+        return nnx.value_and_grad(loss, argnums=(0, 1))(layer, inputs)
+
+    with jax.default_matmul_precision("highest"):
+        got, want = (value_and_grads(layers.RNN(cell), inputs) for layers in (pb.nnx, nnx))
+    _compare(got, want, 2e-5)
 
 
 def test_what_no_kernel_takes_is_left_to_lax_scan():
