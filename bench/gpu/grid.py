@@ -46,10 +46,15 @@ def _gru(name: str, batch: int = 16) -> Shape:
 MAIN = _rnn(1000)
 LONG = (MAIN, *(_rnn(length) for length in (30000, 10000, 3000)))
 FULL = (
-    *LONG[:3],
+    MAIN,
+    _gru("S"),
+    LONG[1],
     _rnn(100),
-    *(_rnn(1000, batch) for batch in (256, 2)),
-    *map(_gru, _SETS),
+    _rnn(1000, 256),
+    _gru("L"),
+    LONG[2],
+    _rnn(1000, 2),
+    _gru("M"),
     LONG[3],
     *(_rnn(length) for length in (300, 10, 30)),
     *(_rnn(1000, batch) for batch in (64, 4, 128, 8, 32)),
