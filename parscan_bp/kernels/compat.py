@@ -127,7 +127,8 @@ def room(shape: Sequence[int], box: Sequence[int]) -> tuple[int, ...]:
     """The shape that an output needs for copies of ``box``: what may be left of it is padding.
 
     A copy is clipped where the output ends, unless it is contiguous there: then it is made as one
-    run of bytes, and what is past the end of a row lands in the next one.
+    run of bytes, and what is past the end of a row lands in the next one. (JAX's simulation clips
+    that one, too.)
     """
     stride = run = 1
     for size, part in zip(reversed(shape), reversed(box), strict=True):
