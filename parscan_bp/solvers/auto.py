@@ -12,7 +12,7 @@ from parscan_bp.structure import Work
 
 ON_CHIP = Pallas(mode="sequential", otherwise="sweep", memory_limit=2**28)
 """Of the kernels, that which multiplies no Jacobians with one another: nothing can overflow that
-does not in `lax.scan`. All linearised steps are in memory at once, 1.1 to 2.5 times what
+does not in `lax.scan`. All linearised steps are in memory at once, 1.2 to 3.2 times what
 `lax.scan` stores, hence the limit; larger batches gain less."""
 
 LIGHT = Work(rows=1, heavy=None)
