@@ -155,8 +155,9 @@ def make_plan(
     if solver is not None and not (isinstance(linear, ByProducts) and loop is None):
         solver.check_nothing_kept()
     facts = _facts(body, structure, linear, params["length"])
+    chosen = solver is None and jacobian == "auto" and loop is None
     if cell is not None:
-        on_chip = jacobian == "auto" and _on_chip(body, cell, params["length"])
+        on_chip = chosen and _on_chip(body, cell, params["length"])
         facts = dataclasses.replace(facts, may_keep=may_keep, rejoins=cell.rejoins, on_chip=on_chip)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
@@ -170,10 +171,9 @@ def make_plan(
         choice = choose(facts, work_of(body.jaxpr, body.num_consts, body.num_carry))
     if choice.solver is None:
         return Plan(staged, body, choice, structure, None, facts)
-    one_loop = solver is None and jacobian == "auto" and loop is None
-    if one_loop and isinstance(choice.solver, TreeSolver):
+    if chosen and isinstance(choice.solver, TreeSolver):
         linear, extra = _linearisation(body, structure, cell, trees, choice.solver, jacobian)
-    rule = ScanRule(staged.equation, linear, choice.solver, loop, one_loop, obstacle)
+    rule = ScanRule(staged.equation, linear, choice.solver, loop, chosen, obstacle)
     return Plan(staged, body, choice, structure, rule, facts, extra)
 
 

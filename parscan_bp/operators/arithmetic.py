@@ -20,8 +20,8 @@ FEW_OUTER = 4
 """Most outer products that are summed one by one: measured on CPUs."""
 
 SMALL_WEIGHTS = 2**13
-"""Number of weights up to which they are not, and steps and rows are contracted as one axis, but for
-the square ones of `cells.base.SQUARE`."""
+"""Number of weights up to which they are not, and steps and rows are contracted as one axis: of all
+but the square ones of `cells.base.SQUARE`."""
 
 
 def accumulation_dtype(dtype: np.dtype) -> np.dtype:
