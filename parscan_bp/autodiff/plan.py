@@ -245,6 +245,7 @@ def _given(body, shapes, dtypes, trees, jacobian):
 
 def _on_chip(body: Body, cell: OfCell, length: int) -> bool:
     """See `Facts`; several GPUs may share the arrays, of which a kernel knows nothing."""
+    # What is looked at first needs no import of kernels.
     if jax.default_backend() != "gpu" or jax.device_count() > 1:
         return False
     if kernels.unusable(interpret=False) is not None:

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 from jax.experimental import pallas as pl
 
+from parscan_bp.kernels.tiles import ceil
+
 plgpu: Any
 fragmented_array: Any
 try:
@@ -135,7 +137,7 @@ def room(shape: Sequence[int], box: Sequence[int]) -> tuple[int, ...]:
         if part > 1 and stride != run:
             return tuple(shape)
         stride, run = stride * size, run * part
-    return tuple(-(-size // part) * part for size, part in zip(shape, box, strict=True))
+    return tuple(map(ceil, shape, box))
 
 
 def store(source: Any, target: Any, *index: Any) -> None:

@@ -85,15 +85,20 @@ class Pallas(TreeSolver):
             raise ValueError("scaled: the kernels keep no exponents; use Chunked(scaled=True)")
 
     def run(self, system, state):
-        if self.otherwise == "sweep" and not self._takes(system):
-            return Sweep().run(system, state)
-        self._check_device()
-        return super().run(system, state)
+        launch = functools.partial(super().run, system)
+        if self.otherwise == "refuse":
+            self._check_device()
+            return launch(state)
+        sweep = functools.partial(Sweep().run, system)
+        if not self._can_run(system):
+            return sweep(state)
+        if self.interpret:
+            return launch(state)
+        return lax.platform_dependent(state, cuda=launch, default=sweep)
 
-    def _takes(self, system: System) -> bool:
-        if kernels.unusable(self.interpret) is not None:
-            return False
-        return self.takes(block_shape(system, system.length).operator)
+    def _can_run(self, system: System) -> bool:
+        usable = kernels.unusable(self.interpret) is None
+        return usable and self.takes(block_shape(system, system.length).operator)
 
     def takes(self, operator: Operator) -> bool:
         """Whether the kernels take such steps as they are, within ``memory_limit``."""
@@ -110,13 +115,6 @@ class Pallas(TreeSolver):
         return operator if _is_weighted(operator) or _is_formed(operator) else explicit(operator)
 
     def _traverse(self, operator, b, state, backward):
-        launch = functools.partial(self._launch, backward=backward)
-        if self.otherwise == "refuse" or self.interpret:
-            return launch(operator, b, state)
-        substitute = functools.partial(_substitute, backward=backward)
-        return lax.platform_dependent(operator, b, state, cuda=launch, default=substitute)
-
-    def _launch(self, operator, b, state, *, backward):
         dtype = _kernel_dtype(jnp.result_type(operator.dtype, b.dtype, state.dtype))
         size = state.shape[-1]
         batch = np.broadcast_shapes(operator.stack_shape[1:], b.shape[1:-1], state.shape[:-1])
@@ -187,18 +185,6 @@ class Pallas(TreeSolver):
             vector_products=vector + m,
             operators=n + operators,
         )
-
-
-def _substitute(operator: Operator, b, state, *, backward: bool):
-    """What the kernels compute, step by step, on any device."""
-    leaves, rebuild = operator.unstack()
-
-    def step(state, t):
-        leaves, b = t
-        return rebuild(leaves).matvec(state) + b, state
-
-    last, shown = lax.scan(step, state, (leaves, b), reverse=backward)
-    return shown, last
 
 
 def _is_weighted(operator: Operator) -> bool:
