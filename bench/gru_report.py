@@ -18,7 +18,7 @@ PARTS = {"forward": "#bbbbbb", "overhead": "#ee7733", "backward": "#0077bb"}
 
 def breakdown(phases: dict[str, Any], side: str) -> dict[str, float]:
     """Median seconds: the value alone; what storing residuals adds; the rest of the gradient."""
-    names = (rnn_report.VALUE, timing.FORWARD, timing.VALUE_AND_GRAD)
+    names = (timing.VALUE, timing.FORWARD, timing.VALUE_AND_GRAD)
     value, stored, whole = (phases[name][SIDES[side]]["median"] for name in names)
     return {"forward": value, "overhead": stored - value, "backward": whole - stored}
 

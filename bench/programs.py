@@ -1,4 +1,4 @@
-"""The compiled programs that are timed: forward, value_and_grad, jvp, hvp of one loss.
+"""The compiled programs that are timed: value, forward, value_and_grad, jvp, hvp of one loss.
 
 Every program takes `(point, direction, data)`: `point` is what is differentiated, `direction`
 a tangent of its shape, `data` the rest. Data are arguments and not constants of the closure, or
@@ -60,6 +60,9 @@ def to_json(side: Mapping[str, Program]) -> dict[str, Any]:
 def derivatives(loss: Loss) -> dict[str, Callable[..., Any]]:
     """The functions behind the timed programs, by name."""
 
+    def value(point: Any, direction: Any, data: Any) -> Any:
+        return loss(point, data)
+
     def forward(point: Any, direction: Any, data: Any) -> Any:
         # The forward half of reverse mode under the loss's own residual policy: what the
         # backward half would read is returned, so XLA may not drop it.
@@ -76,6 +79,7 @@ def derivatives(loss: Loss) -> dict[str, Callable[..., Any]]:
         return jax.jvp(lambda at: jax.grad(loss)(at, data), (point,), (direction,))[1]
 
     return {
+        timing.VALUE: value,
         timing.FORWARD: forward,
         timing.VALUE_AND_GRAD: value_and_grad,
         "jvp": jvp,

@@ -133,9 +133,8 @@ def _programs(
     pieces = programs.derivatives(loss)
     made = {
         name: programs.build(pieces[name], params, params, batch)
-        for name in (timing.FORWARD, timing.VALUE_AND_GRAD)
+        for name in (timing.VALUE, timing.FORWARD, timing.VALUE_AND_GRAD)
     }
-    made[rnn_report.VALUE] = programs.build(loss, params, batch)
     made[rnn_report.STEP] = programs.build(trainer.step, trainer.start(params), batch)
     return made
 

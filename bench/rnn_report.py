@@ -13,9 +13,9 @@ Result = dict[str, Any]
 
 BASELINE, OURS = "jax.lax.scan", "parscan_bp.scan"
 CONTROL = control_of(BASELINE)
-STEP, VALUE = "step", "value"
+STEP = "step"
 PHASES = {
-    VALUE: "value alone",
+    timing.VALUE: "value alone",
     timing.FORWARD: "forward, residuals kept",
     timing.BACKWARD: "backward = whole - forward",
     timing.VALUE_AND_GRAD: "value_and_grad",

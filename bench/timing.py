@@ -25,8 +25,11 @@ from bench import stats
 Call = Callable[[], Any]
 # Seconds per call of a program that is called this many times.
 Sample = Callable[[Call, int], float]
-BACKWARD = "backward"
-FORWARD, VALUE_AND_GRAD = "forward", "value_and_grad"
+VALUE, FORWARD, VALUE_AND_GRAD = "value", "forward", "value_and_grad"
+BACKWARD, GRADIENT = "backward", "gradient"
+# What is no program of its own, but the rest of one beside another: the backward half is what the
+# forward half leaves over, the gradient what it costs to have one beside the value.
+REST = {BACKWARD: (VALUE_AND_GRAD, FORWARD), GRADIENT: (VALUE_AND_GRAD, VALUE)}
 
 
 class Stopwatch:
@@ -100,10 +103,9 @@ class Race:
     candidates: Mapping[str, Mapping[str, np.ndarray]]
 
     def compare(self, candidate: str, quantity: str) -> Comparison:
-        """The candidate against the baseline in one program, or in `BACKWARD`.
+        """The candidate against the baseline in one program, or in a difference of two (`REST`).
 
-        The backward pass is the whole less the forward pass that stores residuals, round by
-        round.
+        Differences are taken round by round.
         """
         first, again = samples_of(self.first, quantity), samples_of(self.again, quantity)
         baseline, rival = (
@@ -210,7 +212,8 @@ def seconds_per_call(call: Call, sample: Sample = blocking) -> float:
 
 
 def samples_of(samples: Mapping[str, np.ndarray], quantity: str) -> np.ndarray:
-    """The samples of one program; of `BACKWARD`, the whole less the forward pass."""
-    if quantity == BACKWARD:
-        return samples[VALUE_AND_GRAD] - samples[FORWARD]
+    """The samples of one program, or the differences of two."""
+    if quantity in REST:
+        whole, part = REST[quantity]
+        return samples[whole] - samples[part]
     return samples[quantity]

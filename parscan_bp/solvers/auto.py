@@ -62,6 +62,9 @@ FEW = (32, 128)
 linearised at once in any case. With more rows, as many as the order of the Jacobian: the weights
 then outnumber all carries."""
 
+SMALL = (32, 256)
+"""Order of the Jacobian, and steps, up to which several rows of an LSTM are kept by a layer."""
+
 FEW_GATES = 10
 """Steps of a GRU on one row that are made from kept gates at once, where those of all steps are
 more than the weights: cotangents of these take memory with every chunk."""
@@ -261,8 +264,9 @@ def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
 def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     """A layer that stores more than carries anyway: the backward pass is spared the products.
 
-    Of an LSTM, with two carries, few rows are kept, too. Those of a small GRU are made again, but
-    half of the steps at a time, in about the memory of the layer's residuals, and in less time.
+    Of an LSTM, with two carries, few rows are kept, too, and few steps of several if it is small.
+    Those of a small GRU are made again, but half of the steps at a time, in about the memory of the
+    layer's residuals, and in less time.
     """
     if not facts.may_keep or facts.own:
         return None
@@ -274,7 +278,8 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     if facts.rejoins:
         pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
     few = facts.batch * facts.length <= FEW[1]
-    if pays or (few and facts.leaves > 1):
+    small = facts.batch > 1 and facts.features <= SMALL[0] and facts.length <= SMALL[1]
+    if pays or (facts.leaves > 1 and (few or small)):
         return _kept(
             "sequential; what is slow to make again is kept, as the layer itself keeps residuals"
         )

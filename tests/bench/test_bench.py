@@ -168,7 +168,7 @@ def test_flax_layers_are_checked_and_compared(tmp_path, capsys):
     assert set(point["solvers"]) == {"auto", "kept"}
     for entry in point["solvers"].values():
         assert entry["error"] <= point["tolerance"]
-        assert set(entry["phases"]) == {"forward", "backward", "value_and_grad"}
+        assert set(entry["phases"]) == {"forward", "backward", "gradient", "value_and_grad"}
     assert "GRUCell H=3 B=2 T=8" in capsys.readouterr().out
 
 

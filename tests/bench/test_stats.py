@@ -77,11 +77,14 @@ def test_comparison_of_equal_programs_is_one_under_skewed_noise():
     assert comparison.speedup == pytest.approx(1.0, abs=0.05)
 
 
-def test_backward_is_the_whole_less_the_forward():
+@pytest.mark.parametrize(
+    ("rest", "program"), [(timing.BACKWARD, timing.FORWARD), (timing.GRADIENT, timing.VALUE)]
+)
+def test_a_rest_is_the_whole_less_a_part(rest, program):
     whole, part = np.full(16, 10.0), np.full(16, 4.0)
-    ours = {timing.VALUE_AND_GRAD: np.full(16, 7.0), timing.FORWARD: part}
-    plain = {timing.VALUE_AND_GRAD: whole, timing.FORWARD: part}
-    comparison = _race(plain, plain, ours).compare("ours", timing.BACKWARD)
+    ours = {timing.VALUE_AND_GRAD: np.full(16, 7.0), program: part}
+    plain = {timing.VALUE_AND_GRAD: whole, program: part}
+    comparison = _race(plain, plain, ours).compare("ours", rest)
     assert comparison.speedup == 2.0
     assert (comparison.baseline.median, comparison.candidate.median) == (6.0, 3.0)
     assert len(comparison.baseline.seconds) == 2 * len(comparison.candidate.seconds)

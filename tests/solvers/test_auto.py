@@ -188,6 +188,10 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
         ({"features": 8, "leaves": 2, "rejoins": True, "length": 100, "batch": 1}, False),
         ({"features": 8, "leaves": 2, "length": 100, "batch": 1}, False),
         ({"features": 8, "leaves": 2, "rejoins": True, "length": 200, "batch": 1}, True),
+        ({"features": 8, "leaves": 2, "rejoins": True, "length": 200}, False),
+        ({"features": 8, "leaves": 2, "length": 300}, True),
+        ({"features": 8, "length": 200}, True),
+        ({"features": 40, "leaves": 2, "length": 200, "batch": 4}, True),
     ],
 )
 def test_what_the_layer_would_store_is_kept_where_that_pays(changes, recompute):
