@@ -62,8 +62,12 @@ FEW = (32, 128)
 linearised at once in any case. With more rows, as many as the order of the Jacobian: the weights
 then outnumber all carries."""
 
-SMALL = (32, 256)
-"""Order of the Jacobian, and steps, up to which several rows of an LSTM are kept by a layer."""
+SMALL = (32, 128)
+"""Order of the Jacobian, and steps for each carry leaf, up to which a layer keeps several rows of a
+cell with gates."""
+
+SEVERAL = 4
+"""Rows of all carry leaves together that are several."""
 
 FEW_GATES = 10
 """Steps of a GRU on one row that are made from kept gates at once, where those of all steps are
@@ -264,9 +268,9 @@ def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
 def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     """A layer that stores more than carries anyway: the backward pass is spared the products.
 
-    Of an LSTM, with two carries, few rows are kept, too, and few steps of several if it is small.
-    Those of a small GRU are made again, but half of the steps at a time, in about the memory of the
-    layer's residuals, and in less time.
+    Of small cells with gates, few steps of several rows are kept, too, and of an LSTM, with two
+    carries, few of a single one. Those of a GRU are made again, but half of the steps at a time, in
+    about the memory of the layer's residuals, and in less time.
     """
     if not facts.may_keep or facts.own:
         return None
@@ -278,8 +282,7 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     if facts.rejoins:
         pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
     few = facts.batch * facts.length <= FEW[1]
-    small = facts.batch > 1 and facts.features <= SMALL[0] and facts.length <= SMALL[1]
-    if pays or (facts.leaves > 1 and (few or small)):
+    if pays or _is_small(facts) or (few and facts.leaves > 1):
         return _kept(
             "sequential; what is slow to make again is kept, as the layer itself keeps residuals"
         )
@@ -295,6 +298,13 @@ def _is_tiny(facts: Facts) -> bool:
 
 def _is_short(facts: Facts) -> bool:
     return facts.elements * facts.equations * facts.length < TINY_WORK
+
+
+def _is_small(facts: Facts) -> bool:
+    size, steps = SMALL
+    several = facts.batch > 1 and facts.batch * facts.leaves >= SEVERAL
+    small = facts.features <= size and facts.length <= steps * facts.leaves
+    return facts.gated and several and small
 
 
 def _is_larger(facts: Facts) -> bool:

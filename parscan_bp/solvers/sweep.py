@@ -51,6 +51,14 @@ FEW = 32
 SHORT = (512, 2**22)
 """Steps, and their bytes where they are kept, up to which they are one chunk."""
 
+UNSPLIT = (25 * 2**13, 5 * 2**17)
+"""Bytes of so short a chunk, of steps of `MANY` times their carry, between which it is divided
+evenly, into such as have the former at most: XLA would split the evaluation of the whole among
+threads, with loss."""
+
+MANY = 4
+"""Times the carry that a linearised GRU has at least."""
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sweep(Solver):
@@ -80,8 +88,9 @@ class Sweep(Solver):
         128 kB, or all 1.5 times what the parameters have. But if the gates of a tenth of all
         steps have 480 kB, that is a chunk, of at most 1.25 MB. Less than half a chunk is not left
         over, but all are one. Up to 32 steps and 128 kB are one, with ``recompute=False`` up to
-        512 steps and 4 MB. A single step per chunk is linearised in the loop itself: with a few
-        numbers to carry, XLA on CPU makes one kernel of that.
+        512 steps and 4 MB; but a GRU's of 200 to 640 kB, with weights of 32 kB at most, are evenly
+        divided into chunks of 200 kB. A single step per chunk is linearised in the loop itself:
+        with a few numbers to carry, XLA on CPU makes one kernel of that.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the steps are linearised again, from the carries, or partly kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -119,10 +128,17 @@ class Sweep(Solver):
     def keeps(self):
         return not self.recompute
 
-    def at_once(self, n: int, step: int) -> bool:
-        """Whether n kept steps, of so many bytes each, are linearised as one batch, or singly."""
+    def at_once(self, n: int, step: int, *, carried: int, sums: int) -> bool:
+        """Whether n kept steps are linearised as one batch, or singly.
+
+        Args:
+          n: all steps.
+          step: bytes of one linearised step.
+          carried: bytes of one carry.
+          sums: bytes of what is summed over the steps.
+        """
         if self.chunk is None:
-            return _are_short(n, step)
+            return _are_short(n, step) and _short_chunk(n, step, carried, sums) == n
         return self.chunk == 1 or self.chunk >= n  # in chunks of one, nothing stands beside a step
 
     def run(self, system, state):
@@ -193,7 +209,7 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
     total, largest = n * step, n * max(map(nbytes, leaves), default=0)
     gated = step > PLAIN * carried and len(leaves) <= GATES
     if kept and _are_short(n, step):
-        return n
+        return _short_chunk(n, step, carried, sums)
     if n <= FEW:
         least = enough
     elif step <= PLAIN * carried:
@@ -218,6 +234,15 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
 def _are_short(n: int, step: int) -> bool:
     """Whether n kept steps, of so many bytes each, are one chunk."""
     return n <= SHORT[0] and n * step <= SHORT[1]
+
+
+def _short_chunk(n: int, step: int, carried: int, sums: int) -> int:
+    """Steps per chunk where n kept steps are short."""
+    unsplit, most = UNSPLIT
+    if n <= FEW or n * step > most or step < MANY * carried or sums > SMALL_SUMS:
+        return n
+    chunks = -(-n * step // unsplit)
+    return -(-n // chunks)
 
 
 def _whole(n: int, size: int) -> int:

@@ -28,6 +28,7 @@ RNN = Facts(
 )
 ONE_ROW = {"batch": 1, "jax_version": (0, 12)}
 ONE_FEATURE = {"features": 1, "equations": 20, "jax_version": (0, 12)}
+GATED = {"equations": 20}
 OWN = {"features": 64, "linearisation": "matrix-free"}
 OWN_TINY = {"linearisation": "matrix-free", "equations": 12}
 
@@ -188,10 +189,14 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
         ({"features": 8, "leaves": 2, "rejoins": True, "length": 100, "batch": 1}, False),
         ({"features": 8, "leaves": 2, "length": 100, "batch": 1}, False),
         ({"features": 8, "leaves": 2, "rejoins": True, "length": 200, "batch": 1}, True),
-        ({"features": 8, "leaves": 2, "rejoins": True, "length": 200}, False),
-        ({"features": 8, "leaves": 2, "length": 300}, True),
-        ({"features": 8, "length": 200}, True),
-        ({"features": 40, "leaves": 2, "length": 200, "batch": 4}, True),
+        ({"features": 8, "leaves": 2, "rejoins": True, "length": 200, **GATED}, False),
+        ({"features": 8, "leaves": 2, "length": 200, "batch": 2, **GATED}, False),
+        ({"features": 8, "leaves": 2, "length": 300, **GATED}, True),
+        ({"features": 8, "length": 100, **GATED}, False),
+        ({"features": 8, "length": 100, "batch": 3, **GATED}, True),
+        ({"features": 8, "length": 200, **GATED}, True),
+        ({"features": 8, "length": 100}, True),
+        ({"features": 40, "leaves": 2, "length": 200, "batch": 4, **GATED}, True),
     ],
 )
 def test_what_the_layer_would_store_is_kept_where_that_pays(changes, recompute):
@@ -221,7 +226,8 @@ FROM_GATES = pb.Sweep(chunk=10, recompute=False)
         ({"length": 100, "batch": 1, "features": 90, "leaves": 2}, MADE_AGAIN),
         ({"length": 100, "batch": 1, "features": 20, "may_keep": True}, pb.Sweep(chunk=50)),
         ({"length": 43, "batch": 2, "features": 20, "may_keep": True}, pb.Sweep(chunk=22)),
-        ({"length": 30, "batch": 4, "features": 12, "may_keep": True}, MADE_AGAIN),
+        ({"length": 30, "batch": 4, "features": 40, "may_keep": True}, MADE_AGAIN),
+        ({"length": 30, "batch": 4, "features": 12, "may_keep": True}, KEPT),
         ({"length": 129, "batch": 1, "features": 20, "may_keep": True}, MADE_AGAIN),
         ({"length": 99, "batch": 1, "features": 20, "may_keep": True, "equations": 6}, MADE_AGAIN),
         ({"length": 28, "batch": 1, "features": 512, "leaves": 2}, KEPT),
