@@ -29,6 +29,9 @@ SPLIT = (15 * 2**15, 5 * 2**18)
 """Bytes of the largest array of a chunk, such as gates, from which XLA on CPU splits its evaluation
 among threads with gain; and most bytes of such a chunk."""
 
+KEPT = 3 * 2**19
+"""Most bytes of a chunk of kept steps; a fifth of all is one, where XLA splits that with gain."""
+
 PLAIN = 2
 """Times the carry that a linearised step has at most where it has no gates."""
 
@@ -86,11 +89,12 @@ class Sweep(Solver):
         as the parameters have. It takes at most 1 MB, or 128 kB where the parameters have 32 kB or
         less. Below 1 MB, the largest array of a step with several, such as gates, has at most
         128 kB, or all 1.5 times what the parameters have. But if the gates of a tenth of all
-        steps have 480 kB, that is a chunk, of at most 1.25 MB. Less than half a chunk is not left
-        over, but all are one. Up to 32 steps and 128 kB are one, with ``recompute=False`` up to
-        512 steps and 4 MB; but a GRU's of 200 to 640 kB, with weights of 32 kB at most, are evenly
-        divided into chunks of 200 kB. A single step per chunk is linearised in the loop itself:
-        with a few numbers to carry, XLA on CPU makes one kernel of that.
+        steps have 480 kB, that is a chunk, of at most 1.25 MB; or those of a fifth, if they are
+        kept, of at most 1.5 MB. Less than half a chunk is not left over, but all are one. Up to 32
+        steps and 128 kB are one, with ``recompute=False`` up to 512 steps and 4 MB; but a GRU's of
+        200 to 640 kB, with weights of 32 kB at most, are evenly divided into chunks of 200 kB. A
+        single step per chunk is linearised in the loop itself: with a few numbers to carry, XLA on
+        CPU makes one kernel of that.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
       recompute: whether the steps are linearised again, from the carries, or partly kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
@@ -219,6 +223,10 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
     else:
         least = FEWEST[1] * step
     least = max(min(least, enough), sums // 2)
+    if kept and gated:
+        size = min(n // 5, KEPT // step)
+        if size * largest >= SPLIT[0] * n:
+            return _whole(n, size)
     split = min(total // 10, SPLIT[1])
     if gated and not kept and split * largest >= SPLIT[0] * total:
         return _whole(n, default_chunk(n, total, (least, max(split, least))))
