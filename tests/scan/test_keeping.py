@@ -225,6 +225,27 @@ def test_gates_are_kept_rather_than_slopes_that_are_made_in_chunks(
     assert kept == per_unit * units * rows * length
 
 
+@pytest.mark.parametrize(
+    ("cell", "rows", "chunk"),
+    [
+        (pb.cells.GRU(), 16, 200),
+        (pb.cells.LSTM(), 16, 200),
+        (pb.cells.LSTM(), 32, 102),
+        (pb.cells.LSTM(), 8, 200),
+        (pb.cells.LSTM(), 1, 100),
+    ],
+)
+def test_a_fifth_of_many_kept_steps_is_a_chunk_if_it_is_large(cell, rows, chunk):
+    """A fifth of 1000 steps of 16 rows of 20 units is 1.3 MB of a GRU's, 1.5 MB of an LSTM's."""
+    params = cell.init(jax.random.key(0), 20, 20, jnp.float32)
+    carry = cell.initial_carry((rows,), 20, jnp.float32)
+    last = _last(cell, carry, jnp.ones((1000, rows, 20), jnp.float32))
+    scan = functools.partial(pb.scan, solver=KEEP)
+    loss = lambda params: jax.tree.leaves(last(scan)(params))[0].sum()  # noqa: E731
+    program = jax.jit(jax.grad(loss)).lower(params).as_text()
+    assert f"dense<{chunk}> : tensor<i32>" in program
+
+
 def test_nothing_leaks():
     with jax.checking_leaks():
         step, params, carry = TINY["pendulum"]
