@@ -258,4 +258,4 @@ def test_an_epoch_visits_every_row_once():
 
 def test_every_mode_names_programs_that_exist():
     known = programs.derivatives(lambda point, data: jnp.sum(point))
-    assert {name for needed in scan_point.PROGRAMS_OF.values() for name in needed} == set(known)
+    assert {name for needed in scan_point.PROGRAMS_OF.values() for name in needed} <= set(known)
