@@ -11,7 +11,7 @@ PROGRAMS_OF = {
     timing.FORWARD: (timing.FORWARD,),
     timing.VALUE_AND_GRAD: (timing.VALUE_AND_GRAD,),
     # The forward program shares the unroll factor of the whole it is subtracted from.
-    timing.BACKWARD: (timing.FORWARD, timing.VALUE_AND_GRAD),
+    timing.BACKWARD: timing.REST[timing.BACKWARD],
     "jvp": ("jvp",),
     "hvp": ("hvp",),
 }

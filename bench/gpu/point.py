@@ -67,9 +67,8 @@ class Side:
 
     def to_json(self, samples: Mapping[str, Any]) -> dict[str, Any]:
         """Status, reasons, and the times of the programs that have any."""
-        quantities = list(samples)
-        if {timing.FORWARD, timing.VALUE_AND_GRAD} <= set(samples):
-            quantities.append(timing.BACKWARD)
+        rests = (rest for rest, needed in timing.REST.items() if set(needed) <= set(samples))
+        quantities = [*samples, *rests]
         times = {name: timing.samples_of(samples, name).tolist() for name in quantities}
         return {
             "status": self.status,

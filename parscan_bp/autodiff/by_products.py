@@ -19,7 +19,7 @@ from parscan_bp.autodiff.fold import distinct_results, fold
 from parscan_bp.autodiff.inlets import Distinct, Inlets
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.operators import MatrixFree
-from parscan_bp.trees import Grouped, stretch
+from parscan_bp.trees import Grouped, nbytes, stretch
 from parscan_bp.types import Array, PyTree
 
 NOTHING = Active((), (), ())
@@ -61,7 +61,7 @@ class ByProducts(Linearisation):
     def tangent_operator(self, steps):
         return self._operator(steps, self._pushed, cotangent=False)
 
-    def keeping(self, step: Steps, active: Active, at_once: Callable[[int], bool]) -> Keeping:
+    def keeping(self, step: Steps, active: Active, at_once: Callable[..., bool]) -> Keeping:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
 
         Nothing where that is mere arithmetic on the carries, which are kept anyway.
@@ -69,14 +69,16 @@ class ByProducts(Linearisation):
         Args:
           step: one step, without an axis of steps.
           active: see `adjoint_operator`.
-          at_once: see `Cut.of`.
+          at_once: see `Cut.of`; it takes the bytes that are carried, and summed over steps, too.
         """
         shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
         fixed, one = _fixed_and_stacked(step)
         pulled = functools.partial(self._pulled_beside_step, active=active)
         steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
         vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
-        return Keeping(steps, steps.cut(at_once), vector)
+        sums = nbytes(active.of_consts(step.consts))
+        cut = steps.cut(functools.partial(at_once, carried=nbytes(shapes), sums=sums))
+        return Keeping(steps, cut, vector)
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:

@@ -48,7 +48,7 @@ from parscan_bp.autodiff.trajectory import before, run_with_trajectory
 from parscan_bp.solvers.base import Solver, default_chunk
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.structure import check_no_obstacle
-from parscan_bp.trees import add, map_chunks, nbytes
+from parscan_bp.trees import add, map_chunks
 from parscan_bp.types import Array
 
 BATCH_BYTES = (2**23, 2**23)
@@ -154,12 +154,7 @@ class ScanRule:
         if key not in self._keepings:
             linear: Any = self.linearisation
             sweep: Any = self.solver
-            at_once = functools.partial(
-                sweep.at_once,
-                self.equation.params["length"],
-                carried=nbytes([step.carry[k] for k in self.body.float_carry]),
-                sums=nbytes(active.of_consts(step.consts)),
-            )
+            at_once = functools.partial(sweep.at_once, self.equation.params["length"])
             self._keepings[key] = linear.keeping(step, active, at_once)
         return self._keepings[key]
 

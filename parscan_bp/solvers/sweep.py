@@ -25,12 +25,12 @@ from parscan_bp.trees import add, nbytes, write_stretch
 SMALL_SUMS = 2**15
 """Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
 
-SPLIT = (15 * 2**15, 5 * 2**18)
+SPLIT = 15 * 2**15
 """Bytes of the largest array of a chunk, such as gates, from which XLA on CPU splits its evaluation
-among threads with gain; and most bytes of such a chunk."""
+among threads with gain."""
 
-KEPT = 3 * 2**19
-"""Most bytes of a chunk of kept steps; a fifth of all is one, where XLA splits that with gain."""
+PARTS = {False: (10, 5 * 2**18), True: (5, 3 * 2**19)}
+"""Of all steps, the part that is such a chunk, and its most bytes, by whether they are kept."""
 
 PLAIN = 2
 """Times the carry that a linearised step has at most where it has no gates."""
@@ -55,9 +55,9 @@ SHORT = (512, 2**22)
 """Steps, and their bytes where they are kept, up to which they are one chunk."""
 
 UNSPLIT = (25 * 2**13, 5 * 2**17)
-"""Bytes of so short a chunk, of steps of `MANY` times their carry, between which it is divided
-evenly, into such as have the former at most: XLA would split the evaluation of the whole among
-threads, with loss."""
+"""Bytes of so short a chunk, of steps of `MANY` times their carry, between which it is divided into
+such as have the former at most: XLA would split the evaluation of the whole among threads, with
+loss."""
 
 MANY = 4
 """Times the carry that a linearised GRU has at least."""
@@ -92,7 +92,7 @@ class Sweep(Solver):
         steps have 480 kB, that is a chunk, of at most 1.25 MB; or those of a fifth, if they are
         kept, of at most 1.5 MB. Less than half a chunk is not left over, but all are one. Up to 32
         steps and 128 kB are one, with ``recompute=False`` up to 512 steps and 4 MB; but a GRU's of
-        200 to 640 kB, with weights of 32 kB at most, are evenly divided into chunks of 200 kB. A
+        200 to 640 kB, with weights of 32 kB at most, are divided into chunks of 200 kB. A
         single step per chunk is linearised in the loop itself: with a few numbers to carry, XLA on
         CPU makes one kernel of that.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
@@ -223,13 +223,10 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
     else:
         least = FEWEST[1] * step
     least = max(min(least, enough), sums // 2)
-    if kept and gated:
-        size = min(n // 5, KEPT // step)
-        if size * largest >= SPLIT[0] * n:
-            return _whole(n, size)
-    split = min(total // 10, SPLIT[1])
-    if gated and not kept and split * largest >= SPLIT[0] * total:
-        return _whole(n, default_chunk(n, total, (least, max(split, least))))
+    parts, most_split = PARTS[kept]
+    split = min(total // parts, most_split)
+    if gated and split * largest >= SPLIT * total:
+        return _whole(n, default_chunk(n, total, (max(split, least),) * 2))
     if sums <= SMALL_SUMS and not kept:
         return _whole(n, default_chunk(n, total, (least, enough)))
     if len(leaves) > 1 and total < 8 * most:
@@ -240,17 +237,17 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
 
 
 def _are_short(n: int, step: int) -> bool:
-    """Whether n kept steps, of so many bytes each, are one chunk."""
+    """Whether n kept steps, of so many bytes each, are one chunk, or a few."""
     return n <= SHORT[0] and n * step <= SHORT[1]
 
 
 def _short_chunk(n: int, step: int, carried: int, sums: int) -> int:
     """Steps per chunk where n kept steps are short."""
     unsplit, most = UNSPLIT
-    if n <= FEW or n * step > most or step < MANY * carried or sums > SMALL_SUMS:
+    total = n * step
+    if n <= FEW or total > most or step < MANY * carried or sums > SMALL_SUMS:
         return n
-    chunks = -(-n * step // unsplit)
-    return -(-n // chunks)
+    return _whole(n, default_chunk(n, total, (unsplit, unsplit)))
 
 
 def _whole(n: int, size: int) -> int:

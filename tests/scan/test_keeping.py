@@ -206,7 +206,8 @@ def test_a_tiny_step_keeps_its_gates_rather_than_slopes():
         (100, 1, 64, 1, 5),
         (32, 32, 16, None, 5),
         (40, 16, 16, None, 5),
-        (41, 16, 16, None, 4),
+        (41, 16, 16, None, 5),
+        (60, 16, 16, None, 4),
         (128, 16, 16, None, 4),
         (129, 16, 16, None, 5),
     ],
@@ -230,7 +231,7 @@ def test_gates_are_kept_rather_than_slopes_that_are_made_in_chunks(
     [
         (pb.cells.GRU(), 16, 200),
         (pb.cells.LSTM(), 16, 200),
-        (pb.cells.LSTM(), 32, 102),
+        (pb.cells.LSTM(), 32, 100),
         (pb.cells.LSTM(), 8, 200),
         (pb.cells.LSTM(), 1, 100),
     ],
