@@ -7,7 +7,12 @@ which stores the linearised steps in the forward pass, as Flax's layer does.
 
 The backward pass is the whole less the value alone ("gradient"), as in tables 4 to 6 of the
 BPPSA paper, but with nothing set aside as overhead: so it does not matter whether a solver works
-in the forward half of `jax.vjp`, storing what it needs, or in the other. Both halves are told, too.
+in the forward half of `jax.vjp`, storing what it needs, or in the other. Both halves are told,
+too.
+
+What a call takes beside its program is left out as far as it goes, or it would be most of a short
+one: programs take and return lists of arrays, not Flax's states, run in the calling thread, and
+the value alone hands out as many arrays as there are gradients.
 
     python -m bench flax --record
 """
@@ -43,6 +48,7 @@ def main(argv: Sequence[str]) -> None:
         FloatingPointError: gradients of the two layers differ at some point.
     """
     options = _parser().parse_args(argv)
+    timing.call_inline()
     path = record.result_path(options)
     axes = itertools.product(options.T, options.B, options.H, options.cells)
     sizes = [workloads.Size(cell, h, b, t) for t, b, h, cell in axes]
@@ -84,7 +90,7 @@ def measure(size: workloads.Size, options: argparse.Namespace) -> dict[str, Any]
     """
     cell = CELLS[size.cell](size.hidden, size.hidden, rngs=nnx.Rngs(options.seed))
     layer = nnx.RNN(cell, unroll=options.unroll)
-    point = nnx.state(layer, nnx.Param)
+    point = jax.tree.leaves(nnx.state(layer, nnx.Param))
     data = _data(layer, size, options.seed)
     baseline = _programs(layer, point, data)
     wanted = baseline[timing.VALUE_AND_GRAD]
@@ -137,11 +143,12 @@ def _run(layer: nnx.RNN, inputs: jax.Array, carry: Any) -> Any:
 
 
 def _programs(layer: nnx.RNN, point: Any, data: Any) -> dict[str, programs.Program]:
-    """The programs of the layer as functions of its parameters."""
-    graph, _, rest = nnx.split(layer, nnx.Param, ...)
+    """The programs of the layer as functions of its parameters, as a list of leaves."""
+    graph, parameters, rest = nnx.split(layer, nnx.Param, ...)
+    tree = jax.tree.structure(parameters)
 
     def loss(point: Any, data: Any) -> jax.Array:
-        layer = nnx.merge(graph, point, rest)
+        layer = nnx.merge(graph, jax.tree.unflatten(tree, point), rest)
         return workloads.weigh(data["weights"], _run(layer, data["inputs"], data["carry"]))
 
     made = programs.derivatives(loss)

@@ -61,7 +61,8 @@ def derivatives(loss: Loss) -> dict[str, Callable[..., Any]]:
     """The functions behind the timed programs, by name."""
 
     def value(point: Any, direction: Any, data: Any) -> Any:
-        return loss(point, data)
+        # As many arrays as `value_and_grad` hands out: that takes time, too, and is no gradient.
+        return loss(point, data), jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), point)
 
     def forward(point: Any, direction: Any, data: Any) -> Any:
         # The forward half of reverse mode under the loss's own residual policy: what the

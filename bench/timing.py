@@ -123,6 +123,15 @@ class Race:
         )
 
 
+def call_inline() -> None:
+    """Runs programs on CPU in the thread that calls them, from before the first array is made.
+
+    By default XLA wakes another thread for all but the shortest programs, which takes 10 to 50 us
+    and moves the data to another core: of that much, a value without its gradient is spared.
+    """
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
 def blocking(call: Call, repeats: int) -> float:
     """Latency: blocks after each call, since calls left in flight may overlap."""
     clock = Stopwatch()

@@ -32,6 +32,13 @@ SIMPLE = 8
 ONE_ROW = {"analytic": 80, "matrix-free": 192, "columns": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
 
+SHORT = 512
+"""Steps of a layer without gates, likewise, up to which it gains nothing."""
+
+APART = (24, 24)
+"""Equations of a cell above which its gates have products of their own, and the order of its
+Jacobian from which a layer of it gains, likewise, though it is long."""
+
 NO_PRODUCTS = 1024
 """Elements from which a step without products of matrices gains, likewise."""
 
@@ -150,7 +157,7 @@ def _tiny_step(facts: Facts, work: Work) -> Choice | None:
         return Choice(Sweep(chunk=4, unroll=4) if facts.elements == 1 else Sweep(chunk=1), why)
     if facts.gated:
         one_unit = facts.features == facts.leaves
-        return kept if one_unit or (facts.jax_version < (0, 12) and _is_short(facts)) else None
+        return kept if one_unit or (_is_short(facts) and not _has_fast_loops(facts)) else None
     return None
 
 
@@ -168,7 +175,7 @@ def _single_kernel(facts: Facts, work: Work) -> Choice | None:
     """
     if facts.own and facts.equations <= SIMPLE and facts.features == 1:
         return _left(TINY_LOOP)
-    if not _is_tiny(facts) or (facts.gated and facts.jax_version < (0, 12)):
+    if not _is_tiny(facts) or (facts.gated and not _has_fast_loops(facts)):
         return None
     return _left(TINY_LOOP)
 
@@ -255,9 +262,16 @@ def _one_row_of_a_wide_gru(facts: Facts, work: Work) -> Choice | None:
 
 
 def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
+    """A layer that is not unrolled gains all the same, where it has gates or many steps.
+
+    But a long one of few units, of which every gate has products of its own, does not.
+    """
     if facts.jax_version < (0, 12):
         return None
-    if facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]:
+    one_row = facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]
+    apart = facts.equations > APART[0] and facts.features < APART[1] and facts.length > FEW[1]
+    gains = not apart if facts.gated else facts.length > SHORT
+    if one_row and (_has_fast_loops(facts) or not gains):
         return _left("a loop over one row is a single kernel from jax 0.12 on")
     elementwise = facts.features == facts.leaves or (facts.own and work.rows == 0)
     if elementwise and facts.elements < NO_PRODUCTS:
@@ -274,11 +288,12 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     """
     if not facts.may_keep or facts.own:
         return None
-    if facts.batch == 1 and facts.jax_version >= (0, 12):
+    if facts.batch == 1 and _has_fast_loops(facts):
         return None  # what is kept would not fit into the single kernel of the loop
     if not _fits_kept(facts):
         return None
-    pays = _is_larger(facts)
+    # Since jax 0.12 the loop forward, on a single row, takes hardly longer for what it keeps.
+    pays = _is_larger(facts) or (facts.batch == 1 and facts.gated and facts.jax_version >= (0, 12))
     if facts.rejoins:
         pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
     few = facts.batch * facts.length <= FEW[1]
@@ -294,6 +309,15 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
 
 def _is_tiny(facts: Facts) -> bool:
     return facts.elements <= TINY[0] and facts.touched <= TINY[1]
+
+
+def _has_fast_loops(facts: Facts) -> bool:
+    """Whether loops over a single row cost nothing beside their work, as from jax 0.12 on.
+
+    Those of a layer that is not unrolled, as it is not unless asked to be, still do: what
+    `lax.scan` gains by the best `unroll` is what our sweep saves.
+    """
+    return facts.jax_version >= (0, 12) and not (facts.may_keep and facts.unroll == 1)
 
 
 def _is_short(facts: Facts) -> bool:

@@ -32,6 +32,7 @@ class Facts:
         is taken.
       rejoins: whether a forward pass that keeps makes the step's products a second time; see
         `cells.View`.
+      unroll: steps per iteration of the loop that the caller asked for.
       on_chip: whether there is one GPU, and kernels that take the cell's Jacobians as they are.
     """
 
@@ -50,6 +51,7 @@ class Facts:
     outputs: int = 0
     may_keep: bool = False
     rejoins: bool = False
+    unroll: int = 1
     on_chip: bool = False
 
     @property

@@ -230,6 +230,17 @@ def test_forward_keeps_the_residuals():
     assert sum(leaf.size for leaf in residuals) >= size.length * size.batch * size.hidden
 
 
+def test_the_value_alone_hands_out_as_many_arrays_as_with_its_gradient():
+    work = workloads.make(workloads.Size("lstm", 3, 2, 9), seed=0)
+    made = programs.derivatives(work.loss(jax.lax.scan))
+    alone, whole = (
+        jax.jit(made[name])(work.point, work.point, work.data)
+        for name in (timing.VALUE, timing.VALUE_AND_GRAD)
+    )
+    assert jax.tree.structure(alone) == jax.tree.structure(whole)
+    np.testing.assert_allclose(alone[0], whole[0], rtol=1e-6)
+
+
 def test_the_direction_makes_the_directional_derivative_positive():
     work = workloads.make(workloads.Size("gru", 3, 2, 9), seed=0)
     loss = work.loss(jax.lax.scan)

@@ -177,7 +177,8 @@ def test_gates_of_a_single_input_feature_with_a_named_jacobian_are_left_to_lax_s
         ({}, False),
         ({"batch": 1}, True),
         ({"batch": 1, "features": 64}, False),
-        ({"batch": 1, "features": 96, "jax_version": (0, 12)}, True),
+        ({"batch": 1, "features": 96, "jax_version": (0, 12)}, False),
+        ({"batch": 1, "features": 96, "jax_version": (0, 12), "unroll": 2}, True),
         ({"linearisation": "matrix-free"}, True),
         ({"may_keep": False}, True),
         ({"length": 3000}, False),
@@ -264,6 +265,28 @@ def test_gated_cells_of_a_few_numbers_are_swept_before_jax_0_12():
     assert choose(dataclasses.replace(gated, length=70)).solver == STEP_BY_STEP
     assert choose(dataclasses.replace(gated, length=70, touched=1025)).solver is None
     assert choose(dataclasses.replace(gated, jax_version=(0, 12))).solver is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "solver"),
+    [
+        ({"features": 4, **GATED}, KEPT),
+        ({"features": 4, **GATED, "length": 40}, STEP_BY_STEP),
+        ({"features": 4, **GATED, "length": 100, "equations": 29, "leaves": 2}, KEPT),
+        ({"features": 20, "equations": 29}, None),
+        ({"features": 24, "equations": 29}, KEPT),
+        ({"features": 64, **GATED, "length": 10000}, MADE_AGAIN),
+        ({"features": 20}, MADE_AGAIN),
+        ({"features": 20, "length": 512}, None),
+        ({"features": 20, "unroll": 2}, None),
+        ({"features": 20, **GATED, "unroll": 2}, None),
+        ({"features": 20, **GATED, "may_keep": False}, None),
+        ({"features": 20, "linearisation": "matrix-free", "may_keep": False}, None),
+    ],
+)
+def test_a_row_of_a_layer_that_is_not_unrolled_is_swept_since_jax_0_12_too(changes, solver):
+    layer = dataclasses.replace(RNN, **ONE_ROW, may_keep=True)
+    assert choose(dataclasses.replace(layer, **changes)).solver == solver
 
 
 @pytest.mark.parametrize("version", [(0, 10), (0, 12)])
