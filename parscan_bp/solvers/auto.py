@@ -32,7 +32,7 @@ SIMPLE = 8
 ONE_ROW = {"analytic": 80, "matrix-free": 192, "columns": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
 
-SHORT = 512
+SHORT_ROW = 512
 """Steps of a layer without gates, likewise, up to which it gains nothing."""
 
 APART = (24, 24)
@@ -270,7 +270,7 @@ def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
         return None
     one_row = facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]
     apart = facts.equations > APART[0] and facts.features < APART[1] and facts.length > FEW[1]
-    gains = not apart if facts.gated else facts.length > SHORT
+    gains = not apart if facts.gated else facts.length > SHORT_ROW
     if one_row and (_has_fast_loops(facts) or not gains):
         return _left("a loop over one row is a single kernel from jax 0.12 on")
     elementwise = facts.features == facts.leaves or (facts.own and work.rows == 0)
