@@ -315,9 +315,11 @@ def _has_fast_loops(facts: Facts) -> bool:
     """Whether loops over a single row cost nothing beside their work, as from jax 0.12 on.
 
     Those of a layer that is not unrolled, as it is not unless asked to be, still do: what
-    `lax.scan` gains by the best `unroll` is what our sweep saves.
+    `lax.scan` gains by the best `unroll` is what our sweep saves. But where the step rejoins its
+    weights, a sweep pays for that.
     """
-    return facts.jax_version >= (0, 12) and not (facts.may_keep and facts.unroll == 1)
+    plain_layer = facts.may_keep and facts.unroll == 1 and not facts.rejoins
+    return facts.jax_version >= (0, 12) and not plain_layer
 
 
 def _is_short(facts: Facts) -> bool:

@@ -280,6 +280,8 @@ def test_gated_cells_of_a_few_numbers_are_swept_before_jax_0_12():
         ({"features": 20, "length": 512}, None),
         ({"features": 20, "unroll": 2}, None),
         ({"features": 20, **GATED, "unroll": 2}, None),
+        ({"features": 20, **GATED, "rejoins": True}, None),
+        ({"features": 128, "leaves": 2, **GATED, "rejoins": True, "length": 100}, MADE_AGAIN),
         ({"features": 20, **GATED, "may_keep": False}, None),
         ({"features": 20, "linearisation": "matrix-free", "may_keep": False}, None),
     ],
