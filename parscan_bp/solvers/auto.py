@@ -294,7 +294,7 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
         return None
     # Since jax 0.12 the loop forward, on a single row, takes hardly longer for what it keeps.
     pays = _is_larger(facts) or (facts.batch == 1 and facts.gated and facts.jax_version >= (0, 12))
-    if facts.rejoins:
+    if facts.rejoins:  # what is kept costs the products once more
         pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
     few = facts.batch * facts.length <= FEW[1]
     if pays or _is_small(facts) or (few and facts.leaves > 1):
