@@ -57,14 +57,15 @@ class _Apply:
 
 @dataclasses.dataclass(frozen=True)
 class _Join:
-    """A base that is coefficients times other bases side by side, as gates are before weights.
+    """A base that is another one several times side by side, each with a coefficient of its own.
 
-    Repeated bases are stacked along an axis of their own and multiplied there: a broadcast
-    that fuses with the product, where a concatenation of products would be a copy each.
+    As the gates of a GRU before its weights. It is repeated along an axis of its own and multiplied
+    there: a broadcast that fuses with the product. Of different bases, as an LSTM's gates have, a
+    concatenation of products is faster: XLA on CPU vectorises each of its parts.
     """
 
     base: int
-    parts: tuple[int, ...]
+    part: int
     axis: int
     slot: int
 
@@ -194,13 +195,13 @@ def _fold_elementwise(eqn, operands, read) -> Terms | None:
 
 
 def _fold_join(work, eqn, operands) -> Terms | None:
-    """Values side by side as one coefficient times bases side by side, where all are alike."""
+    """Multiples of one base side by side as one coefficient times that, where all are alike."""
     shapes = {v.aval.shape for v in eqn.invars}
     if any(t is None for t in operands) or len(shapes) != 1:
         return None
-    parts = [t if len(t) == 1 else {work.materialise(t): 1.0} for t in operands]
-    coefficients = [c for t in parts for c in t.values()]
-    if all(isinstance(c, float) for c in coefficients):
+    bases = {b for t in operands for b in t}
+    coefficients = [c for t in operands for c in t.values()]
+    if len(bases) > 1 or all(isinstance(c, float) for c in coefficients):
         return None
     (shape,), dtype = shapes, eqn.outvars[0].aval.dtype
     full = [jnp.full(shape, c, dtype) if isinstance(c, float) else c for c in coefficients]
@@ -208,7 +209,7 @@ def _fold_join(work, eqn, operands) -> Terms | None:
     # Concatenated and then split: XLA on CPU stacks along an inner axis much more slowly.
     beside = jnp.concatenate(full, axis)
     slot = work.slot(beside.reshape(*shape[:axis], len(full), *shape[axis:]))
-    work.program.append(_Join(base, tuple(b for t in parts for b in t), axis, slot))
+    work.program.append(_Join(base, bases.pop(), axis, slot))
     return {base: 1.0}
 
 
@@ -286,10 +287,6 @@ class _Program:
     @staticmethod
     def _join(step: _Join, env, slots):
         axis, coefficient = step.axis, slots[step.slot]
-        if len(set(step.parts)) == 1:
-            bases = lax.expand_dims(env[step.parts[0]], [axis])
-        else:
-            bases = jnp.stack([env[b] for b in step.parts], axis)
-        shape = coefficient.shape
-        joined = (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
-        return (bases * coefficient).reshape(joined)
+        repeated = lax.expand_dims(env[step.part], [axis]) * coefficient
+        shape = repeated.shape
+        return repeated.reshape(*shape[:axis], -1, *shape[axis + 2 :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -74,13 +75,11 @@ class LSTM(Cell):
             gates = self._gates(params, h, x, apart=h.shape[-1] == 1)
         i, f, g, o = gates
         t = jnp.tanh(new_carry[1])
-        parts = (g * i * (1 - i), c * f * (1 - f), i * (1 - g * g), t * o * (1 - o))
-        # Side by side once: XLA copies each part of every concatenation.
-        return jnp.concatenate(parts, axis=-1), o * (1 - t * t), f
+        slopes = (g * i * (1 - i), c * f * (1 - f), i * (1 - g * g), t * o * (1 - o))
+        return slopes, o * (1 - t * t), f
 
     def jacobian(self, params, carry, x, new_carry):
-        slopes, s, f = self._slopes(params, carry, x, new_carry)
-        *by_e, by_h = jnp.split(slopes, 4, axis=-1)
+        (*by_e, by_h), s, f = self._slopes(params, carry, x, new_carry)
         zero = jnp.zeros_like(f)
         rows = [jnp.stack([s * d, d], axis=-2) for d in by_e]
         rows.append(jnp.stack([by_h, zero], axis=-2))
@@ -94,7 +93,11 @@ class LSTM(Cell):
         slopes, s, f = self._slopes(params, carry, x, new_carry, gates)
         lambda_h, lambda_c = cts
         e = lambda_c + s * lambda_h
-        u = slopes * jnp.concatenate([e, e, e, lambda_h], axis=-1)
+        to_gates = e, e, e, lambda_h
+        if math.prod(f.shape[:-1]) == 1:  # then only the number of operations counts
+            u = jnp.concatenate(slopes, axis=-1) * jnp.concatenate(to_gates, axis=-1)
+        else:  # XLA on CPU vectorises products side by side, but not the product of what is joined
+            u = jnp.concatenate([d * v for d, v in zip(slopes, to_gates, strict=True)], axis=-1)
         return u, (jnp.inner(u, params["wh"]), f * e)
 
     def pull_params(self, params, carry, x, u):

@@ -45,7 +45,7 @@ to what a chunk takes beside its steps."""
 FIFTH = 2**14
 """Bytes of a fifth of all steps with gates up to which that is a chunk."""
 
-GATES = 4
+GATES = 6
 """Most arrays that a linearised step of a recurrent cell consists of."""
 
 FEW = 32
@@ -84,7 +84,7 @@ class Sweep(Solver):
 
     Args:
       chunk: steps per chunk; ``None`` takes a tenth of all and at least 10 steps, or 50 of more
-        than four arrays, but a fifth of steps with gates where that has 16 kB at most; without
+        than six arrays, but a fifth of steps with gates where that has 16 kB at most; without
         gates a quarter and, of linearised steps, at least 4 kB; and in any case half as many bytes
         as the parameters have. It takes at most 1 MB, or 128 kB where the parameters have 32 kB or
         less. Below 1 MB, the largest array of a step with several, such as gates, has at most
