@@ -88,9 +88,9 @@ class Sweep(Solver):
         gates a quarter and, of linearised steps, at least 4 kB; and in any case half as many bytes
         as the parameters have. It takes at most 1 MB, or 128 kB where the parameters have 32 kB or
         less. Below 1 MB, the largest array of a step with several, such as gates, has at most
-        128 kB, or all 1.5 times what the parameters have. But if the gates of a tenth of all
-        steps have 480 kB, that is a chunk, of at most 1.25 MB; or those of a fifth, if they are
-        kept, of at most 1.5 MB. Less than half a chunk is not left over, but all are one. Up to 32
+        128 kB, or all 1.5 times what the parameters have. But if that of a tenth of all steps
+        has 480 kB, they are a chunk, of at most 1.25 MB; or a fifth, if they are kept and it has
+        that, of at most 1.5 MB. Less than half a chunk is not left over, but all are one. Up to 32
         steps and 128 kB are one, with ``recompute=False`` up to 512 steps and 4 MB; but a GRU's of
         200 to 640 kB, with weights of 32 kB at most, are divided into chunks of 200 kB. A
         single step per chunk is linearised in the loop itself: with a few numbers to carry, XLA on
