@@ -26,8 +26,8 @@ SMALL_SUMS = 2**15
 """Bytes of parameter cotangents up to which adding them up is no reason for larger chunks."""
 
 SPLIT = 15 * 2**15
-"""Bytes of the largest array of a chunk, such as gates, from which XLA on CPU splits its evaluation
-among threads with gain."""
+"""Bytes of the largest array of a chunk, or of all its gates, from which XLA on CPU splits its
+evaluation among threads with gain."""
 
 PARTS = {False: (10, 5 * 2**18), True: (5, 3 * 2**19)}
 """Of all steps, the part that is such a chunk, and its most bytes, by whether they are kept."""
@@ -88,9 +88,9 @@ class Sweep(Solver):
         gates a quarter and, of linearised steps, at least 4 kB; and in any case half as many bytes
         as the parameters have. It takes at most 1 MB, or 128 kB where the parameters have 32 kB or
         less. Below 1 MB, the largest array of a step with several, such as gates, has at most
-        128 kB, or all 1.5 times what the parameters have. But if that of a tenth of all steps
-        has 480 kB, they are a chunk, of at most 1.25 MB; or a fifth, if they are kept and it has
-        that, of at most 1.5 MB. Less than half a chunk is not left over, but all are one. Up to 32
+        128 kB, or all 1.5 times what the parameters have. But if the gates of a tenth of all
+        steps have 480 kB, that is a chunk, of at most 1.25 MB; or those of a fifth, if they are
+        kept, of at most 1.5 MB. Less than half a chunk is not left over, but all are one. Up to 32
         steps and 128 kB are one, with ``recompute=False`` up to 512 steps and 4 MB; but a GRU's of
         200 to 640 kB, with weights of 32 kB at most, are divided into chunks of 200 kB. A
         single step per chunk is linearised in the loop itself: with a few numbers to carry, XLA on
@@ -209,9 +209,12 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
     """
     enough, most = CHUNK_BYTES
     leaves, _ = operator.unstack()
-    step = nbytes(leaves)
-    total, largest = n * step, n * max(map(nbytes, leaves), default=0)
+    sizes = [nbytes(leaf) for leaf in leaves]
+    step = sum(sizes)
     gated = step > PLAIN * carried and len(leaves) <= GATES
+    if gated:  # by gate, they are evaluated as one all the same
+        sizes.append(sum(size for size in sizes if size <= carried))
+    total, largest = n * step, n * max(sizes, default=0)
     if kept and _are_short(n, step):
         return _short_chunk(n, step, carried, sums)
     if n <= FEW:
