@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import Body, Known, PerStep, over_steps
 from parscan_bp.autodiff.cut import Cut
-from parscan_bp.autodiff.fold import distinct_results, fold
+from parscan_bp.autodiff.fold import are_multiples, distinct_results, fold
 from parscan_bp.autodiff.inlets import Distinct, Inlets
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.operators import MatrixFree
@@ -23,6 +23,34 @@ from parscan_bp.trees import Grouped, nbytes, stretch
 from parscan_bp.types import Array, PyTree
 
 NOTHING = Active((), (), ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """The product of one step's map with a vector, which also makes aux on its way.
+
+    Attributes:
+      linear: ``v -> (A v, aux)``.
+      known: values that it would make and that are stored already.
+      aux_apart: see `MatrixFree`.
+    """
+
+    linear: Partial
+    known: Known = ()
+    aux_apart: bool = False
+
+    @classmethod
+    def of(cls, folded: Partial, shapes, known: Known = ()) -> Product:
+        """Aux that is multiples of the vector, but more numbers, is not stored by the loop.
+
+        Args:
+          folded: a result of `fold`, of one vector to its product, and aux.
+          shapes: of the leaves of the vector.
+          known: see `Product`.
+        """
+        numbers = _numbers(distinct_results(folded, len(shapes)))
+        apart = numbers > _numbers(shapes) and are_multiples(folded, len(shapes))
+        return cls(folded, known, apart)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +133,8 @@ class ByProducts(Linearisation):
         def one(fixed, values):
             (consts, extra), (carry, x, new_carry) = fixed, values
             step = Steps(consts, carry, x, new_carry, extra)
-            linear, known = product(step, shapes)
-            return Partial(_on_groups(grouped), linear), known
+            made = product(step, shapes)
+            return Partial(_OnGroups(grouped, made.aux_apart), made.linear), made.known
 
         return one
 
@@ -117,9 +145,9 @@ class ByProducts(Linearisation):
         one = self._map(shapes, product, cotangent=cotangent)
         linear, flags = over_steps(one, *_fixed_and_stacked(steps))
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
-        return MatrixFree(linear, flags, vector, codomain=vector, has_aux=True)
+        return _matrix_free(linear, flags, vector)
 
-    def _pushed(self, step: Steps, shapes) -> tuple[Partial, Known]:
+    def _pushed(self, step: Steps, shapes) -> Product:
         """``v -> (J v, None)`` for one step."""
         floats = [step.carry[k] for k in self.body.float_carry]
 
@@ -129,23 +157,23 @@ class ByProducts(Linearisation):
             return [new[k] for k in self.body.float_carry]
 
         new, push = jax.linearize(new_carry, floats)
-        return fold(Partial(_without_aux, push), shapes), self._known(step, new)
+        return Product(fold(Partial(_without_aux, push), shapes), self._known(step, new))
 
-    def _pulled(self, step: Steps, shapes, active: Active | None) -> tuple[Partial, Known]:
+    def _pulled(self, step: Steps, shapes, active: Active | None) -> Product:
         """``v -> (J^T v, aux)`` for one step."""
         if active is not None and not active.y:
-            pulled, known = self._pulled_at(Inlets(self.body, active), step, shapes)
-            aux = sum(math.prod(a.shape) for a in distinct_results(pulled, len(shapes)))
-            if aux <= self.most_aux * sum(math.prod(a.shape) for a in shapes):
-                return Partial(_distinct_aux, pulled), known
-        pulled, known = self._pulled_at(Inlets(self.body, NOTHING), step, shapes)
-        return Partial(_drop_aux, pulled), known
+            pulled = self._pulled_at(Inlets(self.body, active), step, shapes)
+            aux = distinct_results(pulled.linear, len(shapes))
+            if _numbers(aux) <= self.most_aux * _numbers(shapes):
+                return dataclasses.replace(pulled, linear=Partial(_distinct_aux, pulled.linear))
+        pulled = self._pulled_at(Inlets(self.body, NOTHING), step, shapes)
+        return Product(Partial(_drop_aux, pulled.linear), pulled.known)
 
     def _pulled_beside_step(self, step: Steps, shapes, active: Active):
         """`_pulled`, where the body itself is evaluated at the same place."""
         return self._pulled(step, shapes, active)
 
-    def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> tuple[Partial, Known]:
+    def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> Product:
         """``v -> (J^T v, cotangents of the inlets)``."""
         floats = [step.carry[k] for k in self.body.float_carry]
         values = jax.eval_shape(inlets.values, step.consts, step.carry, step.x)
@@ -156,7 +184,8 @@ class ByProducts(Linearisation):
             return inlets.new_carry(step.consts, carry, step.x, lambda v: v + next(each))
 
         new, push = jax.linearize(new_carry, floats, zeros)
-        return fold(Partial(_transpose_of((shapes, zeros)), push), shapes), self._known(step, new)
+        pulled = fold(Partial(_transpose_of((shapes, zeros)), push), shapes)
+        return Product.of(pulled, shapes, self._known(step, new))
 
     def _known(self, step: Steps, new: Sequence[Array]) -> Known:
         """The new carry was stored: what follows from it alone is not made again."""
@@ -185,8 +214,7 @@ class Keeping:
         """The stack of maps of a stretch, from what was kept of its steps."""
         fixed, stacked = _fixed_and_stacked(steps)
         linear = self.steps.of_each_kept(fixed, stacked, self.cut, list(kept))
-        varies, vector = self.steps.varies, self.vector
-        return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True)
+        return _matrix_free(linear, self.steps.varies, self.vector)
 
 
 @jax.tree_util.register_dataclass
@@ -213,14 +241,27 @@ def _fixed_and_stacked(steps: Steps):
     return (list(steps.consts), steps.extra), stacked
 
 
-def _on_groups(grouped: Grouped):
-    """A function of leaves, with something beside its result, as one of grouped leaves."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OnGroups:
+    """A function of leaves, with aux beside its result, as one of grouped leaves."""
 
-    def on_groups(linear, v):
-        out, aux = linear(grouped.split(v))
-        return grouped.join(out), aux
+    grouped: Grouped
+    aux_apart: bool
 
-    return on_groups
+    def __call__(self, linear, v):
+        out, aux = linear(self.grouped.split(v))
+        return self.grouped.join(out), aux
+
+
+def _matrix_free(linear: Partial, varies: Sequence[bool], vector: PyTree) -> MatrixFree:
+    """The stack of maps that `ByProducts._map` makes."""
+    on_groups: Any = linear.func
+    apart = on_groups.aux_apart
+    return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True, aux_apart=apart)
+
+
+def _numbers(shapes: Sequence[Any]) -> int:
+    return sum(math.prod(a.shape) for a in shapes)
 
 
 def _transpose_of(takes):

@@ -31,6 +31,7 @@ from jax.tree_util import Partial
 
 from parscan_bp.autodiff.replay import bind
 from parscan_bp.autodiff.row_product import as_row_product
+from parscan_bp.structure import is_move
 from parscan_bp.structure.jaxprs import needed_equations
 from parscan_bp.types import Array, PyTree
 
@@ -168,6 +169,26 @@ def distinct_results(folded: Partial, first: int) -> list[Any]:
     for k, (base, aval) in enumerate(program.outs[first:]):
         avals.setdefault(("zero", k) if base is None else base, aval)
     return list(avals.values())
+
+
+def are_multiples(folded: Partial, first: int) -> bool:
+    """Whether the leaves of a folded function's result from ``first`` on are known multiples.
+
+    Of one entry of the state each: what takes no sum and no product with weights.
+    """
+    program: Any = folded.func
+    multiples: set[int | None] = {None, *range(program.state_tree.num_leaves)}
+    for step in program.program:
+        if isinstance(step, _Sum):
+            if len(step.terms) == 1 and step.terms[0][0] in multiples:
+                multiples.add(step.base)
+        elif isinstance(step, _Join):
+            if step.part in multiples:
+                multiples.add(step.base)
+        elif is_move(step.eqn):
+            if all(kind == "base" and base in multiples for kind, base in step.operands):
+                multiples.update(step.bases)
+    return multiples.issuperset(base for base, _ in program.outs[first:])
 
 
 def _fold_elementwise(eqn, operands, read) -> Terms | None:

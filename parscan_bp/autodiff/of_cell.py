@@ -10,7 +10,7 @@ import jax
 from jax.extend.core import ClosedJaxpr
 from jax.tree_util import Partial
 
-from parscan_bp.autodiff.by_products import ByProducts
+from parscan_bp.autodiff.by_products import ByProducts, Product
 from parscan_bp.autodiff.fold import fold
 from parscan_bp.autodiff.linearise import Joined, Linearisation, Steps
 from parscan_bp.autodiff.replay import evaluate
@@ -186,13 +186,13 @@ class CellProducts(_OfCell, ByProducts):
     small_cotangent: ClassVar[int] = 2**7
 
     def _pulled(self, step, shapes, active):
-        return fold(Partial(_pull(self.of), step), shapes), []
+        return Product.of(fold(Partial(_pull(self.of), step), shapes), shapes)
 
     def _pulled_beside_step(self, step, shapes, active):
-        return fold(Partial(_pull(self.of, beside_step=True), step), shapes), []
+        return Product.of(fold(Partial(_pull(self.of, beside_step=True), step), shapes), shapes)
 
     def _pushed(self, step, shapes):
-        return fold(Partial(_push(self.of, shapes), step), shapes), []
+        return Product(fold(Partial(_push(self.of, shapes), step), shapes))
 
 
 def _pull(of: OfCell, **where):

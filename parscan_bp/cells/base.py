@@ -107,6 +107,17 @@ def in_dtypes_of(params: Mapping[str, Array], cotangents: Mapping[str, Array]) -
     }
 
 
+def as_rows(*arrays: Array) -> list[Array]:
+    """The same arrays (*lead, features) as (rows, features).
+
+    Products for which XLA reshapes them differently would be evaluated once for each. Not where
+    there are several devices; see `weight_cotangent`.
+    """
+    if jax.device_count() > 1:
+        return list(arrays)
+    return [a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in arrays]
+
+
 def weight_cotangent(x: Array, ct: Array) -> Array:
     """The cotangent of w alone; see `affine_pullback`.
 

@@ -12,6 +12,7 @@ from parscan_bp.cells.base import (
     Cell,
     affine_cotangents,
     affine_pullback,
+    as_rows,
     in_dtypes_of,
     normal,
     sum_leading,
@@ -104,14 +105,16 @@ class GRU(Cell):
 
     def pull_params(self, params, carry, x, u):
         u, n = u
-        u = _flat(u, n)  # once for all steps: what a step stores side by side is not vectorised
+        lead = x.shape[:-1]
+        # Once for all steps: what a step stores side by side is not vectorised.
+        carry, x, u, n = as_rows(carry, x, _flat(u, n), n)
         dwh, dbh = affine_cotangents([carry], u)
         dbi = jnp.concatenate([dbh[: -n.shape[-1]], sum_leading(n)])
         # The candidate's own n in the place of that of m.
         i = jnp.concatenate([u[..., : -n.shape[-1]], n], axis=-1)
         dwi, dx = affine_pullback(x, params["wi"], i)
         cotangents = {"wi": dwi, "wh": dwh, "bi": dbi, "bh": dbh}
-        return in_dtypes_of(params, cotangents), dx.astype(x.dtype)
+        return in_dtypes_of(params, cotangents), dx.reshape(*lead, dx.shape[-1])
 
 
 def _flat(u: Array, like: Array) -> Array:

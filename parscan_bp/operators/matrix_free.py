@@ -84,6 +84,7 @@ class MatrixFree(Operator):
       transposed: whether the operator is the transpose of ``linear``.
       has_aux: whether ``linear`` returns a pair: A v, and a pytree of other values linear in v,
         which `matvec_and_aux` returns, too.
+      aux_apart: whether those are left to `aux_at_once` instead.
 
     Raises:
       TypeError: if ``linear`` is not a ``Partial``, or there is no ``domain``.
@@ -107,6 +108,7 @@ class MatrixFree(Operator):
     ndims: Any = dataclasses.field(default=None, metadata={"static": True})
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
     has_aux: bool = dataclasses.field(default=False, metadata={"static": True})
+    aux_apart: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self, stacked):
         if callable(self.linear) and not isinstance(self.linear, Partial):
@@ -155,9 +157,14 @@ class MatrixFree(Operator):
         return self._mapped(self._apply, v)
 
     def matvec_and_aux(self, v):
-        if not self.has_aux or self.transposed:
+        if not self.has_aux or self.aux_apart or self.transposed:
             return super().matvec_and_aux(v)
         return self._mapped(lambda linear, v: linear(v), v)
+
+    def aux_at_once(self, v):
+        if not self.aux_apart or self.transposed:
+            return super().aux_at_once(v)
+        return self._mapped(lambda linear, v: linear(v)[1], v)
 
     def _mapped(self, apply, v):
         """``apply(linear, v)`` for every map of the stack."""

@@ -33,7 +33,15 @@ ONE_ROW = {"analytic": 80, "matrix-free": 192, "columns": 192}
 """Order of the Jacobian from which a step on a single row gains, with one kernel per loop."""
 
 SHORT_ROW = 512
-"""Steps of a layer without gates, likewise, up to which it gains nothing."""
+"""Steps of a cell on a single row, likewise, up to which it gains most."""
+
+PLAIN_ROW = {True: ((12, 32), (56, 80)), False: ((2, 32), (40, 80))}
+"""Orders of the Jacobian of a cell without gates, likewise, between which so few steps gain, or
+more."""
+
+LONG_ROW = {1: 28, 2: 32}
+"""Order of the Jacobian from which more steps of a cell with gates gain, likewise, by its carry
+leaves."""
 
 APART = (24, 24)
 """Equations of a cell above which its gates have products of their own, and the order of its
@@ -262,21 +270,27 @@ def _one_row_of_a_wide_gru(facts: Facts, work: Work) -> Choice | None:
 
 
 def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
-    """A layer that is not unrolled gains all the same, where it has gates or many steps.
-
-    But a long one of few units, of which every gate has products of its own, does not.
-    """
+    """A cell that is not unrolled may gain all the same; see `_gains_on_one_row`."""
     if facts.jax_version < (0, 12):
         return None
     one_row = facts.batch == 1 and 1 < facts.features < ONE_ROW[facts.linearisation]
-    apart = facts.equations > APART[0] and facts.features < APART[1] and facts.length > FEW[1]
-    gains = not apart if facts.gated else facts.length > SHORT_ROW
-    if one_row and (_has_fast_loops(facts) or not gains):
+    if one_row and (_has_fast_loops(facts) or not _gains_on_one_row(facts)):
         return _left("a loop over one row is a single kernel from jax 0.12 on")
     elementwise = facts.features == facts.leaves or (facts.own and work.rows == 0)
     if elementwise and facts.elements < NO_PRODUCTS:
         return _left("a loop without products is a single kernel from jax 0.12 on")
     return None
+
+
+def _gates_of_one_row_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
+    """What `_single_kernel_since_jax_0_12` has not left: kept, it is hardly more than `lax.scan`'s.
+
+    The loop forward then takes hardly longer for it. Of more units the steps are made again.
+    """
+    one_row = facts.batch == 1 and facts.features < ONE_ROW[facts.linearisation]
+    if facts.jax_version < (0, 12) or not one_row or not facts.gated or not _fits_kept(facts):
+        return None
+    return _kept("sequential; a single row's gates are sooner kept than made again")
 
 
 def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
@@ -292,8 +306,7 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
         return None  # what is kept would not fit into the single kernel of the loop
     if not _fits_kept(facts):
         return None
-    # Since jax 0.12 the loop forward, on a single row, takes hardly longer for what it keeps.
-    pays = _is_larger(facts) or (facts.batch == 1 and facts.gated and facts.jax_version >= (0, 12))
+    pays = _is_larger(facts) or (facts.batch == 1 and facts.jax_version >= (0, 12))
     if facts.rejoins:  # what is kept costs the products once more
         pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
     few = facts.batch * facts.length <= FEW[1]
@@ -314,12 +327,26 @@ def _is_tiny(facts: Facts) -> bool:
 def _has_fast_loops(facts: Facts) -> bool:
     """Whether loops over a single row cost nothing beside their work, as from jax 0.12 on.
 
-    Those of a layer that is not unrolled, as it is not unless asked to be, still do: what
+    Those of a cell that is not unrolled, as it is not unless asked to be, still do: what
     `lax.scan` gains by the best `unroll` is what our sweep saves. But where the step rejoins its
     weights, a sweep pays for that.
     """
-    plain_layer = facts.may_keep and facts.unroll == 1 and not facts.rejoins
-    return facts.jax_version >= (0, 12) and not plain_layer
+    plain = not facts.own and facts.unroll == 1 and not facts.rejoins
+    return facts.jax_version >= (0, 12) and not plain
+
+
+def _gains_on_one_row(facts: Facts) -> bool:
+    """Of a single row, a cell with gates where it has few steps or enough units.
+
+    A layer of it gains with few units, too, unless every gate has products of its own.
+    """
+    short = facts.length <= SHORT_ROW
+    if not facts.gated:
+        return any(first <= facts.features < end for first, end in PLAIN_ROW[short])
+    if facts.may_keep:
+        apart = facts.equations > APART[0] and facts.features < APART[1]
+        return not apart or facts.length <= FEW[1]
+    return short or facts.features >= LONG_ROW[facts.leaves]
 
 
 def _is_short(facts: Facts) -> bool:
@@ -359,5 +386,6 @@ RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _few_steps,
     _one_row_of_a_wide_gru,
     _single_kernel_since_jax_0_12,
+    _gates_of_one_row_since_jax_0_12,
     _as_the_layer_keeps,
 )

@@ -185,7 +185,8 @@ class Sweep(Solver):
             reverse=system.backward,
             unroll=self.unroll,
         )
-        return state, shown, aux
+        at_once = block.operator.aux_at_once(shown)
+        return state, shown, aux if at_once is None else at_once
 
     def run_ragged(self, system):
         out = [system.g[-1]]

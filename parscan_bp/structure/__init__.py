@@ -2,6 +2,7 @@
 
 from parscan_bp.structure.arithmetic import is_arithmetic as is_arithmetic
 from parscan_bp.structure.arithmetic import is_elementwise as is_elementwise
+from parscan_bp.structure.arithmetic import is_move as is_move
 from parscan_bp.structure.axes import find_structure as find_structure
 from parscan_bp.structure.base import CarryStructure as CarryStructure
 from parscan_bp.structure.base import Reason as Reason
@@ -32,6 +33,7 @@ __all__ = [
     "is_arithmetic",
     "is_elementwise",
     "is_holomorphic",
+    "is_move",
     "scan_counts",
     "symbolic_size",
     "unsupported",

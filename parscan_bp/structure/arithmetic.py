@@ -42,7 +42,12 @@ def is_arithmetic(eqn: JaxprEqn) -> bool:
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
         return all(shape_of(eqn.invars[0])[axis] == 1 for axis in contracted)
-    return eqn.primitive.name in _ARITHMETIC | _MOVES
+    return eqn.primitive.name in _ARITHMETIC or is_move(eqn)
+
+
+def is_move(eqn: JaxprEqn) -> bool:
+    """Whether every number of an equation's result is one of an operand's."""
+    return eqn.primitive.name in _MOVES
 
 
 def is_elementwise(eqn: JaxprEqn) -> bool:

@@ -276,17 +276,28 @@ def test_gated_cells_of_a_few_numbers_are_swept_before_jax_0_12():
         ({"features": 20, "equations": 29}, None),
         ({"features": 24, "equations": 29}, KEPT),
         ({"features": 64, **GATED, "length": 10000}, MADE_AGAIN),
-        ({"features": 20}, MADE_AGAIN),
-        ({"features": 20, "length": 512}, None),
+        ({"features": 20}, KEPT),
+        ({"features": 20, "length": 40}, KEPT),
+        ({"features": 8}, KEPT),
+        ({"features": 8, "length": 512}, None),
+        ({"features": 32}, None),
+        ({"features": 40}, KEPT),
+        ({"features": 40, "length": 512}, None),
+        ({"features": 64, "length": 100}, KEPT),
         ({"features": 20, "unroll": 2}, None),
         ({"features": 20, **GATED, "unroll": 2}, None),
         ({"features": 20, **GATED, "rejoins": True}, None),
         ({"features": 128, "leaves": 2, **GATED, "rejoins": True, "length": 100}, MADE_AGAIN),
+        ({"features": 20, "may_keep": False}, MADE_AGAIN),
         ({"features": 20, **GATED, "may_keep": False}, None),
+        ({"features": 20, **GATED, "may_keep": False, "length": 512}, KEPT),
+        ({"features": 28, **GATED, "may_keep": False}, KEPT),
+        ({"features": 32, "leaves": 2, **GATED, "may_keep": False}, KEPT),
+        ({"features": 64, **GATED, "may_keep": False, "length": 10000}, MADE_AGAIN),
         ({"features": 20, "linearisation": "matrix-free", "may_keep": False}, None),
     ],
 )
-def test_a_row_of_a_layer_that_is_not_unrolled_is_swept_since_jax_0_12_too(changes, solver):
+def test_a_row_of_a_cell_that_is_not_unrolled_is_swept_since_jax_0_12_too(changes, solver):
     layer = dataclasses.replace(RNN, **ONE_ROW, may_keep=True)
     assert choose(dataclasses.replace(layer, **changes)).solver == solver
 
@@ -357,7 +368,7 @@ def test_a_tiny_average_is_left_to_lax_scan():
         ({"batch": 1, "features": 4, **OWN_TINY, "outputs": 1}, "single kernel"),
         ({"batch": 1, "features": 1, "equations": 60, "linearisation": "columns"}, "single kernel"),
         ({"features": 1, "linearisation": "matrix-free"}, "single kernel"),
-        (ONE_ROW, "from jax 0.12 on"),
+        ({**ONE_ROW, "features": 32}, "from jax 0.12 on"),
         ({**ONE_ROW, "features": 100, "linearisation": "matrix-free"}, "from jax 0.12 on"),
         ({**ONE_FEATURE, "features": 2, "leaves": 2}, "from jax 0.12 on"),
         ({"length": 2, "features": 2}, "too short"),
