@@ -26,6 +26,11 @@ FEW = 4
 """Numbers of which a function is no slower than reading them: in a loop over so few, it waits for
 nothing that the loop waits for."""
 
+CHEAP, CHEAP_FUNCTIONS = range(16, 25), frozenset({"exp", "logistic", "tanh"})
+"""Numbers of which such a function, for all steps together, takes less time than to keep one array
+more: that splits the kernel that XLA makes of what follows a step's products. Of fewer it is hardly
+vectorised, and of more it takes longer."""
+
 WORTHWHILE = 2 / 3
 """Bytes of a cut, as a part of those of the results, up to which they are made from it."""
 
@@ -50,7 +55,8 @@ class Cut:
         """The cut with the fewest bytes, or the results where it has hardly fewer than they.
 
         Then a cut in front of functions of few inputs is tried: those are at hand. Without any
-        other part it would spare nothing.
+        other part it would spare nothing. And where fewer arrays lie in front of cheap functions of
+        few numbers, such as gates side by side, those are kept.
 
         Args:
           closed: the program.
@@ -63,6 +69,9 @@ class Cut:
         for few in (0, FEW):
             search = _Search(closed, first, few)
             kept, results = search.fewest(), search.results()
+            before = _Search(closed, first, few, CHEAP_FUNCTIONS).fewest()
+            if before and len(before) < len(kept) and _bytes(before) <= _bytes(kept):
+                kept = before
             part = WORTHWHILE if at_once(_bytes(results)) else WORTHWHILE_IN_CHUNKS
             if _bytes(kept) <= part * _bytes(results) and (kept or not few):
                 return cls(closed, kept)
@@ -91,7 +100,7 @@ class Cut:
 class _Search:
     """The variables of a program from which its results follow by arithmetic alone."""
 
-    def __init__(self, closed: ClosedJaxpr, first: int, few: int):
+    def __init__(self, closed: ClosedJaxpr, first: int, few: int, cheap: Collection[str] = ()):
         self.jaxpr = closed.jaxpr
         self.made_by = {v: e for e in self.jaxpr.eqns for v in e.outvars}
         # Of each variable its own, or two that one equation makes would be kept in any order.
@@ -100,13 +109,17 @@ class _Search:
         for eqn in self.jaxpr.eqns:
             if self.varies.intersection(_variables(eqn.invars)):
                 self.varies.update(eqn.outvars)
-        slow = (e for e in self.jaxpr.eqns if not (is_arithmetic(e) or self._at_hand(e, few)))
+        fast = (is_arithmetic(e) or self._is_fast(e, few, cheap) for e in self.jaxpr.eqns)
+        slow = (e for e, is_fast in zip(self.jaxpr.eqns, fast, strict=True) if not is_fast)
         self.slow = {v for e in slow for v in e.outvars}
 
-    def _at_hand(self, eqn: JaxprEqn, few: int) -> bool:
-        """Whether it is a function of inputs, and of no more than so many numbers."""
+    def _is_fast(self, eqn: JaxprEqn, few: int, cheap: Collection[str]) -> bool:
+        """Whether it is a cheap function, or one of inputs, and of few numbers at most."""
+        size = math.prod(shape_of(eqn.outvars[0]))
+        if eqn.primitive.name in cheap and size in CHEAP:
+            return True
         stored = not self.order.keys() & _variables(eqn.invars)
-        return stored and is_elementwise(eqn) and math.prod(shape_of(eqn.outvars[0])) <= few
+        return stored and is_elementwise(eqn) and size <= few
 
     def results(self) -> tuple[Var, ...]:
         """The results that are neither inputs nor the same for every step."""
@@ -130,9 +143,9 @@ class _Search:
     def _ordered(self, variables: Collection[Var]) -> list[Var]:
         return sorted(variables, key=self.order.__getitem__)
 
-    def _gain(self, kept: Collection[Var]) -> tuple[int, list[int]]:
-        """Fewer bytes, or as many of later values: that grows with every exchange, or none ends."""
-        return -_bytes(kept), [self.order[v] for v in self._ordered(kept)]
+    def _gain(self, kept: Collection[Var]) -> tuple[int, int, list[int]]:
+        """Fewer bytes, fewer arrays, or later ones: it grows with every exchange, or none ends."""
+        return -_bytes(kept), -len(kept), [self.order[v] for v in self._ordered(kept)]
 
     def _reached(self, held: Collection[Var]) -> tuple[set[Var], set[Var]]:
         """Going back from the results: what is slow or ``held``, and all that was passed."""

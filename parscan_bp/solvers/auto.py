@@ -234,6 +234,20 @@ def _few_steps_of_many_rows(facts: Facts, work: Work) -> Choice | None:
     return _kept("sequential; so few steps are sooner kept than made again")
 
 
+def _gates_of_one_row_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
+    """Kept, they are hardly more than what `lax.scan` stores, and the loop forward takes no longer.
+
+    Made again, they are as slow as `lax.scan` where there are few steps.
+    """
+    if facts.jax_version < (0, 12) or facts.batch > 1 or _has_fast_loops(facts):
+        return None
+    if not _has_gates_to_keep(facts) or not _fits_kept(facts):
+        return None
+    if facts.features < ONE_ROW[facts.linearisation] and not _gains_on_one_row(facts):
+        return None
+    return _kept("sequential; a single row's gates are sooner kept than made again")
+
+
 def _few_steps(facts: Facts, work: Work) -> Choice | None:
     """They would be linearised at once in any case: kept, they take less memory and time.
 
@@ -280,17 +294,6 @@ def _single_kernel_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
     if elementwise and facts.elements < NO_PRODUCTS:
         return _left("a loop without products is a single kernel from jax 0.12 on")
     return None
-
-
-def _gates_of_one_row_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
-    """What `_single_kernel_since_jax_0_12` has not left: kept, it is hardly more than `lax.scan`'s.
-
-    The loop forward then takes hardly longer for it. Of more units the steps are made again.
-    """
-    one_row = facts.batch == 1 and facts.features < ONE_ROW[facts.linearisation]
-    if facts.jax_version < (0, 12) or not one_row or not facts.gated or not _fits_kept(facts):
-        return None
-    return _kept("sequential; a single row's gates are sooner kept than made again")
 
 
 def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
@@ -383,9 +386,9 @@ RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _single_input_feature,
     _fewest_steps,
     _few_steps_of_many_rows,
+    _gates_of_one_row_since_jax_0_12,
     _few_steps,
     _one_row_of_a_wide_gru,
     _single_kernel_since_jax_0_12,
-    _gates_of_one_row_since_jax_0_12,
     _as_the_layer_keeps,
 )

@@ -1,5 +1,7 @@
 """What belongs to one structure: its constructors, its cost, its errors."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -294,6 +296,11 @@ def test_a_matrix_free_map_may_show_more_than_its_product():
     back = op.transpose()
     assert (back.matvec(jnp.ones(3)) == stack * weights.sum(0)).all()
     assert back.matvec_and_aux(jnp.ones(3))[1] is None
+    assert op.aux_at_once(v) is None
+    apart = dataclasses.replace(op, aux_apart=True)
+    assert apart.matvec_and_aux(v)[1] is None
+    assert (apart.aux_at_once(v)["scaled"] == stack * v).all()
+    assert apart.transpose().aux_at_once(jnp.ones(3)) is None
 
 
 def test_other_maps_show_nothing_beside_their_product():

@@ -7,7 +7,8 @@ from jax import lax
 
 from parscan_bp.autodiff.cut import Cut
 
-W, X = jnp.linspace(-1.0, 1.0, 64).reshape(8, 8), jnp.linspace(0.0, 1.0, 8)
+H = 64
+W, X = jnp.linspace(-1.0, 1.0, H * H).reshape(H, H) / H, jnp.linspace(0.0, 1.0, H)
 
 
 def _kept(f, *args, at_once=True):
@@ -24,11 +25,11 @@ def _slopes(y):
 
 
 def test_a_gate_is_kept_rather_than_its_slopes():
-    assert _kept(lambda w, x: _slopes(jnp.tanh(x @ w)), W, X) == [(8,)]
+    assert _kept(lambda w, x: _slopes(jnp.tanh(x @ w)), W, X) == [(H,)]
 
 
 def test_calls_are_looked_into():
-    assert _kept(jax.jit(lambda w, x: _slopes(jax.jit(jnp.tanh)(x @ w))), W, X) == [(8,)]
+    assert _kept(jax.jit(lambda w, x: _slopes(jax.jit(jnp.tanh)(x @ w))), W, X) == [(H,)]
 
 
 def test_of_gates_side_by_side_only_those_that_are_read_are_kept():
@@ -36,7 +37,7 @@ def test_of_gates_side_by_side_only_those_that_are_read_are_kept():
         i, f, _, o = jnp.split(jax.nn.sigmoid(jnp.tile(x @ w, 4)), 4)
         return i * f, i * (1 - f), o * i, o * f, o * o
 
-    assert _kept(f, W, X) == [(8,)] * 3
+    assert _kept(f, W, X) == [(H,)] * 3
 
 
 def _three_gates(w, x):
@@ -45,12 +46,12 @@ def _three_gates(w, x):
 
 
 def test_results_are_kept_where_there_are_hardly_more():
-    assert _kept(lambda w, x: _three_gates(w, x)[:4], W, X) == [(8,)] * 4
-    assert _kept(_three_gates, W, X) == [(8,)] * 3
+    assert _kept(lambda w, x: _three_gates(w, x)[:4], W, X) == [(H,)] * 4
+    assert _kept(_three_gates, W, X) == [(H,)] * 3
 
 
 def test_results_made_in_chunks_are_kept_only_where_there_are_fewer_still():
-    assert _kept(lambda w, x: _three_gates(w, x)[:4], W, X, at_once=False) == [(8,)] * 3
+    assert _kept(lambda w, x: _three_gates(w, x)[:4], W, X, at_once=False) == [(H,)] * 3
 
 
 def test_what_one_operation_makes_is_kept_in_its_order():
@@ -60,7 +61,7 @@ def test_what_one_operation_makes_is_kept_in_its_order():
         lu, _, order = lax.linalg.lu(w * x)
         return lu * 2, lu * 3, lu + 1, order + 1, order * 2, order * 3
 
-    assert [_kept(f, W, X) for _ in range(10)] == [[(8, 8), (8,)]] * 10
+    assert [_kept(f, W, X) for _ in range(10)] == [[(H, H), (H,)]] * 10
 
 
 @pytest.mark.parametrize("rows", [8, 0])
@@ -71,7 +72,28 @@ def test_values_of_as_many_bytes_are_not_exchanged_for_ever(rows):
         a = 2 * jnp.exp(x @ w)
         return a, jnp.tanh(a)
 
-    assert _kept(f, W, jnp.ones((rows, 8))) == [(rows, 8)] * 2
+    assert _kept(f, W, jnp.ones((rows, H))) == [(rows, H)] * 2
+
+
+@pytest.mark.parametrize(("units", "kept"), [(20, [(80,)]), (12, [(12,)] * 4), (32, [(32,)] * 4)])
+def test_few_gates_side_by_side_are_kept_before_their_functions(units, kept):
+    def f(w, x):
+        i, f, g, o = jnp.split(x @ jnp.tile(w, 4), 4)
+        i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+        return g * i * (1 - i), f * (1 - f), i * (1 - g * g), o * (1 - o), f, o * f, g * f
+
+    assert _kept(f, W[:units, :units], X[:units]) == kept
+
+
+def test_gates_apart_are_kept_themselves_for_there_are_as_many_in_front_of_them():
+    def f(w, x):
+        a, b = jnp.tanh(x @ w), jnp.tanh(x @ w.T)
+        return a * b, a * (1 - b * b), b * (1 - a * a)
+
+    cut = Cut.of(jax.make_jaxpr(f)(W[:20, :20], X[:20]), 1, lambda step: True)
+    assert [v.aval.shape for v in cut.kept] == [(20,), (20,)]
+    functions = {e.primitive.name for e in cut.closed.jaxpr.eqns if set(e.outvars) & set(cut.kept)}
+    assert functions == {"tanh"}
 
 
 def test_nothing_is_kept_of_arithmetic_on_the_inputs():
@@ -86,7 +108,7 @@ def test_what_is_the_same_for_every_step_is_not_kept():
 def test_where_gates_are_hardly_fewer_a_function_of_few_inputs_is_made_again(count, kept):
     def f(w, x):
         a = x @ w
-        i, f, g, o, t = jnp.sin(a), jnp.cos(a), jnp.tanh(a), jnp.exp(a), jnp.tanh(x)
+        i, f, g, o, t = jnp.sin(a), jnp.cos(a), jnp.arctan(a), jnp.expm1(a), jnp.cos(x)
         return i * f, i * (1 - f), g * t, o * t, o * (1 - t * t), f
 
     assert _kept(f, W[:count, :count], X[:count]) == [(count,)] * kept
