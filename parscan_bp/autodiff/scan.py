@@ -45,7 +45,8 @@ def scan(
     are stored, and nothing else (not twice where they are outputs already); wrap the scan
     in `jax.checkpoint` to store nothing, or name ``Sweep(recompute=False)`` to store what is
     slow to make again, too (``solver=None`` does for steps of a few numbers, for gates of a
-    single input feature, and for the few steps of a larger gated cell).
+    single input feature, for the few steps of a larger gated cell and, from jax 0.12 on, for most
+    gated cells on a single row).
     Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
     stores nothing.
 
