@@ -133,10 +133,10 @@ def weight_cotangent(x: Array, ct: Array) -> Array:
     small = inputs * outputs <= SMALL_WEIGHTS
     square = inputs == outputs and inputs % SQUARE == 0
     if alone and not small and 1 < rows <= FEW_OUTER:
-        total = outer_sum(x.reshape(rows, inputs), ct.reshape(rows, outputs))
+        total = outer_sum(*as_rows(x, ct))
         return total.astype(jnp.result_type(x, ct))
-    if alone and small and not square and sum(n != 1 for n in lead) > 1:
-        x, ct = x.reshape(rows, inputs), ct.reshape(rows, outputs)
+    if small and not square and sum(n != 1 for n in lead) > 1:
+        x, ct = as_rows(x, ct)
     axes = tuple(range(x.ndim - 1))
     return jax.lax.dot_general(x, ct, ((axes, axes), ((), ())))
 

@@ -35,9 +35,9 @@ ONE_ROW = {"analytic": 80, "matrix-free": 192, "columns": 192}
 SHORT_ROW = 512
 """Steps of a cell on a single row, likewise, up to which it gains most."""
 
-PLAIN_ROW = {True: ((12, 32), (56, 80)), False: ((2, 32), (40, 80))}
-"""Orders of the Jacobian of a cell without gates, likewise, between which so few steps gain, or
-more."""
+PLAIN_ROW = {True: (12, range(32, 56)), False: (2, range(32, 40))}
+"""Order of the Jacobian from which a cell without gates gains, likewise, and orders with which it
+does not all the same, of so few steps or of more."""
 
 LONG_ROW = {1: 28, 2: 32}
 """Order of the Jacobian from which more steps of a cell with gates gain, likewise, by its carry
@@ -235,9 +235,9 @@ def _few_steps_of_many_rows(facts: Facts, work: Work) -> Choice | None:
 
 
 def _gates_of_one_row_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
-    """Kept, they are hardly more than what `lax.scan` stores, and the loop forward takes no longer.
+    """Kept, they are hardly more than what `lax.scan` stores, and its loop takes hardly longer.
 
-    Made again, they are as slow as `lax.scan` where there are few steps.
+    Made again, steps are no faster than `lax.scan` where there are few of them.
     """
     if facts.jax_version < (0, 12) or facts.batch > 1 or _has_fast_loops(facts):
         return None
@@ -345,7 +345,8 @@ def _gains_on_one_row(facts: Facts) -> bool:
     """
     short = facts.length <= SHORT_ROW
     if not facts.gated:
-        return any(first <= facts.features < end for first, end in PLAIN_ROW[short])
+        least, but = PLAIN_ROW[short]
+        return facts.features >= least and facts.features not in but
     if facts.may_keep:
         apart = facts.equations > APART[0] and facts.features < APART[1]
         return not apart or facts.length <= FEW[1]
