@@ -106,7 +106,7 @@ class ByProducts(Linearisation):
         vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
         sums = nbytes(active.of_consts(step.consts))
         cut = steps.cut(functools.partial(at_once, carried=nbytes(shapes), sums=sums))
-        return Keeping(steps, cut, vector)
+        return Keeping(active, steps, cut, vector)
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
@@ -197,11 +197,13 @@ class Keeping:
     """The transposed Jacobian of a step in two parts, of which what the first makes is kept.
 
     Attributes:
+      active: what is differentiated: the aux that the maps make depend on it.
       steps: the map of a step.
       cut: its two parts.
       vector: what the maps take and return.
     """
 
+    active: Active
     steps: PerStep
     cut: Cut
     vector: PyTree
@@ -229,6 +231,14 @@ class Kept:
 
     values: list[Array]
     keeping: Keeping = dataclasses.field(metadata={"static": True})
+
+    def when(self, active: Active) -> Kept | None:
+        """Itself, if it was kept for these active inputs.
+
+        Those of a second derivative by other variables than the first are not: there the steps are
+        made again.
+        """
+        return self if self.keeping.active == active else None
 
     def operator(self, steps: Steps, start, size: int) -> MatrixFree:
         """The transposed Jacobians of a stretch."""

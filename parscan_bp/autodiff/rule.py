@@ -350,6 +350,7 @@ class ScanRule:
         @jax.jit
         def backward(residuals, cts, kept=None):
             consts, init, xs, d, last, dy = instantiated(cts)
+            kept = None if kept is None else kept.when(active)
             scan, linear = primal(residuals, kept), self.linearisation
             moving = linear.unread(active) if all(map(is_zero, cts[-1])) else active
             if self.fused is not None and self.fused.adjoins:

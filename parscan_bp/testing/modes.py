@@ -147,6 +147,22 @@ def _rev_over_rev(scan, problem):
     return jax.grad(inner)(problem.floats())
 
 
+def _rev_over_rev_apart(scan, problem):
+    """Slopes by every other leaf, differentiated by the leaves between them."""
+    leaves, tree = jax.tree.flatten(problem.floats())
+
+    def inner(outer, inner_leaves, first):
+        def loss(inner_leaves):
+            both = list(leaves)
+            both[first::2], both[1 - first :: 2] = inner_leaves, outer
+            return _loss(scan, problem)(jax.tree.unflatten(tree, both))
+
+        slope = jax.grad(loss)(inner_leaves)
+        return _inner(slope, _random_like(slope, 7))
+
+    return [jax.grad(inner)(leaves[1 - k :: 2], leaves[k::2], k) for k in (0, 1)]
+
+
 def _hvp_fwd_over_rev(scan, problem):
     floats = _asarrays(problem.floats())
     return jax.jvp(jax.grad(_loss(scan, problem)), (floats,), (_random_like(floats, 8),))[1]
@@ -237,6 +253,7 @@ _REVERSE: dict[str, Mode] = {f"grad[{'+'.join(s)}]": _grad(*s) for s in [*_SUBSE
     "vjp": _vjp,
     "jacrev": _jacrev,
     "rev_over_rev": _rev_over_rev,
+    "rev_over_rev[apart]": _rev_over_rev_apart,
     "vmap_grad": _vmap_grad(*GROUPS),
     "vmap_grad[init]": _vmap_grad("init"),
     "vmap_grad[xs]": _vmap_grad("xs"),
@@ -259,7 +276,10 @@ DERIVATIVE_MODES: dict[str, Mode] = (
     _FORWARD | _REVERSE | _FORWARD_OVER_REVERSE | _REVERSE_OVER_FORWARD
 )
 
-_HIGHER_ORDER = {"jvp_of_jvp", "rev_over_rev", "hvp_rev_over_fwd", *_FORWARD_OVER_REVERSE}
+_HIGHER_ORDER = {
+    *("jvp_of_jvp", "rev_over_rev", "rev_over_rev[apart]", "hvp_rev_over_fwd"),
+    *_FORWARD_OVER_REVERSE,
+}
 
 
 def modes_for(case: StepCase) -> tuple[str, ...]:

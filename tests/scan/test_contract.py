@@ -42,7 +42,10 @@ SOLVERS = {
     "chunked": (parscan_bp.Chunked(), parscan_bp.Chunked(chunks=3)),
 }
 # The modes that every case is differentiated in by every solver, when the whole family runs.
-CORE = ("value_and_grad", "jvp", "jacfwd", "hessian", "rev_over_rev", "hvp_fwd_over_rev")
+CORE = (
+    *("value_and_grad", "jvp", "jacfwd", "hessian"),
+    *("rev_over_rev", "rev_over_rev[apart]", "hvp_fwd_over_rev"),
+)
 # What a named solver may refuse, and the words by which its message has to name the reason.
 REFUSALS = {"custom_vjp": "custom_vjp", "while": "while", "effects": "effect|callback"}
 

@@ -112,6 +112,52 @@ def _hvp(loss, at):
     return jax.jvp(jax.grad(loss, tuple(range(len(at)))), at, direction)[1]
 
 
+def _mixed(loss, at):
+    """Slopes by each argument, differentiated by each of the others, in reverse mode twice."""
+
+    def slope(k, *at):
+        slopes = jax.tree.leaves(jax.grad(loss, k)(*at))
+        return sum(jnp.sum(jnp.cos(v) * v) for v in slopes)
+
+    pairs = [(k, j) for k in range(len(at)) for j in range(len(at)) if j != k]
+    return [jax.grad(functools.partial(slope, k), j)(*at) for k, j in pairs]
+
+
+def _two_parameters(scan, **options):
+    """Cotangents of what meets the one parameter are not those of what meets the other."""
+
+    def loss(w, u, carry, xs):
+        def step(h, x):
+            h = jnp.sin(w * h) + u * h + x
+            return h, h
+
+        return jnp.sum(scan(step, carry, xs, **options)[1] ** 2)
+
+    return loss
+
+
+@pytest.mark.parametrize("solver", [KEEP, pb.Sweep(chunk=1, recompute=False), None])
+def test_second_derivatives_by_other_variables_than_the_first(solver):
+    at = (jnp.asarray([0.2, 0.5]), jnp.asarray([0.1, 0.2]), jnp.ones(2), jnp.ones((40, 2)) / 9)
+    got = jax.jit(lambda *at: _mixed(_two_parameters(pb.scan, solver=solver), at))(*at)
+    want = jax.jit(lambda *at: _mixed(_two_parameters(lax.scan), at))(*at)
+    assert_derivatives_close(got, want, ROUNDING, mode="mixed")
+
+
+@pytest.mark.parametrize("form", ["cell", "closure"])
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_second_derivatives_of_cells_by_other_variables(name, form):
+    at = _arguments(CELLS[name])
+    got, want = (
+        jax.jit(lambda *at, f=f: _mixed(f, at))(*at)
+        for f in (
+            _loss(CELLS[name], form, pb.scan, solver=KEEP),
+            _loss(CELLS[name], form, lax.scan),
+        )
+    )
+    assert_derivatives_close(got, want, ROUNDING, mode="mixed")
+
+
 def test_products_with_the_hessian_make_no_step_again():
     cell = CELLS["LSTM"]
 
