@@ -13,12 +13,11 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
-from parscan_bp.autodiff.replay import bind, called, evaluate, interpret
+from parscan_bp.autodiff.replay import evaluate, inlined
 from parscan_bp.structure import is_arithmetic, is_elementwise
-from parscan_bp.structure.jaxprs import CALLS, needed_equations, shape_of
+from parscan_bp.structure.jaxprs import needed_equations, shape_of
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array
 
@@ -65,7 +64,7 @@ class Cut:
           at_once: whether the second part runs for all steps at once, given the bytes of its
             results for one.
         """
-        closed = _inlined(closed)
+        closed = inlined(closed)
         for few in (0, FEW):
             search = _Search(closed, first, few)
             kept, results = search.fewest(), search.results()
@@ -161,17 +160,6 @@ class _Search:
             elif v in self.made_by:
                 waiting += _variables(self.made_by[v].invars)
         return ends, passed
-
-
-def _inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program without calls."""
-
-    def apply(eqn, values):
-        if eqn.primitive.name not in CALLS:
-            return bind(eqn, values)
-        return interpret(called(eqn), values, apply)
-
-    return jax.make_jaxpr(lambda *values: interpret(closed, values, apply))(*closed.in_avals)
 
 
 def _variables(atoms: Sequence[Any]) -> list[Var]:

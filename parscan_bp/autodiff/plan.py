@@ -16,6 +16,7 @@ from parscan_bp.autodiff.body import Body
 from parscan_bp.autodiff.by_products import ByProducts
 from parscan_bp.autodiff.check import check_operator
 from parscan_bp.autodiff.fused import Fused, fused_loop
+from parscan_bp.autodiff.hoist import Hoist
 from parscan_bp.autodiff.linearise import ByColumns, Given, Linearisation, Steps
 from parscan_bp.autodiff.of_cell import CellJacobian, CellProducts, OfCell
 from parscan_bp.autodiff.replay import bind
@@ -46,7 +47,7 @@ class Plan:
 
     Attributes:
       staged: the traced call.
-      body: its body.
+      body: its body, see `ScanRule` on what is hoisted out of it.
       choice: the solver, or ``None`` for `lax.scan` itself, and why.
       structure: what was found about the Jacobian, where it was looked for.
       rule: the differentiation rule, ``None`` for `lax.scan` itself.
@@ -87,8 +88,10 @@ class Plan:
             )
 
         def probe(values):
-            n, m = self.body.num_consts, self.body.num_consts + self.body.num_carry
-            consts, carry, xs = list(values[:n]), list(values[n:m]), list(values[m:])
+            n, carried = scan_counts(self.staged.equation)
+            consts, carry, xs = values[:n], values[n : n + carried], values[n + carried :]
+            if rule.hoist is not None:
+                consts = rule.hoist.consts(consts)
             first = -1 if self.staged.equation.params["reverse"] else 0
             x = [v[first] for v in xs]
             key = jax.random.key(0)
@@ -126,7 +129,7 @@ def make_plan(
       ValueError: if a given Jacobian does not fit the carry.
     """
     params = staged.equation.params
-    body = Body(params["jaxpr"], *scan_counts(staged.equation))
+    body, hoist = Body(params["jaxpr"], *scan_counts(staged.equation)), None
     if not body.float_carry or params["length"] == 0:
         why = "no step carries a derivative: there is nothing to solve"
         return Plan(staged, body, Choice(None, why), None, None)
@@ -135,6 +138,10 @@ def make_plan(
         return Plan(staged, body, Choice(None, obstacle), None, None)
     if cell is not None and any(is_sharded(v.aval) for v in staged.equation.invars):
         cell = None  # its products join arrays that may be spread in different ways
+    if cell is None:
+        hoist = Hoist.of_step(body.jaxpr, body.num_consts)
+    if hoist is not None:
+        body = Body(hoist.body, body.num_consts + len(hoist.of), body.num_carry)
     loop = None
     if forward is not None:
         adjoins = solver is None and jacobian == "auto"
@@ -174,7 +181,7 @@ def make_plan(
         return Plan(staged, body, choice, structure, None, facts)
     if chosen and isinstance(choice.solver, TreeSolver):
         linear, extra = _linearisation(body, structure, cell, trees, choice.solver, jacobian)
-    rule = ScanRule(staged.equation, linear, choice.solver, loop, chosen, obstacle)
+    rule = ScanRule(staged.equation, linear, choice.solver, loop, chosen, obstacle, hoist)
     return Plan(staged, body, choice, structure, rule, facts, extra)
 
 

@@ -8,7 +8,7 @@ so that parameters are made to vary before it; then these equations have nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -55,6 +55,17 @@ def interpret(
     for eqn in jaxpr.eqns:
         env.update(zip(eqn.outvars, apply(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def inlined(closed: ClosedJaxpr, calls: Collection[str] = CALLS) -> ClosedJaxpr:
+    """The same program without these calls."""
+
+    def apply(eqn, values):
+        if eqn.primitive.name not in calls:
+            return bind(eqn, values)
+        return interpret(called(eqn), values, apply)
+
+    return jax.make_jaxpr(lambda *values: interpret(closed, values, apply))(*closed.in_avals)
 
 
 def vary_alike(tree: PyTree) -> PyTree:

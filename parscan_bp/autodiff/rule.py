@@ -33,6 +33,7 @@ from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.by_products import ByProducts, Keeping, Kept
 from parscan_bp.autodiff.fused import FusedLoop
+from parscan_bp.autodiff.hoist import Hoist
 from parscan_bp.autodiff.linear_solve import (
     LinearSolve,
     empty_of,
@@ -66,6 +67,8 @@ class ScanRule:
       fused: the kernels that make the values, if the caller asked for them.
       one_loop: whether forward-mode is `lax.scan`'s own loop, not a solve.
       obstacle: what keeps a solver from derivatives, if anything does.
+      hoist: what the step makes of its constants alone, if anything; the linearised body, and the
+        loops of derivatives, get it as constants.
     """
 
     equation: Any
@@ -74,6 +77,7 @@ class ScanRule:
     fused: FusedLoop | None = None
     one_loop: bool = False
     obstacle: str | None = None
+    hoist: Hoist | None = None
 
     @property
     def body(self):
@@ -107,6 +111,7 @@ class ScanRule:
 
         def jvp(primals, tangents):
             check_no_obstacle(self.obstacle, self.solver)
+            primals, tangents = self._hoisted(primals, tangents)
             active = self._active(tangents[0]) if self.keeps else None
             if self.one_loop and is_forward_only(primals[0], tangents[0]):
                 made, pushed = self._push(primals[0], tangents[0], active, trajectory=False)
@@ -117,6 +122,14 @@ class ScanRule:
         values.defjvp(jvp, symbolic_zeros=True)
         return values
 
+    def _hoisted(self, primals, tangents):
+        """The arguments of the loop, from those of the traced equation."""
+        if self.hoist is None:
+            return primals, tangents
+        (args, extra), (ts, extra_ts), n = primals, tangents, len(self.hoist.read)
+        consts, t_consts = self.hoist.push(args[:n], ts[:n])
+        return ([*consts, *args[n:]], extra), ([*t_consts, *ts[n:]], extra_ts)
+
     @functools.cached_property
     def _run(self) -> Callable[[Active | None], Callable]:
         """(carry, ys), the carry after every step and what else is kept, as one program.
@@ -126,7 +139,7 @@ class ScanRule:
         return functools.cache(self._make_run)
 
     def _make_run(self, active):
-        how = {k: self.equation.params[k] for k in ("length", "reverse", "unroll")}
+        how = self._how
 
         @jax.jit
         def run(args):
@@ -202,7 +215,7 @@ class ScanRule:
         def results(args):
             if trajectory:
                 return self._run(active)(args)
-            return self.equation.primitive.bind(*args, **self.equation.params), None, None
+            return self._loop(args), None, None
 
         def wanted(made):
             return jax.tree.leaves(made if trajectory else made[0])
@@ -223,6 +236,8 @@ class ScanRule:
             return [pushed[k] for k in floats]
 
         avals = [v.aval for v in self.equation.invars]
+        if self.hoist is not None:
+            avals[len(self.hoist.read) : len(self.hoist.read)] = self.hoist.made.out_avals
         closed, shape = jax.make_jaxpr(results, return_shape=True)(list(map(struct_of, avals)))
         outs = closed.out_avals
         floats = tuple(k for k, a in enumerate(outs) if is_differentiable(a))
@@ -230,6 +245,18 @@ class ScanRule:
         out_ts = [outs[k].to_tangent_aval() for k in floats]
         push = Pushforward(together, primal, tangent, (avals, in_ts), (outs, out_ts))
         return push, floats, jax.tree.structure(shape)
+
+    def _loop(self, args):
+        """(carry, ys) of `lax.scan`."""
+        if self.hoist is None:
+            return self.equation.primitive.bind(*args, **self.equation.params)
+        consts, init, xs = self._split(args)
+        carry, ys = jax.lax.scan(lambda c, x: self.body(consts, c, x), init, xs, **self._how)
+        return [*carry, *ys]
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {name: self.equation.params[name] for name in ("length", "reverse", "unroll")}
 
     def _split(self, args):
         a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
