@@ -161,12 +161,11 @@ def make_plan(
     linear, extra = _linearisation(body, structure, cell, trees, solver, jacobian)
     if solver is not None and not (isinstance(linear, ByProducts) and loop is None):
         solver.check_nothing_kept()
-    facts = _facts(body, structure, linear, params["length"])
+    facts = _facts(body, structure, linear, params)
     chosen = solver is None and jacobian == "auto" and loop is None
     if cell is not None:
         on_chip = chosen and _on_chip(body, cell, params["length"])
-        found = {"rejoins": cell.rejoins, "unroll": params["unroll"], "on_chip": on_chip}
-        facts = dataclasses.replace(facts, may_keep=may_keep, **found)
+        facts = dataclasses.replace(facts, may_keep=may_keep, rejoins=cell.rejoins, on_chip=on_chip)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
     elif loop is not None and loop.adjoins:
@@ -271,7 +270,7 @@ def _on_chip(body: Body, cell: OfCell, length: int) -> bool:
     return operator.dtype == jnp.float32 and ON_CHIP.takes(operator)
 
 
-def _facts(body, structure, linear, length) -> Facts:
+def _facts(body, structure, linear, params) -> Facts:
     avals = [body.carry_avals[k] for k in body.float_carry]
     layout = CarryLayout(
         tuple(a.shape for a in avals), tuple(a.dtype for a in avals), structure.batch_axes, False
@@ -281,7 +280,8 @@ def _facts(body, structure, linear, length) -> Facts:
         kind = "analytic"
     return Facts(
         platform=jax.default_backend(),
-        length=length,
+        length=params["length"],
+        unroll=params["unroll"],
         batch=functools.reduce(lambda a, b: a * b, layout.batch_shape, 1),
         features=sum(layout.features),
         leaves=len(avals),
@@ -293,4 +293,5 @@ def _facts(body, structure, linear, length) -> Facts:
         outer_gates=has_outer_gates(body.jaxpr.jaxpr),
         jax_version=jax.__version_info__[:2],
         outputs=len(body.float_y),
+        vector=not layout.batch_shape,
     )

@@ -51,7 +51,18 @@ NO_PRODUCTS = 1024
 """Elements from which a step without products of matrices gains, likewise."""
 
 MANY = 1000
-"""Elements above which the rows of a product matter; see `Facts.most_rows`."""
+"""Elements above which the rows of a product matter."""
+
+PRODUCT_ROWS = (16, 1)
+"""Rows up to which products with fixed weights take less time than the loop around them, before jax
+0.12 and from then on; of many steps that multiply their carry once it is the former."""
+
+OWN_GATES = 3
+"""Parts of a product that are the gates of one's own step."""
+
+GATED = (20, 128)
+"""Order of the Jacobian from which such a step gains, from jax 0.12 on, on a single row if it has
+one carry leaf, and on several rows."""
 
 OUTER_GATES = (256, 4096)
 """Elements of a step with `Facts.outer_gates` between which it is slow to make again: XLA makes
@@ -150,16 +161,16 @@ def _tiny_step(facts: Facts, work: Work) -> Choice | None:
     """Of a tiny step XLA makes one kernel, loop included, and of its sweep step by step another.
 
     What is slow to make again is kept: with so few numbers, nothing else can be saved. One's own
-    step without such functions, or with outputs that are made again from it, gains nothing. Of an
-    Elman cell there is nothing to keep; with a single number, four steps at a time are the faster
-    kernel.
+    step without such functions, or with outputs that are made again from it, gains nothing, nor
+    does, from jax 0.12 on, an LSTM or a long GRU. Of an Elman cell there is nothing to keep; with a
+    single number, four steps at a time are the faster kernel.
     """
     if not _is_tiny(facts) or facts.length <= FEW[0] or work.heavy is not None:
         return None
     why = "sequential, step by step: so small a step's loop is then a single kernel"
     kept = Choice(Sweep(chunk=1, recompute=False), why)
     if facts.own:
-        gains = not (work.arithmetic or facts.outputs)
+        gains = not (work.arithmetic or facts.outputs or _are_tiny_gates(facts, work))
         return kept if gains and facts.linearisation == "matrix-free" else None
     if facts.equations <= SIMPLE:
         return Choice(Sweep(chunk=4, unroll=4) if facts.elements == 1 else Sweep(chunk=1), why)
@@ -194,7 +205,7 @@ def _mostly_work(facts: Facts, work: Work) -> Choice | None:
         return None
     if work.heavy is not None:
         return _left(f"the step {work.heavy}")
-    if work.rows > facts.most_rows and facts.elements > MANY:
+    if work.rows > _most_rows(facts, work) and facts.elements > MANY:
         return _left(f"the step multiplies {work.rows} rows at a time: little else counts")
     return None
 
@@ -246,6 +257,24 @@ def _gates_of_one_row_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
     if facts.features < ONE_ROW[facts.linearisation] and not _gains_on_one_row(facts):
         return None
     return _kept("sequential; a single row's gates are sooner kept than made again")
+
+
+def _own_gates_of_one_row_since_jax_0_12(facts: Facts, work: Work) -> Choice | None:
+    """Gates of one product: what XLA makes of them for `lax.scan` is slow.
+
+    Their cotangents are put side by side again, and XLA makes that for every weight anew, in the
+    sum over the steps; of a row that has an axis of its own, only where an LSTM's two carries meet.
+    """
+    if facts.jax_version < (0, 12) or facts.batch > 1 or facts.unroll > 1:
+        return None
+    if facts.linearisation != "matrix-free" or work.products != 1 or not _has_own_gates(work):
+        return None
+    lstm, enough = facts.leaves > 1, facts.features >= GATED[0]
+    if not (enough or facts.length > FEW[0] if lstm else enough and facts.vector):
+        return None
+    if lstm and _is_larger(facts):
+        return _kept("sequential; a single row's gates are sooner kept than made again")
+    return Choice(Sweep(), "sequential; a single row's gates are joined in every step of lax.scan")
 
 
 def _few_steps(facts: Facts, work: Work) -> Choice | None:
@@ -323,6 +352,18 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     return None
 
 
+def _most_rows(facts: Facts, work: Work) -> int:
+    """See `PRODUCT_ROWS`."""
+    many, few = PRODUCT_ROWS
+    once = work.products == 1 and facts.length > SHORT_ROW
+    gains = once and (facts.features >= GATED[1] or not _has_own_gates(work))
+    return many if gains or facts.jax_version < (0, 12) else few
+
+
+def _has_own_gates(work: Work) -> bool:
+    return work.parts >= OWN_GATES
+
+
 def _is_tiny(facts: Facts) -> bool:
     return facts.elements <= TINY[0] and facts.touched <= TINY[1]
 
@@ -351,6 +392,12 @@ def _gains_on_one_row(facts: Facts) -> bool:
         apart = facts.equations > APART[0] and facts.features < APART[1]
         return not apart or facts.length <= FEW[1]
     return short or facts.features >= LONG_ROW[facts.leaves]
+
+
+def _are_tiny_gates(facts: Facts, work: Work) -> bool:
+    """Of an LSTM's two carries, or of many steps of a GRU, from jax 0.12 on."""
+    gated = facts.jax_version >= (0, 12) and _has_own_gates(work)
+    return gated and (facts.leaves > 1 or facts.length > SHORT_ROW)
 
 
 def _is_short(facts: Facts) -> bool:
@@ -388,6 +435,7 @@ RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _fewest_steps,
     _few_steps_of_many_rows,
     _gates_of_one_row_since_jax_0_12,
+    _own_gates_of_one_row_since_jax_0_12,
     _few_steps,
     _one_row_of_a_wide_gru,
     _single_kernel_since_jax_0_12,

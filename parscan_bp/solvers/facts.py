@@ -33,6 +33,7 @@ class Facts:
       rejoins: whether a forward pass that keeps makes the step's products a second time; see
         `cells.View`.
       unroll: steps per iteration of the loop that the caller asked for.
+      vector: whether the carry has no axis for rows, not even one of size 1.
       on_chip: whether there is one GPU, and kernels that take the cell's Jacobians as they are.
     """
 
@@ -52,6 +53,7 @@ class Facts:
     may_keep: bool = False
     rejoins: bool = False
     unroll: int = 1
+    vector: bool = False
     on_chip: bool = False
 
     @property
@@ -73,11 +75,6 @@ class Facts:
     def columns(self) -> int:
         """Tangents that an explicit Jacobian takes."""
         return 1 if self.structure == "diagonal" else self.features
-
-    @property
-    def most_rows(self) -> int:
-        """Rows up to which a product with fixed weights is slower than the loop around it."""
-        return 16 if self.jax_version < (0, 12) else 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,12 @@ pairs of many bodies, or a buffer of which one row is written, it is not.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import enum
+import functools
 import math
+import operator
 from typing import Any
 
 from jax.extend.core import JaxprEqn
@@ -33,6 +37,8 @@ _MOVES = frozenset(
     "slice dynamic_slice transpose broadcast_in_dim reshape squeeze stack unstack tile concatenate "
     "split rev pad stop_gradient reduce_sum reduce_max reduce_min".split()
 )
+_TAKES = frozenset({"split", "slice", "dynamic_slice", "unstack"})
+_SHAPES = frozenset({"reshape", "squeeze", "transpose", "concatenate"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +51,15 @@ class Work:
       heavy: why the step is too heavy for a sweep to gain anything, as it continues "the step ...";
         ``None`` if it is light.
       arithmetic: see `carries_arithmetic_alone`.
+      products: products of fixed weights and something that depends on the carry.
+      parts: most parts into which such a product, or one of inputs, is taken: the gates of a cell.
     """
 
     rows: int
     heavy: str | None
     arithmetic: bool = False
+    products: int = 0
+    parts: int = 0
 
 
 def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
@@ -71,17 +81,27 @@ def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
         return Work(0, f"has more than {EQUATIONS} equations")
     carry = opened.invars[num_consts : num_consts + num_carry]
     counted = _Counted(sum(_size(v) for v in carry if is_inexact(v)))
-    counted.run(opened, [k >= num_consts for k in range(len(opened.invars))])
+    others = len(opened.invars) - num_consts - num_carry
+    ins = [_Is(0)] * num_consts + [_Is.CARRIED] * num_carry + [_Is.GIVEN] * others
+    counted.run(opened, ins)
     arithmetic = carries_arithmetic_alone(opened, num_consts, num_carry)
-    return Work(counted.rows, counted.heavy(), arithmetic)
+    return Work(counted.rows, counted.heavy(), arithmetic, counted.products, counted.parts())
 
 
-class _Counted(Interpreter[bool]):
-    """True: the value changes from step to step."""
+class _Is(enum.Flag):
+    """What is known of a value that changes from step to step."""
+
+    GIVEN = enum.auto()  # depends on the inputs
+    CARRIED = enum.auto()  # depends on the carry
+    PRODUCT = enum.auto()  # a product with fixed weights, and what was done to its entries
+
+
+class _Counted(Interpreter[_Is]):
+    """Goes through a step and counts."""
 
     derivative = False
     prune = False
-    bottom = False
+    bottom = _Is(0)
 
     def __init__(self, carry: int) -> None:
         super().__init__()
@@ -90,7 +110,12 @@ class _Counted(Interpreter[bool]):
         self._widest = 0
         self._made = 0
         self._moves = False
+        self._parts: collections.Counter[Any] = collections.Counter()
         self.rows = 0
+        self.products = 0
+
+    def parts(self) -> int:
+        return max(self._parts.values(), default=0)
 
     def heavy(self) -> str | None:
         if self._reason is not None:
@@ -103,12 +128,19 @@ class _Counted(Interpreter[bool]):
             return "moves the entries of a large carry about"
         return None
 
-    def join(self, a: bool, b: bool, name: str) -> bool:
-        return a or b
+    def join(self, a: _Is, b: _Is, name: str) -> _Is:
+        return a | b
 
-    def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
+    def equation(self, eqn: JaxprEqn, ins: list[_Is], live: list[bool]) -> list[_Is]:
+        name, out = eqn.primitive.name, functools.reduce(operator.or_, ins)
+        if name in _TAKES and _Is.PRODUCT in ins[0]:
+            self._parts[eqn.invars[0]] += len(eqn.outvars)
+        if name == "dot_general":
+            out |= _Is.PRODUCT
+        elif name not in ELEMENTWISE and name not in _TAKES and name not in _SHAPES:
+            out &= ~_Is.PRODUCT
         if any(map(is_inexact, eqn.outvars)):
-            name, size = eqn.primitive.name, max(map(_size, eqn.outvars))
+            size = max(map(_size, eqn.outvars))
             self._widest = max(self._widest, size)
             if name == "dot_general":
                 self._product(eqn, ins, size)
@@ -118,23 +150,25 @@ class _Counted(Interpreter[bool]):
                 self._moves = True
             elif not (name == "gather" and not ins[0]):  # rows of a table are light
                 self._reason = f"contains {name}, which is slow to make again"
-        return [True] * len(eqn.outvars)
+        return [out] * len(eqn.outvars)
 
-    def after(self, eqn: JaxprEqn, ins: list[bool], outs: list[bool]) -> None:
+    def after(self, eqn: JaxprEqn, ins: list[_Is], outs: list[_Is]) -> None:
         name = eqn.primitive.name
         if name in ("scan", "while", "cond"):
             self._reason = f"contains {name}, which is slow to make again"
 
-    def _product(self, eqn: JaxprEqn, ins: list[bool], size: int) -> None:
+    def _product(self, eqn: JaxprEqn, ins: list[_Is], size: int) -> None:
         self._made += size
         if all(ins[:2]):
             self._reason = "multiplies two matrices that change from step to step"
             return
         (contracted, _), _ = eqn.params["dimension_numbers"]
         summed = math.prod(shape_of(eqn.invars[0])[axis] for axis in contracted)
-        rows = _size(eqn.invars[ins.index(True)]) // max(summed, 1)
+        (at,) = (k for k in (0, 1) if ins[k])
+        rows = _size(eqn.invars[at]) // max(summed, 1)
         if size > rows:
             self.rows = max(self.rows, rows)
+            self.products += _Is.CARRIED in ins[at]
 
 
 def _size(atom: Any) -> int:

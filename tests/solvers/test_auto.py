@@ -125,6 +125,51 @@ def test_a_step_that_is_mostly_work_is_left_to_lax_scan(changes, work, word):
     assert choice.solver is None and word in choice.reason
 
 
+OWN_ROW = {**ONE_ROW, "linearisation": "matrix-free", "equations": 30}
+LSTM, GRU = Work(1, None, products=1, parts=4), Work(1, None, products=1, parts=3)
+LEFT, KEPT = None, pb.Sweep(recompute=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "work", "solver"),
+    [
+        ({"features": 8, "leaves": 2}, LSTM, pb.Sweep()),
+        ({"features": 8, "leaves": 2, "length": 20}, LSTM, LEFT),
+        ({"features": 20, "leaves": 2, "length": 20}, LSTM, pb.Sweep()),
+        ({"features": 128, "leaves": 2}, LSTM, KEPT),
+        ({"features": 128, "leaves": 2, "unroll": 2}, LSTM, LEFT),
+        ({"features": 128, "leaves": 2}, dataclasses.replace(LSTM, products=2), LEFT),
+        ({"features": 128, "leaves": 2}, dataclasses.replace(LSTM, parts=2), LEFT),
+        ({"features": 128, "leaves": 2}, dataclasses.replace(LSTM, heavy="sorts"), LEFT),
+        ({"features": 128, "leaves": 2, "jax_version": (0, 11)}, LSTM, pb.Sweep()),
+        ({"features": 64, "vector": True}, GRU, pb.Sweep()),
+        ({"features": 64}, GRU, LEFT),
+        ({"features": 16, "vector": True}, GRU, LEFT),
+        ({"features": 4, "vector": True, "length": 600}, GRU, LEFT),
+        ({"features": 4, "vector": True, "length": 500}, GRU, pb.Sweep(1, recompute=False)),
+        ({"features": 4, "leaves": 2, "length": 500}, LSTM, LEFT),
+    ],
+)
+def test_gates_of_one_product_on_a_single_row_are_swept_from_jax_0_12_on(changes, work, solver):
+    assert choose(dataclasses.replace(RNN, **{**OWN_ROW, **changes}), work).solver == solver
+
+
+@pytest.mark.parametrize(
+    ("changes", "work", "solver"),
+    [
+        ({}, Work(16, None, products=1), pb.Sweep()),
+        ({"length": 500}, Work(16, None, products=1), LEFT),
+        ({}, Work(17, None, products=1), LEFT),
+        ({}, Work(16, None, products=2), LEFT),
+        ({}, Work(16, None, products=1, parts=3), LEFT),
+        ({"features": 128}, Work(16, None, products=1, parts=3), pb.Sweep()),
+    ],
+)
+def test_many_steps_that_multiply_rows_once_are_swept_from_jax_0_12_on(changes, work, solver):
+    changes = {**OWN, "jax_version": (0, 12), **changes}
+    assert choose(dataclasses.replace(RNN, **changes), work).solver == solver
+
+
 @pytest.mark.parametrize(
     "changes", [{"jax_version": (0, 11)}, {"batch": 1024}, {"features": 2, "leaves": 1}]
 )

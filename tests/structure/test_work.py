@@ -57,6 +57,36 @@ def test_a_recurrent_cell_is_light(step, consts, carry, x, rows):
     assert (work.rows, work.heavy) == (rows, None)
 
 
+def _gru(w, c, x):
+    """Gates of one product, the last of another one, of what a gate lets through."""
+    r, z = jnp.split(jax.nn.sigmoid(c @ w[:, :40] + x[..., :40]), 2, axis=-1)
+    return (1 - z) * jnp.tanh((r * c) @ w[:, 40:] + x[..., 40:]) + z * c
+
+
+def _by_index(w, h, c, x):
+    z = (h @ w + x).reshape(16, 4, 20)
+    c = jax.nn.sigmoid(z[:, 0]) * c + jax.nn.sigmoid(z[:, 1]) * jnp.tanh(z[:, 2])
+    return jax.nn.sigmoid(z[:, 3]) * jnp.tanh(c), c
+
+
+@pytest.mark.parametrize(
+    ("step", "consts", "carry", "x", "products", "parts"),
+    [
+        (_lstm, jnp.ones((20, 80)), (ROWS, ROWS), jnp.ones((16, 80)), 1, 4),
+        (jax.jit(_lstm), jnp.ones((20, 80)), (ROWS, ROWS), jnp.ones((16, 80)), 1, 4),
+        (_by_index, jnp.ones((20, 80)), (ROWS, ROWS), jnp.ones((16, 80)), 1, 4),
+        (_gru, jnp.ones((20, 60)), ROWS, jnp.ones((16, 60)), 2, 2),
+        (_normalised, SQUARE, ROWS, ROWS, 1, 0),
+        (lambda w, c, x: jnp.tanh(c @ w + x @ w), SQUARE, ROWS, ROWS, 1, 0),
+        (lambda u, c, x: 0.9 * c + x @ u, SQUARE, ROWS, ROWS, 0, 0),
+        (_pendulum, 9.8, (jnp.ones(3), jnp.ones(3)), jnp.ones(3), 0, 0),
+    ],
+)
+def test_products_of_the_carry_and_their_parts(step, consts, carry, x, products, parts):
+    work = _work(step, consts, carry, x)
+    assert (work.products, work.parts) == (products, parts)
+
+
 @pytest.mark.parametrize(
     ("step", "arithmetic"),
     [
