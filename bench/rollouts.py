@@ -322,8 +322,11 @@ def _gated(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
 _RECURRENT = {"Elman": (_elman, 1), "leaky": (_leaky, 1), "layer norm": (_normalised, 1)}
 
 
-def recurrent(kind: str, hidden: int, length: int, rows: int) -> Rollout:
-    """A recurrent network as one writes it down, without a cell of the library."""
+def recurrent(kind: str, hidden: int, length: int, *rows: int) -> Rollout:
+    """A recurrent network as one writes it down, without a cell of the library.
+
+    Without ``rows`` it is one sequence of vectors.
+    """
     cell, gates = {**_RECURRENT, "GRU": (_gated, 3)}[kind]
 
     def run(scan: candidates.Scan, weights: Any) -> Any:
@@ -331,11 +334,41 @@ def recurrent(kind: str, hidden: int, length: int, rows: int) -> Rollout:
             h = cell(weights, h, x)
             return h, h
 
-        return scan(step, jnp.zeros((rows, hidden)), normal(_keys(3)[2], (length, rows, 32)))[1]
+        return scan(step, jnp.zeros((*rows, hidden)), normal(_keys(3)[2], (length, *rows, 32)))[1]
 
     a, b, _ = _keys(3)
     weights = normal(a, (hidden, gates * hidden)), normal(b, (32, gates * hidden))
     return Rollout([w / w.shape[0] ** 0.5 for w in weights], run)
+
+
+def _of_joined(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.concatenate([h, x], axis=-1) @ jnp.concatenate(w)
+
+
+def _of_transposed(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
+    return h @ w[0].T + x @ w[1].T
+
+
+def lstm(layout: str, hidden: int, length: int, *rows: int) -> Rollout:
+    """An LSTM with one product of state and input, or with weights as PyTorch lays them out."""
+    transposed = layout == "transposed"
+    product = _of_transposed if transposed else _of_joined
+
+    def run(scan: candidates.Scan, weights: Any) -> Any:
+        def step(carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+            h, c = carry
+            i, f, g, o = jnp.split(product(weights, h, x), 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        zeros = jnp.zeros((*rows, hidden))
+        return scan(step, (zeros, zeros), normal(_keys(3)[2], (length, *rows, 32)))[1]
+
+    a, b, _ = _keys(3)
+    weights = [normal(a, (hidden, 4 * hidden)), normal(b, (32, 4 * hidden))]
+    weights = [w / w.shape[0] ** 0.5 for w in weights]
+    return Rollout([w.T for w in weights] if transposed else weights, run)
 
 
 ROLLOUTS: dict[str, Callable[[], Rollout]] = {
@@ -377,5 +410,13 @@ ROLLOUTS |= {
     f"{kind} by hand, {hidden} x {rows}": functools.partial(recurrent, kind, hidden, length, rows)
     for hidden, rows, length in ((32, 1, 300), (20, 16, 300), (128, 16, 100), (128, 64, 50))
     for kind in (*_RECURRENT, "GRU")
+}
+ROLLOUTS |= {
+    "GRU by hand, 64, a vector": lambda: recurrent("GRU", 64, 1000),
+    "Elman by hand, 64 x 16, long": lambda: recurrent("Elman", 64, 1000, 16),
+    "LSTM by hand, joined, 20, a vector": lambda: lstm("joined", 20, 1000),
+    "LSTM by hand, joined, 64 x 16": lambda: lstm("joined", 64, 1000, 16),
+    "LSTM by hand, transposed, 64, a vector": lambda: lstm("transposed", 64, 1000),
+    "LSTM by hand, transposed, 64 x 16": lambda: lstm("transposed", 64, 1000, 16),
 }
 """Programs by name; the number says what is large about them."""
