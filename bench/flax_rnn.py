@@ -14,6 +14,9 @@ What a call takes beside its program is left out as far as it goes, or it would 
 one: programs take and return lists of arrays, not Flax's states, run in the calling thread, and
 the value alone hands out as many arrays as there are gradients.
 
+With `--floor` the loop and the products that every gradient consists of, one step after the other,
+are timed beside them (`flax_floor`): the most that a gradient by a sweep might gain.
+
     python -m bench flax --record
 """
 
@@ -29,7 +32,16 @@ from flax import nnx
 from tqdm import tqdm
 
 import parscan_bp.nnx
-from bench import candidates, programs, record, scan_report, tables, timing, workloads
+from bench import (
+    candidates,
+    flax_floor,
+    programs,
+    record,
+    scan_report,
+    tables,
+    timing,
+    workloads,
+)
 
 CELLS = {
     kind.__name__: kind
@@ -37,6 +49,7 @@ CELLS = {
 }
 PROGRAMS = (timing.VALUE, timing.FORWARD, timing.VALUE_AND_GRAD)
 PHASES = (timing.FORWARD, timing.BACKWARD, timing.GRADIENT, timing.VALUE_AND_GRAD)
+FLOOR = "floor"
 # What the interval of a speedup has to reach.
 WANTED = {timing.VALUE_AND_GRAD: 0.95, timing.GRADIENT: 1.5}
 
@@ -74,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--T", nargs="+", type=int, default=[100, 1000])
     solvers = tuple(candidates.SOLVERS)
     parser.add_argument("--solvers", nargs="+", choices=solvers, default=[candidates.AUTO, "kept"])
+    parser.add_argument("--floor", action="store_true", help="times what a gradient takes at least")
     parser.add_argument("--unroll", type=int, default=1, help="of both layers")
     parser.add_argument("--rounds", type=int, default=25, help="at most, for each point")
     parser.add_argument("--min-rounds", type=int, default=15, help="at least, whatever the budget")
@@ -103,15 +117,22 @@ def measure(size: workloads.Size, options: argparse.Namespace) -> dict[str, Any]
         rivals[name] = _programs(ours, point, data)
         got = rivals[name][timing.VALUE_AND_GRAD].call()
         errors[name] = programs.check_equal(wanted.call(), got, allowed, f"{size}: {name}: ")
+    racing = {name: programs.calls(rival) for name, rival in rivals.items()}
+    if options.floor:
+        racing[FLOOR] = {timing.GRADIENT: flax_floor.program(size, options.seed).call}
     outcome = timing.race(
         programs.calls(baseline),
-        {name: programs.calls(rival) for name, rival in rivals.items()},
+        racing,
         rounds=options.rounds,
         min_rounds=min(options.min_rounds, options.rounds),
         budget=options.budget_seconds,
     )
+    floor = {}
+    if options.floor:
+        floor[FLOOR] = outcome.compare(FLOOR, timing.GRADIENT).to_json()
     return {
         **dataclasses.asdict(size),
+        **floor,
         "tolerance": allowed,
         "flax": programs.to_json(baseline),
         "solvers": {
@@ -175,4 +196,10 @@ def text(result: dict[str, Any]) -> str:
                 and (phase not in timing.REST or scan_report.is_resolved(phases[phase]))
             ]
     count = f"{len(missed)} speedups whose whole interval misses what is wanted"
-    return "\n".join([tables.table(header, rows), "", count, *missed])
+    most = [
+        f"  {scan_report.size_of(point)}: {scan_report.range_of(point[FLOOR])}"
+        for point in result["points"]
+        if FLOOR in point
+    ]
+    title = ["", "gradient of Flax's layer over the loop and the products alone", *most]
+    return "\n".join([tables.table(header, rows), "", count, *missed, *(title if most else [])])

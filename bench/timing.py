@@ -221,8 +221,8 @@ def seconds_per_call(call: Call, sample: Sample = blocking) -> float:
 
 
 def samples_of(samples: Mapping[str, np.ndarray], quantity: str) -> np.ndarray:
-    """The samples of one program, or the differences of two."""
-    if quantity in REST:
+    """The samples of one program, or, where there is no such program, the differences of two."""
+    if quantity in REST and quantity not in samples:
         whole, part = REST[quantity]
         return samples[whole] - samples[part]
     return samples[quantity]

@@ -157,6 +157,8 @@ def _explanation(plan: Plan) -> Explanation:
         stored = f"the carries: {own} of {plan.body.num_carry} leaves beside the outputs"
         slow = ", and of the linearised steps what is slow to make again"
         stored += slow if plan.rule.keeps else ""
+        once = ", and what the step makes of its constants alone, which is made once"
+        stored += once if plan.rule.hoist is not None else ""
     return Explanation(
         choice=str(plan.choice),
         reason=plan.choice.reason,

@@ -46,7 +46,8 @@ def scan(
     in `jax.checkpoint` to store nothing, or name ``Sweep(recompute=False)`` to store what is
     slow to make again, too (``solver=None`` does for steps of a few numbers, for gates of a
     single input feature, for the few steps of a larger gated cell and, from jax 0.12 on, for most
-    gated cells on a single row).
+    gated cells on a single row). What the step makes of its constants alone, such as a transposed
+    weight matrix, is made once where the scan is differentiated, as by `jax.lax.scan`.
     Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
     stores nothing.
 

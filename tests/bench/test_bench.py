@@ -17,6 +17,7 @@ from bench import (
     candidates,
     compile,
     figures,
+    flax_floor,
     programs,
     record,
     rollouts,
@@ -163,13 +164,40 @@ def test_every_rollout_can_be_differentiated():
 
 
 def test_flax_layers_are_checked_and_compared(tmp_path, capsys):
-    sizes = "--cells GRUCell --H 3 --B 2 --T 8 --rounds 2".split()
+    sizes = "--cells GRUCell --H 3 --B 2 --T 8 --rounds 2 --floor".split()
     (point,) = _run("flax", tmp_path, *sizes)["points"]
+    assert point["floor"]["candidate"]["median"] > 0
     assert set(point["solvers"]) == {"auto", "kept"}
     for entry in point["solvers"].values():
         assert entry["error"] <= point["tolerance"]
         assert set(entry["phases"]) == {"forward", "backward", "gradient", "value_and_grad"}
     assert "GRUCell H=3 B=2 T=8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", flax_floor.GATES)
+def test_the_floor_of_a_gradient_is_that_of_a_layer_of_known_slopes(cell):
+    program = flax_floor.program(workloads.Size(cell, 3, 2, 8), seed=0)
+    (data,) = program.arguments
+
+    def states(weights, bias):
+        def step(h, t):
+            slopes, x = t
+            joint = jnp.einsum("bh,hgk->bgk", h, weights[0]) + jnp.einsum(
+                "bh,hgk->bgk", x, weights[1]
+            )
+            h = (slopes * (joint + bias)).sum(1)
+            return h, h
+
+        return jax.lax.scan(step, data["states"][0], (data["slopes"], data["inputs"]))[1]
+
+    weights = (data["weights"], jnp.zeros_like(data["weights"]))
+    bias = jnp.zeros(data["weights"].shape[1:])
+    after = states(weights, bias)
+    data = {**data, "states": jnp.concatenate([data["states"][:1], after[:-1]])}
+    want = jax.vjp(states, weights, bias)[1](data["direct"])
+    got = program.run(data)
+    for a, b in zip(got, jax.tree.leaves(want), strict=True):
+        assert jnp.allclose(a, b.reshape(a.shape), rtol=1e-4, atol=1e-5)
 
 
 def test_operations_are_counted_in_hlo_text():
