@@ -1,4 +1,4 @@
-"""What the gradient of a recurrent layer takes at least, one step after the other.
+"""What the gradient of a recurrent layer takes, one step after the other, without the rest.
 
 A loop of the transposed products with the recurrent weights, and the products that give the
 cotangents of all weights:
@@ -7,8 +7,9 @@ cotangents of all weights:
     dW_h = sum_t h_{t-1} u_t^T,   dW_x = sum_t x_t u_t^T,   db = sum_t u_t.
 
 The slopes s_t of all gates are at hand: no activation is evaluated, nothing is stored in the
-forward pass, and of an LSTM's two carries there is only one. What does all that, too, as a gradient
-has to, takes longer, unless XLA compiles it otherwise.
+forward pass, and of an LSTM's two carries there is only one. A gradient that does all that, too,
+takes longer, but where XLA compiles its loop otherwise: a loop over a few units may be one kernel,
+and then takes less than this one.
 """
 
 import jax

@@ -15,7 +15,7 @@ one: programs take and return lists of arrays, not Flax's states, run in the cal
 the value alone hands out as many arrays as there are gradients.
 
 With `--floor` the loop and the products that every gradient consists of, one step after the other,
-are timed beside them (`flax_floor`): the most that a gradient by a sweep might gain.
+are timed beside them (`flax_floor`).
 
     python -m bench flax --record
 """
