@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--T", nargs="+", type=int, default=[100, 1000])
     solvers = tuple(candidates.SOLVERS)
     parser.add_argument("--solvers", nargs="+", choices=solvers, default=[candidates.AUTO, "kept"])
-    parser.add_argument("--floor", action="store_true", help="times what a gradient takes at least")
+    parser.add_argument("--floor", action="store_true", help="times its loop and products alone")
     parser.add_argument("--unroll", type=int, default=1, help="of both layers")
     parser.add_argument("--rounds", type=int, default=25, help="at most, for each point")
     parser.add_argument("--min-rounds", type=int, default=15, help="at least, whatever the budget")
@@ -127,9 +127,7 @@ def measure(size: workloads.Size, options: argparse.Namespace) -> dict[str, Any]
         min_rounds=min(options.min_rounds, options.rounds),
         budget=options.budget_seconds,
     )
-    floor = {}
-    if options.floor:
-        floor[FLOOR] = outcome.compare(FLOOR, timing.GRADIENT).to_json()
+    floor = {FLOOR: outcome.compare(FLOOR, timing.GRADIENT).to_json()} if options.floor else {}
     return {
         **dataclasses.asdict(size),
         **floor,

@@ -1,11 +1,10 @@
-"""Scans that people write and that are no recurrent cell of ours: physics, filters, layers, RNNs.
+"""Scans that people write and that are no recurrent network: physics, filters, layers.
 
 Each has its step in the words of its field, a size that says what is large about it, and random
 numbers. What is differentiated is what its users differentiate: parameters, controls, or both.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,11 +30,11 @@ class Rollout:
     run: Run
 
 
-def _keys(count: int) -> list[jax.Array]:
+def keys(count: int) -> list[jax.Array]:
     return list(jax.random.split(jax.random.key(0), count))
 
 
-def _layer_norm(x: jax.Array) -> jax.Array:
+def layer_norm(x: jax.Array) -> jax.Array:
     return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
@@ -53,7 +52,7 @@ def pendulums(rows: int, length: int) -> Rollout:
 
         return scan(step, (jnp.ones(rows), jnp.zeros(rows)), torques)[1]
 
-    return Rollout(((jnp.float32(1.0), jnp.float32(0.5)), normal(_keys(1)[0], (length, rows))), run)
+    return Rollout(((jnp.float32(1.0), jnp.float32(0.5)), normal(keys(1)[0], (length, rows))), run)
 
 
 def cart_poles(rows: int, length: int) -> Rollout:
@@ -70,7 +69,7 @@ def cart_poles(rows: int, length: int) -> Rollout:
             state = state + 0.02 * jnp.stack(moved, axis=-1)
             return state, place
 
-        start = 0.1 * normal(_keys(1)[0], (rows, 4))
+        start = 0.1 * normal(keys(1)[0], (rows, 4))
         return scan(step, start, None, length=length)[1]
 
     return Rollout(0.1 * jnp.ones(4), run)
@@ -87,7 +86,7 @@ def bodies(count: int, length: int) -> Rollout:
             speeds = speeds + 0.01 * jnp.sum(masses[:, None] * apart / squares**1.5, axis=1)
             return (places + 0.01 * speeds, speeds), None
 
-        a, b = _keys(2)
+        a, b = keys(2)
         start = normal(a, (count, 3)), 0.1 * normal(b, (count, 3))
         return scan(step, start, None, length=length)[0]
 
@@ -102,7 +101,7 @@ def heat(side: int, length: int) -> Rollout:
             around = sum(jnp.roll(u, shift, axis) for shift in (1, -1) for axis in (0, 1))
             return u + conductivity * (around - 4 * u) + 0.01 * jnp.sin(u), None
 
-        return scan(step, normal(_keys(1)[0], (side, side)), None, length=length)[0]
+        return scan(step, normal(keys(1)[0], (side, side)), None, length=length)[0]
 
     return Rollout(0.1 * jnp.ones((side, side)), run)
 
@@ -124,7 +123,7 @@ def neural_ode(hidden: int, length: int, rows: int) -> Rollout:
 
         return scan(step, jnp.ones((rows, 8)), None, length=length)[1]
 
-    a, b, c = _keys(3)
+    a, b, c = keys(3)
     shapes = ((a, (8, hidden)), (b, (hidden, hidden)), (c, (hidden, 8)))
     return Rollout([normal(key, shape) / shape[0] ** 0.5 for key, shape in shapes], run)
 
@@ -138,7 +137,7 @@ def layers(width: int, length: int, rows: int) -> Rollout:
 
         return scan(step, jnp.ones((rows, width)), weights)[0]
 
-    return Rollout(normal(_keys(1)[0], (length, width, width)) / width**0.5, run)
+    return Rollout(normal(keys(1)[0], (length, width, width)) / width**0.5, run)
 
 
 def transformer(width: int, length: int, tokens: int) -> Rollout:
@@ -147,15 +146,15 @@ def transformer(width: int, length: int, tokens: int) -> Rollout:
     def run(scan: candidates.Scan, weights: Any) -> Any:
         def block(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
             joint, out, wide, narrow = w
-            q, k, v = jnp.split(_layer_norm(x) @ joint, 3, axis=-1)
+            q, k, v = jnp.split(layer_norm(x) @ joint, 3, axis=-1)
             attention = jax.nn.softmax(q @ k.swapaxes(-1, -2) / width**0.5)
             x = x + attention @ v @ out
-            return x + jax.nn.gelu(_layer_norm(x) @ wide) @ narrow, None
+            return x + jax.nn.gelu(layer_norm(x) @ wide) @ narrow, None
 
-        return scan(block, normal(_keys(5)[4], (4, tokens, width)), weights)[0]
+        return scan(block, normal(keys(5)[4], (4, tokens, width)), weights)[0]
 
     shapes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
-    pairs = zip(_keys(5), shapes, strict=False)
+    pairs = zip(keys(5), shapes, strict=False)
     return Rollout([0.1 * normal(key, (length, *shape)) for key, shape in pairs], run)
 
 
@@ -168,10 +167,10 @@ def hidden_markov(states: int, length: int, rows: int) -> Rollout:
         def step(alpha: jax.Array, emission: jax.Array) -> tuple[jax.Array, None]:
             return jax.nn.logsumexp(alpha[:, :, None] + log, axis=1) + emission, None
 
-        emissions = normal(_keys(2)[1], (length, rows, states))
+        emissions = normal(keys(2)[1], (length, rows, states))
         return scan(step, jnp.zeros((rows, states)), emissions)[0]
 
-    return Rollout(normal(_keys(2)[0], (states, states)), run)
+    return Rollout(normal(keys(2)[0], (states, states)), run)
 
 
 def kalman(states: int, length: int) -> Rollout:
@@ -186,7 +185,7 @@ def kalman(states: int, length: int) -> Rollout:
             mean = mean + gain @ (seen - mean)
             return (mean, (eye - gain) @ covariance), mean
 
-        return scan(step, (jnp.zeros(states), eye), normal(_keys(1)[0], (length, states)))[1]
+        return scan(step, (jnp.zeros(states), eye), normal(keys(1)[0], (length, states)))[1]
 
     return Rollout(0.9 * eye, run)
 
@@ -201,9 +200,9 @@ def buffer(width: int, length: int) -> Rollout:
             return (jax.lax.dynamic_update_index_in_dim(rows, h, t, 0), h, t + 1), None
 
         start = jnp.zeros((length, width)), jnp.zeros(width), 0
-        return scan(step, start, normal(_keys(2)[1], (length, width)))[0][0]
+        return scan(step, start, normal(keys(2)[1], (length, width)))[0][0]
 
-    return Rollout(normal(_keys(2)[0], (width, width)) / width**0.5, run)
+    return Rollout(normal(keys(2)[0], (width, width)) / width**0.5, run)
 
 
 def delayed(delay: int, length: int) -> Rollout:
@@ -214,9 +213,9 @@ def delayed(delay: int, length: int) -> Rollout:
             h = jnp.tanh(weight @ line[0] + x)
             return jnp.concatenate([line[1:], h[None]]), h
 
-        return scan(step, jnp.zeros((delay, 16)), normal(_keys(2)[1], (length, 16)))[1]
+        return scan(step, jnp.zeros((delay, 16)), normal(keys(2)[1], (length, 16)))[1]
 
-    return Rollout(normal(_keys(2)[0], (16, 16)) / 4, run)
+    return Rollout(normal(keys(2)[0], (16, 16)) / 4, run)
 
 
 def cached_attention(width: int, length: int) -> Rollout:
@@ -234,12 +233,12 @@ def cached_attention(width: int, length: int) -> Rollout:
         empty = jnp.zeros((length, width))
         return scan(step, (empty, empty, jnp.ones(width)), jnp.arange(length))[1]
 
-    return Rollout(normal(_keys(1)[0], (3, width, width)) / width**0.5, run)
+    return Rollout(normal(keys(1)[0], (3, width, width)) / width**0.5, run)
 
 
 def learning(width: int, length: int) -> Rollout:
     """Gradient descent as a scan; what is differentiated is the rate, as in meta-learning."""
-    a, b, c = _keys(3)
+    a, b, c = keys(3)
     batches = normal(a, (length, 16, width)), normal(b, (length, 16, width))
 
     def run(scan: candidates.Scan, rate: jax.Array) -> Any:
@@ -266,7 +265,7 @@ def stochastic(rows: int, length: int) -> Rollout:
         start = jnp.ones((rows, 4)), jax.random.key(7)
         return scan(step, start, None, length=length)[0][0]
 
-    a, b = _keys(2)
+    a, b = keys(2)
     return Rollout((normal(a, (4, 16)), normal(b, (16, 4))), run)
 
 
@@ -280,7 +279,7 @@ def returns(rows: int, length: int) -> Rollout:
 
         return scan(step, jnp.zeros(rows), rewards, reverse=True)[1]
 
-    return Rollout(normal(_keys(1)[0], (length, rows)), run)
+    return Rollout(normal(keys(1)[0], (length, rows)), run)
 
 
 def spiking(units: int, length: int) -> Rollout:
@@ -297,78 +296,7 @@ def spiking(units: int, length: int) -> Rollout:
 
         return scan(step, (jnp.zeros(units), jnp.zeros(units)), currents)[1]
 
-    return Rollout((0.9 * jnp.ones(units), normal(_keys(1)[0], (length, units))), run)
-
-
-def _elman(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.tanh(h @ w[0] + x @ w[1])
-
-
-def _leaky(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
-    return 0.8 * h + 0.2 * jnp.tanh(h @ w[0] + x @ w[1])
-
-
-def _normalised(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.tanh(_layer_norm(h @ w[0] + x @ w[1]))
-
-
-def _gated(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
-    ours = jnp.split(h @ w[0], 3, axis=-1)
-    theirs = jnp.split(x @ w[1], 3, axis=-1)
-    r, z = (jax.nn.sigmoid(a + b) for a, b in zip(ours[:2], theirs[:2], strict=True))
-    return (1 - z) * jnp.tanh(theirs[2] + r * ours[2]) + z * h
-
-
-_RECURRENT = {"Elman": (_elman, 1), "leaky": (_leaky, 1), "layer norm": (_normalised, 1)}
-
-
-def recurrent(kind: str, hidden: int, length: int, *rows: int) -> Rollout:
-    """A recurrent network as one writes it down, without a cell of the library.
-
-    Without ``rows`` it is one sequence of vectors.
-    """
-    cell, gates = {**_RECURRENT, "GRU": (_gated, 3)}[kind]
-
-    def run(scan: candidates.Scan, weights: Any) -> Any:
-        def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-            h = cell(weights, h, x)
-            return h, h
-
-        return scan(step, jnp.zeros((*rows, hidden)), normal(_keys(3)[2], (length, *rows, 32)))[1]
-
-    a, b, _ = _keys(3)
-    weights = normal(a, (hidden, gates * hidden)), normal(b, (32, gates * hidden))
-    return Rollout([w / w.shape[0] ** 0.5 for w in weights], run)
-
-
-def _of_joined(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.concatenate([h, x], axis=-1) @ jnp.concatenate(w)
-
-
-def _of_transposed(w: Any, h: jax.Array, x: jax.Array) -> jax.Array:
-    return h @ w[0].T + x @ w[1].T
-
-
-def lstm(layout: str, hidden: int, length: int, *rows: int) -> Rollout:
-    """An LSTM with one product of state and input, or with weights as PyTorch lays them out."""
-    transposed = layout == "transposed"
-    product = _of_transposed if transposed else _of_joined
-
-    def run(scan: candidates.Scan, weights: Any) -> Any:
-        def step(carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
-            h, c = carry
-            i, f, g, o = jnp.split(product(weights, h, x), 4, axis=-1)
-            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = jax.nn.sigmoid(o) * jnp.tanh(c)
-            return (h, c), h
-
-        zeros = jnp.zeros((*rows, hidden))
-        return scan(step, (zeros, zeros), normal(_keys(3)[2], (length, *rows, 32)))[1]
-
-    a, b, _ = _keys(3)
-    weights = [normal(a, (hidden, 4 * hidden)), normal(b, (32, 4 * hidden))]
-    weights = [w / w.shape[0] ** 0.5 for w in weights]
-    return Rollout([w.T for w in weights] if transposed else weights, run)
+    return Rollout((0.9 * jnp.ones(units), normal(keys(1)[0], (length, units))), run)
 
 
 ROLLOUTS: dict[str, Callable[[], Rollout]] = {
@@ -405,18 +333,5 @@ ROLLOUTS: dict[str, Callable[[], Rollout]] = {
     "returns, 64 rows": lambda: returns(64, 1000),
     "spiking, 16 units": lambda: spiking(16, 1000),
     "spiking, 256 units": lambda: spiking(256, 500),
-}
-ROLLOUTS |= {
-    f"{kind} by hand, {hidden} x {rows}": functools.partial(recurrent, kind, hidden, length, rows)
-    for hidden, rows, length in ((32, 1, 300), (20, 16, 300), (128, 16, 100), (128, 64, 50))
-    for kind in (*_RECURRENT, "GRU")
-}
-ROLLOUTS |= {
-    "GRU by hand, 64, a vector": lambda: recurrent("GRU", 64, 1000),
-    "Elman by hand, 64 x 16, long": lambda: recurrent("Elman", 64, 1000, 16),
-    "LSTM by hand, joined, 20, a vector": lambda: lstm("joined", 20, 1000),
-    "LSTM by hand, joined, 64 x 16": lambda: lstm("joined", 64, 1000, 16),
-    "LSTM by hand, transposed, 64, a vector": lambda: lstm("transposed", 64, 1000),
-    "LSTM by hand, transposed, 64 x 16": lambda: lstm("transposed", 64, 1000, 16),
 }
 """Programs by name; the number says what is large about them."""

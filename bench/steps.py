@@ -16,8 +16,19 @@ import jax
 from tqdm import tqdm
 
 import parscan_bp
-from bench import candidates, programs, record, rollouts, scan_report, tables, timing, workloads
+from bench import (
+    candidates,
+    handwritten,
+    programs,
+    record,
+    rollouts,
+    scan_report,
+    tables,
+    timing,
+    workloads,
+)
 
+PROGRAMS = rollouts.ROLLOUTS | handwritten.NETWORKS
 SIDES = (candidates.AUTO, "sweep")
 # What the interval of a speedup by the choice has to reach.
 WANTED = 0.95
@@ -31,10 +42,10 @@ def main(argv: Sequence[str]) -> None:
     """
     options = _parser().parse_args(argv)
     path = record.result_path(options)
-    names = [name for name in rollouts.ROLLOUTS if options.only in name]
+    names = [name for name in PROGRAMS if options.only in name]
     result: dict[str, Any] = {"runs": [record.environment(argv)], "points": []}
     for name in tqdm(names, desc="programs", unit="program"):
-        result["points"].append({"name": name, **measure(rollouts.ROLLOUTS[name](), options)})
+        result["points"].append({"name": name, **measure(PROGRAMS[name](), options)})
         result["runs"][-1]["load_end"] = record.load_average()
         record.write(path, result)
     print(text(result))

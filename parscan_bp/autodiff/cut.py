@@ -11,13 +11,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from parscan_bp.autodiff.replay import evaluate, inlined
 from parscan_bp.structure import is_arithmetic, is_elementwise
-from parscan_bp.structure.jaxprs import needed_equations, shape_of
+from parscan_bp.structure.jaxprs import needed_equations, shape_of, variables
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array
 
@@ -106,7 +105,7 @@ class _Search:
         self.order = {v: k for k, v in enumerate(self.made_by)}
         self.varies = set(self.jaxpr.invars[first:])
         for eqn in self.jaxpr.eqns:
-            if self.varies.intersection(_variables(eqn.invars)):
+            if self.varies.intersection(variables(eqn.invars)):
                 self.varies.update(eqn.outvars)
         fast = (is_arithmetic(e) or self._is_fast(e, few, cheap) for e in self.jaxpr.eqns)
         slow = (e for e, is_fast in zip(self.jaxpr.eqns, fast, strict=True) if not is_fast)
@@ -117,12 +116,12 @@ class _Search:
         size = math.prod(shape_of(eqn.outvars[0]))
         if eqn.primitive.name in cheap and size in CHEAP:
             return True
-        stored = not self.order.keys() & _variables(eqn.invars)
+        stored = not self.order.keys() & variables(eqn.invars)
         return stored and is_elementwise(eqn) and size <= few
 
     def results(self) -> tuple[Var, ...]:
         """The results that are neither inputs nor the same for every step."""
-        made = dict.fromkeys(v for v in _variables(self.jaxpr.outvars) if v in self.order)
+        made = dict.fromkeys(v for v in variables(self.jaxpr.outvars) if v in self.order)
         return tuple(v for v in made if v in self.varies)
 
     def fewest(self) -> tuple[Var, ...]:
@@ -139,8 +138,8 @@ class _Search:
                     break
         return tuple(self._ordered(kept))
 
-    def _ordered(self, variables: Collection[Var]) -> list[Var]:
-        return sorted(variables, key=self.order.__getitem__)
+    def _ordered(self, of: Collection[Var]) -> list[Var]:
+        return sorted(of, key=self.order.__getitem__)
 
     def _gain(self, kept: Collection[Var]) -> tuple[int, int, list[int]]:
         """Fewer bytes, fewer arrays, or later ones: it grows with every exchange, or none ends."""
@@ -149,7 +148,7 @@ class _Search:
     def _reached(self, held: Collection[Var]) -> tuple[set[Var], set[Var]]:
         """Going back from the results: what is slow or ``held``, and all that was passed."""
         ends, passed = set(), set()
-        waiting = _variables(self.jaxpr.outvars)
+        waiting = variables(self.jaxpr.outvars)
         while waiting:
             v = waiting.pop()
             if v in passed or v not in self.varies:
@@ -158,13 +157,9 @@ class _Search:
             if v in held or v in self.slow:
                 ends.add(v)
             elif v in self.made_by:
-                waiting += _variables(self.made_by[v].invars)
+                waiting += variables(self.made_by[v].invars)
         return ends, passed
 
 
-def _variables(atoms: Sequence[Any]) -> list[Var]:
-    return [v for v in atoms if not isinstance(v, Literal)]
-
-
-def _bytes(variables: Collection[Var]) -> int:
-    return nbytes([v.aval for v in variables])
+def _bytes(kept: Collection[Var]) -> int:
+    return nbytes([v.aval for v in kept])

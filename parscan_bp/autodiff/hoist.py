@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 from parscan_bp.autodiff.active import replace_at
 from parscan_bp.autodiff.replay import evaluate, inlined
-from parscan_bp.structure.jaxprs import is_inexact, needed_equations, touches_ref
+from parscan_bp.structure import dependencies
+from parscan_bp.structure.jaxprs import is_inexact, needed_equations, touches_ref, variables
 from parscan_bp.types import Array
 
 CALLS = frozenset({"jit", "closed_call"})
@@ -38,14 +39,10 @@ class Hoist:
     Attributes:
       made: the further constants from the others.
       body: the step ``[*consts, *made, *carry, *x]`` that reads them.
-      read: for each of the former constants, whether the step still reads it.
-      of: for each of the further ones, the positions of those that it is made of.
     """
 
     made: ClosedJaxpr
     body: ClosedJaxpr
-    read: tuple[bool, ...]
-    of: tuple[frozenset[int], ...]
 
     @classmethod
     def of_step(cls, step: ClosedJaxpr, num_consts: int) -> Hoist | None:
@@ -65,7 +62,7 @@ class Hoist:
             step = inlined(step, CALLS)
         jaxpr = step.jaxpr
         moved, stay = _moved(jaxpr, num_consts)
-        wanted = set(_variables(jaxpr.outvars)).union(*(_variables(e.invars) for e in stay))
+        wanted = set(variables(jaxpr.outvars)).union(*(variables(e.invars) for e in stay))
         made = [v for eqn in moved for v in eqn.outvars if v in wanted]
         if not made:
             return None
@@ -75,12 +72,24 @@ class Hoist:
         names = names._replace(result_paths=None)
         before = jaxpr.replace(invars=consts, outvars=made, debug_info=names)
         before = before.replace(eqns=needed_equations(before))
-        return cls(
-            ClosedJaxpr(before, step.consts),
-            ClosedJaxpr(body, step.consts),
-            tuple(v in wanted for v in consts),
-            _sources(before),
-        )
+        return cls(ClosedJaxpr(before, step.consts), ClosedJaxpr(body, step.consts))
+
+    @property
+    def num_consts(self) -> int:
+        """Number of constants of the traced step."""
+        return len(self.made.jaxpr.invars)
+
+    @functools.cached_property
+    def read(self) -> tuple[bool, ...]:
+        """For each of these, whether the step still reads it."""
+        jaxpr = self.body.jaxpr
+        wanted = set(variables(jaxpr.outvars)).union(*(variables(e.invars) for e in jaxpr.eqns))
+        return tuple(v in wanted for v in jaxpr.invars[: self.num_consts])
+
+    @functools.cached_property
+    def _of(self) -> np.ndarray:
+        """Whether a further constant (rows) depends on a former one (columns)."""
+        return dependencies(self.made)
 
     @functools.cached_property
     def _make(self):
@@ -100,9 +109,8 @@ class Hoist:
             [consts[k] for k in moving],
             [jnp.asarray(tangents[k], jnp.result_type(consts[k])) for k in moving],
         )
-        differentiable = map(is_inexact, self.made.jaxpr.outvars)
-        moved = (not of.isdisjoint(moving) for of in self.of)
-        has_tangent = [*self.read, *map(operator.and_, differentiable, moved)]
+        outs = zip(self.made.jaxpr.outvars, self._of[:, moving], strict=True)
+        has_tangent = [*self.read, *(is_inexact(v) and bool(of.any()) for v, of in outs)]
         values, ts = [*consts, *made], [*tangents, *pushed]
         return values, [
             t if has else zero_from_primal(value, symbolic_zeros=True)
@@ -114,7 +122,7 @@ def _moved(jaxpr: Jaxpr, num_consts: int) -> tuple[list[JaxprEqn], list[JaxprEqn
     """The equations to be made before the loop, and those that stay in it, in their order."""
     known, moved = {*jaxpr.constvars, *jaxpr.invars[:num_consts]}, []
     for eqn in jaxpr.eqns:
-        invars = _variables(eqn.invars)
+        invars = variables(eqn.invars)
         if invars and known.issuperset(invars) and not eqn.effects and not touches_ref(eqn):
             moved.append(eqn)
             known.update(eqn.outvars)
@@ -123,18 +131,5 @@ def _moved(jaxpr: Jaxpr, num_consts: int) -> tuple[list[JaxprEqn], list[JaxprEqn
         if eqn.primitive.name in VIEWS and needed.isdisjoint(eqn.outvars):
             moved.remove(eqn)
         else:
-            needed.update(_variables(eqn.invars))
+            needed.update(variables(eqn.invars))
     return moved, [eqn for eqn in jaxpr.eqns if eqn not in moved]
-
-
-def _sources(jaxpr: Jaxpr) -> tuple[frozenset[int], ...]:
-    """For each output, the positions of the inputs that it depends on."""
-    of: dict[Var, frozenset[int]] = {v: frozenset({k}) for k, v in enumerate(jaxpr.invars)}
-    for eqn in jaxpr.eqns:
-        sources = frozenset().union(*(of.get(v, frozenset()) for v in _variables(eqn.invars)))
-        of.update(dict.fromkeys(eqn.outvars, sources))
-    return tuple(of[v] for v in _variables(jaxpr.outvars))
-
-
-def _variables(atoms: Sequence[Any]) -> list[Var]:
-    return [v for v in atoms if not isinstance(v, Literal)]

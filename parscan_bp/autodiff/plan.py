@@ -141,7 +141,7 @@ def make_plan(
     if cell is None:
         hoist = Hoist.of_step(body.jaxpr, body.num_consts)
     if hoist is not None:
-        body = Body(hoist.body, body.num_consts + len(hoist.of), body.num_carry)
+        body = Body(hoist.body, body.num_consts + len(hoist.made.out_avals), body.num_carry)
     loop = None
     if forward is not None:
         adjoins = solver is None and jacobian == "auto"

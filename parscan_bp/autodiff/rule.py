@@ -126,7 +126,7 @@ class ScanRule:
         """The arguments of the loop, from those of the traced equation."""
         if self.hoist is None:
             return primals, tangents
-        (args, extra), (ts, extra_ts), n = primals, tangents, len(self.hoist.read)
+        (args, extra), (ts, extra_ts), n = primals, tangents, self.hoist.num_consts
         consts, t_consts = self.hoist.push(args[:n], ts[:n])
         return ([*consts, *args[n:]], extra), ([*t_consts, *ts[n:]], extra_ts)
 
@@ -237,7 +237,8 @@ class ScanRule:
 
         avals = [v.aval for v in self.equation.invars]
         if self.hoist is not None:
-            avals[len(self.hoist.read) : len(self.hoist.read)] = self.hoist.made.out_avals
+            n = self.hoist.num_consts
+            avals[n:n] = self.hoist.made.out_avals
         closed, shape = jax.make_jaxpr(results, return_shape=True)(list(map(struct_of, avals)))
         outs = closed.out_avals
         floats = tuple(k for k, a in enumerate(outs) if is_differentiable(a))

@@ -65,6 +65,11 @@ def is_complex(atom: Any) -> bool:
     return dtype is not None and bool(jnp.issubdtype(dtype, jnp.complexfloating))
 
 
+def variables(atoms: Sequence[Any]) -> list[Var]:
+    """Those of the atoms that are no literals."""
+    return [v for v in atoms if isinstance(v, Var)]
+
+
 def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every equation at every depth; those of a Pallas kernel are its own affair."""
     for eqn in open_jaxpr(jaxpr).eqns:

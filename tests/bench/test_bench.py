@@ -20,8 +20,8 @@ from bench import (
     flax_floor,
     programs,
     record,
-    rollouts,
     scan_point,
+    steps,
     timing,
     workloads,
 )
@@ -158,7 +158,7 @@ def test_every_rollout_can_be_differentiated():
         )
         return rollout.point, jax.grad(loss)(rollout.point)
 
-    for name, make in rollouts.ROLLOUTS.items():
+    for name, make in steps.PROGRAMS.items():
         point, gradient = jax.eval_shape(functools.partial(point_and_gradient, make))
         assert gradient == point, name
 

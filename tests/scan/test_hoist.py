@@ -54,7 +54,9 @@ def test_a_broadcast_is_no_larger_constant():
 def test_what_is_read_by_further_constants_only_is_not_handed_on():
     made, _ = _hoisted(lambda w, h: jnp.exp(w.T) @ h, W)
     hoist = Hoist.of_step(jax.make_jaxpr(lambda w, h: jnp.exp(w.T) @ h)(W, B), 1)
-    assert made == ["transpose", "exp"] and len(hoist.of) == 1 and hoist.read == (False,)
+    assert (
+        made == ["transpose", "exp"] and len(hoist.made.out_avals) == 1 and hoist.read == (False,)
+    )
 
 
 def test_an_effect_stays():
@@ -172,6 +174,12 @@ def test_a_rule_of_constants_alone_is_no_obstacle():
         for scan, options in ((pb.scan, {"solver": pb.Sweep()}), (lax.scan, {}))
     )
     assert_derivatives_close(ours, theirs, ROUNDING, case="quantised", mode="grad")
+
+
+def test_explain_says_what_is_made_once():
+    step, (_, _, h, xs) = STEPS["antisymmetric"](W, B), AT
+    assert "constants alone" in pb.explain(step, h, xs, solver=pb.Sweep()).stored
+    assert "constants" not in pb.explain(lambda h, x: (0.5 * h, x), h, xs, solver=pb.Sweep()).stored
 
 
 def test_the_debug_check_sees_all_constants():
