@@ -24,6 +24,7 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, tied_zeros
 from parscan_bp.autodiff.replay import vary_alike
+from parscan_bp.autodiff.with_rule import WithRule
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
@@ -88,39 +89,28 @@ class ChainRule:
 
     @functools.cached_property
     def _value(self):
-        @jax.jit
-        def run(params, x):
-            return activations(self.layers, params, x)[-1]
-
-        @jax.custom_jvp
         def value(params, x):
-            return run(params, x)
+            return activations(self.layers, params, x)[-1]
 
         def jvp(primals, tangents):
             check_no_obstacle(obstacle(*primals), self.solver)
             xs = self._activations(*primals)
             return xs[-1], self._tangents(primals, tangents, xs, whole=False)[-1]
 
-        value.defjvp(jvp, symbolic_zeros=True)
-        return value
+        return WithRule(value, jvp)
 
     @functools.cached_property
     def _activations(self):
         """[x_0, ..., x_n], which derivatives need."""
 
-        @jax.jit
         def run(params, x):
             return activations(self.layers, params, x)
-
-        @jax.custom_jvp
-        def values(params, x):
-            return run(params, x)
 
         def jvp(primals, tangents):
             xs = values(*primals)
             return xs, self._tangents(primals, tangents, xs, whole=True)
 
-        values.defjvp(jvp, symbolic_zeros=True)
+        values = WithRule(run, jvp)
         return values
 
     def _tangents(self, primals, tangents, xs, *, whole):

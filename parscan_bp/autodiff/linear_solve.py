@@ -26,7 +26,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from parscan_bp.autodiff.active import replace_at
 from parscan_bp.autodiff.body import is_differentiable
-from parscan_bp.autodiff.pushforward import Pushforward, at_front, is_forward_only, vmapped
+from parscan_bp.autodiff.mapping import at_front, vmapped
+from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only
 from parscan_bp.trees import is_sharded
 from parscan_bp.types import Array, PyTree
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
 from parscan_bp.autodiff.active import replace_at
+from parscan_bp.autodiff.mapping import at_front, vmapped
 from parscan_bp.types import Array
 
 
@@ -129,20 +129,6 @@ class Pushforward:
 def struct_of(aval: Any, lead: tuple[int, ...] = ()) -> jax.ShapeDtypeStruct:
     """A type, with more leading axes, as an argument to trace a function with."""
     return jax.ShapeDtypeStruct((*lead, *aval.shape), aval.dtype, weak_type=aval.weak_type)
-
-
-def vmapped(f: Callable, in_axes: tuple, how: Any, out_axes: Any = 0) -> Callable:
-    """`jax.vmap` over the axis that a batching rule of JAX describes by ``how``."""
-    # A collective in the step may name the mapped axis.
-    name = how.name if isinstance(how.name, str) else None
-    return jax.vmap(
-        f, in_axes, out_axes, axis_name=name, axis_size=how.size, spmd_axis_name=how.spmd_name
-    )
-
-
-def at_front(value: Array, dim: int | None) -> Array:
-    """The value with its mapped axis, if it has one, in front."""
-    return value if dim is None else jnp.moveaxis(value, dim, 0)
 
 
 _pushforward_p = Primitive("pushforward")

@@ -24,7 +24,7 @@ from parscan_bp.types import Array, PyTree
 def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
     """The outputs of one equation of a jaxpr."""
     if any(map(_varies_more, values, eqn.invars)):
-        replay = _RETRACED.get(eqn.primitive.name)
+        replay = RETRACED.get(eqn.primitive.name)
         if replay is not None:
             return list(replay(eqn, values))
         axes = _axes(values)
@@ -128,7 +128,7 @@ def _scan(eqn, values):
     return [*last, *ys]
 
 
-_RETRACED = {
+RETRACED = {
     **dict.fromkeys(CALLS, _call),
     "cond": _cond,
     "scan": _scan,

@@ -21,7 +21,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 
-from parscan_bp.autodiff.pushforward import at_front, vmapped
+from parscan_bp.autodiff.mapping import at_front, vmapped
 from parscan_bp.trees import is_sharded
 from parscan_bp.types import Array
 

@@ -1,6 +1,6 @@
 """The differentiation rule of the scan: one linear solve, for every order and mode.
 
-The rule is a `jax.custom_jvp`. Its tangent is one linear solve on the *augmented*
+The rule is a `WithRule`. Its tangent is one linear solve on the *augmented*
 system, whose unknowns are the input tangents together with what they cause:
 
     (dp, dc_0, dx, d, dc_n, dy)  with rows
@@ -46,6 +46,7 @@ from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct
 from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
+from parscan_bp.autodiff.with_rule import WithRule
 from parscan_bp.solvers.base import Solver, default_chunk
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.structure import check_no_obstacle
@@ -102,7 +103,6 @@ class ScanRule:
     def _values(self):
         """(carry, ys): exactly the equation that `lax.scan` makes, or the fused kernel."""
 
-        @jax.custom_jvp
         def values(args, extra):
             if self.fused is not None:
                 carry, ys, _ = self.fused.run(*self._split(args))
@@ -119,8 +119,7 @@ class ScanRule:
             made = self._with_trajectory(active)(*primals)
             return made[0], self._tangents(primals, tangents, made)[0]
 
-        values.defjvp(jvp, symbolic_zeros=True)
-        return values
+        return WithRule(values, jvp)
 
     def _hoisted(self, primals, tangents):
         """The arguments of the loop, from those of the traced equation."""
@@ -181,8 +180,7 @@ class ScanRule:
         return functools.cache(self._make_with_trajectory)
 
     def _make_with_trajectory(self, active):
-        @jax.custom_jvp
-        def values(args, extra):
+        def run(args, extra):
             return self._run(active)(args)
 
         def jvp(primals, tangents):
@@ -191,7 +189,7 @@ class ScanRule:
             made = values(*primals)
             return made, self._all_tangents(primals, tangents, made)
 
-        values.defjvp(jvp, symbolic_zeros=True)
+        values = WithRule(run, jvp)
         return values
 
     def _push(self, args, ts, active, *, trajectory: bool):

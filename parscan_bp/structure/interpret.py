@@ -17,6 +17,8 @@ from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from parscan_bp.structure.jaxprs import (
     CALLS,
+    CUSTOM_CALLS,
+    FORWARD_CALLS,
     ZERO_DERIVATIVE,
     called_jaxpr,
     is_inexact,
@@ -94,10 +96,10 @@ class Interpreter(abc.ABC, Generic[V]):
         name = eqn.primitive.name
         if name in CALLS:
             return self.run(called_jaxpr(eqn), args, live)
-        if name == "custom_jvp_call" and self.derivative:
-            return self._tangent_call(eqn, args, live)
-        if name in ("custom_jvp_call", "custom_vjp_call") and not self.derivative:
+        if name in CUSTOM_CALLS and not self.derivative:
             return self.run(called_jaxpr(eqn), args, live)
+        if name in FORWARD_CALLS:
+            return self._tangent_call(eqn, args, live)
         if name == "scan":
             return self._scan(eqn, args, live)
         if name == "while":

@@ -1,0 +1,89 @@
+"""`jax.vmap` from inside a batching rule, which is told where operands have the mapped axis.
+
+A batching rule of a primitive that stands for a function maps that function. Where its results
+then have the axis is the function's own affair: `in_place` leaves them there and says where, so
+that nothing is moved or repeated that need not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import batching
+
+from parscan_bp.types import Array
+
+Axis = int | None
+"""Where a value has the mapped axis; ``None`` if it is the same for all entries."""
+
+
+def vmapped(f: Callable, in_axes: Any, how: Any, out_axes: Any = 0) -> Callable:
+    """`jax.vmap` over the axis that a batching rule of JAX describes by ``how``."""
+    # A collective in the step may name the mapped axis.
+    name = how.name if isinstance(how.name, str) else None
+    return jax.vmap(
+        f, in_axes, out_axes, axis_name=name, axis_size=how.size, spmd_axis_name=how.spmd_name
+    )
+
+
+def in_place(f: Callable[..., Sequence[Array]], axes: Sequence[Axis], how: Any) -> Callable:
+    """``f`` mapped over ``axes``, its results with the mapped axis wherever it comes to stand.
+
+    Args:
+      f: function of values that returns a sequence of values.
+      axes: where each of its arguments has the mapped axis; at least one has it.
+      how: the axis, as JAX describes it to a batching rule.
+
+    Returns:
+      Function of the arguments that returns the results, and where each has the axis.
+    """
+    first = next(k for k, axis in enumerate(axes) if axis is not None)
+
+    def call(*values):
+        seen: list[Any] = []
+
+        def look(*values):
+            # One operand that is mapped for certain, or the rule would not be asked.
+            _look_p.bind(values[first], *f(*values), seen=seen)
+            return ()
+
+        vmapped(look, tuple(axes), how, ())(*values)
+        ((results, where),) = seen
+        return list(results[1:]), tuple(where[1:])
+
+    return call
+
+
+def moved(value: Array, axis: Axis, to: Axis, how: Any) -> Array:
+    """The value with its mapped axis elsewhere: put in, moved, or taken out of equal entries."""
+    if axis == to:
+        return value
+    if to is None:
+        return lax.index_in_dim(value, 0, axis, keepdims=False)
+    if axis is not None:
+        return jnp.moveaxis(value, axis, to)
+    shape = list(jnp.shape(value))
+    return jnp.broadcast_to(jnp.expand_dims(value, to), (*shape[:to], how.size, *shape[to:]))
+
+
+def at_front(value: Array, axis: Axis) -> Array:
+    """The value with its mapped axis, if it has one, in front."""
+    return value if axis is None else jnp.moveaxis(value, axis, 0)
+
+
+_look_p = Primitive("look")
+_look_p.multiple_results = True
+_look_p.def_abstract_eval(lambda *avals, seen: [])
+
+
+def _look(how, values, axes, *, seen):
+    seen.append((values, axes))
+    return [], []
+
+
+batching.fancy_primitive_batchers[_look_p] = _look
