@@ -157,6 +157,15 @@ class CarryLayout:
     batch_axes: tuple[tuple[int, ...], ...]
     keep_complex: bool = False
 
+    def restricted(self, leaves: Sequence[int]) -> CarryLayout:
+        """The layout of these leaves alone."""
+        return CarryLayout(
+            tuple(self.shapes[k] for k in leaves),
+            tuple(self.dtypes[k] for k in leaves),
+            tuple(self.batch_axes[k] for k in leaves),
+            self.keep_complex,
+        )
+
     @property
     def batch_shape(self) -> tuple[int, ...]:
         return tuple(self.shapes[0][a] for a in self.batch_axes[0]) if self.shapes else ()

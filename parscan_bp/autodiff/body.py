@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
 from parscan_bp.autodiff.cut import Cut
+from parscan_bp.autodiff.reach import Reach
 from parscan_bp.autodiff.replay import evaluate
 from parscan_bp.structure.jaxprs import with_known
 from parscan_bp.trees import nbytes
@@ -26,11 +27,13 @@ class Body:
       jaxpr: inputs ``[*consts, *carry, *x]``, outputs ``[*carry, *y]``.
       num_consts: number of loop-invariant inputs.
       num_carry: number of carry leaves.
+      only: the carry leaves that take part in differentiation; ``None`` for all that can.
     """
 
     jaxpr: ClosedJaxpr
     num_consts: int
     num_carry: int
+    only: tuple[int, ...] | None = None
 
     def __hash__(self):
         return id(self.jaxpr)
@@ -58,7 +61,19 @@ class Body:
     @functools.cached_property
     def float_carry(self) -> tuple[int, ...]:
         """Carry leaves that have tangents."""
-        return tuple(k for k, a in enumerate(self.carry_avals) if is_differentiable(a))
+        floats = [k for k, a in enumerate(self.carry_avals) if is_differentiable(a)]
+        return tuple(k for k in floats if self.only is None or k in self.only)
+
+    @functools.cached_property
+    def reach(self) -> Reach:
+        """Which derivatives there are."""
+        return Reach.of(self.jaxpr, self.num_consts, self.num_carry)
+
+    def restricted(self, carry: tuple[int, ...]) -> Body:
+        """The same step, of which only these carry leaves have tangents."""
+        body = dataclasses.replace(self, only=carry)
+        body.__dict__["reach"] = self.reach
+        return body
 
     @functools.cached_property
     def forwarded(self) -> dict[int, int]:

@@ -71,6 +71,9 @@ class ByProducts(Linearisation):
     # Most numbers that a step hands to the pullback, as a multiple of those it carries.
     most_aux: ClassVar[int] = 2
 
+    def restricted(self, carry):
+        return dataclasses.replace(self, body=self.body.restricted(carry))
+
     def _grouped(self, *, cotangent: bool) -> Grouped:
         avals = [self.body.carry_avals[k] for k in self.body.float_carry]
         most = self.small_cotangent if cotangent else self.small_tangent

@@ -55,6 +55,23 @@ def instantiated(tree: PyTree) -> PyTree:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Part:
+    """What is left of a system where only some leaves of its right-hand side are not zero.
+
+    Attributes:
+      solve: the system of the unknowns that these reach, with all residuals; ``None`` for the
+        whole system.
+      b: pytree structure of its right-hand side, which is a flat part of the whole one.
+      reached: for each leaf of the whole right-hand side, whether its unknown is reached. One that
+        is not equals its right-hand side.
+    """
+
+    solve: LinearSolve | None
+    b: Any
+    reached: tuple[bool, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearSolve:
     """``(residuals, b, hints) -> u`` with ``matvec(residuals, u) = b``; u has the types of b.
 
@@ -75,6 +92,10 @@ class LinearSolve:
       plain: whether they refuse nothing and have no effects.
       sees_zeros: whether they take a `Zero` for a leaf of b that is known to be zero, as the
         cotangent of an output that nothing reads.
+      backward_part: for a right-hand side of the transposed system, given by whether each leaf is
+        other than zero, the `Part` of it; its solve is one of which `backward` is wanted.
+      reads: for each leaf of the residuals, whether the solution has a derivative by it; nothing
+        for all.
     """
 
     matvec: Callable[[PyTree, PyTree], PyTree]
@@ -83,6 +104,8 @@ class LinearSolve:
     through: bool = False
     plain: bool = False
     sees_zeros: bool = False
+    backward_part: Callable[[tuple[bool, ...]], Part] | None = None
+    reads: tuple[bool, ...] = ()
 
     def __call__(self, residuals: PyTree, b: PyTree, hints: PyTree = None) -> PyTree:
         known, tree = jax.tree.flatten(residuals)
@@ -100,7 +123,11 @@ class LinearSolve:
             return jax.linear_transpose(functools.partial(self.matvec, residuals), like)(v)[0]
 
         other = dataclasses.replace(
-            self, matvec=vecmat, forward=self.backward, backward=self.forward
+            self,
+            matvec=vecmat,
+            forward=self.backward,
+            backward=self.forward,
+            backward_part=None,
         )
         other.__dict__["transposed"] = self
         return other
@@ -134,6 +161,15 @@ class LinearSolve:
 
             return run
 
+        find = self.backward_part
+
+        def part(nonzero):
+            assert find is not None
+            found = find(nonzero)
+            if found.solve is None:
+                return found
+            return dataclasses.replace(found, solve=found.solve.batched(dims, (), how))
+
         key = (dims, hint_dims, how.size, how.name, how.spmd_name)
         if key not in self._made:
             self._made[key] = dataclasses.replace(
@@ -141,6 +177,7 @@ class LinearSolve:
                 matvec=mapped(self.matvec),
                 forward=mapped(self.forward),
                 backward=mapped(self.backward),
+                backward_part=None if find is None else part,
             )
         return self._made[key]
 
@@ -293,7 +330,11 @@ def _types(*avals, solve):
 
 
 def _differentiate(primals, tangents, *, solve):
-    n = solve.known
+    n, reads = solve.known, solve.solve.reads
+    tangents = [
+        t if k >= len(reads) or reads[k] else ad.Zero(jax.typeof(v).to_tangent_aval())
+        for k, (t, v) in enumerate(zip(tangents, primals, strict=True))
+    ]
     if all(isinstance(t, ad.Zero) for t in tangents[:n]):
         rhs = [ad.instantiate_zeros(t) for t in tangents[n:]]
         return solve.bind(*primals), solve.given(tangents[n:]).bind(*primals[:n], *rhs)
@@ -308,12 +349,33 @@ def _differentiate(primals, tangents, *, solve):
 
 def _transpose(cts, *values, solve):
     n = solve.known
-    operands = [*values[:n], *map(ad.instantiate_zeros, cts)]
-    transposed = solve.replace(solve.solve.transposed).given(cts)
-    cts = transposed.traced(*operands).bind(*operands)
+    nonzero = tuple(not isinstance(ct, ad.Zero) for ct in cts)
+    if not any(nonzero):
+        return [None] * len(values)
+    find = solve.solve.backward_part
+    part = Part(None, solve.b, (True,) * len(cts)) if find is None else find(nonzero)
+    solved = cts
+    if any(part.reached):
+        solved = _solve_transposed(solve, values[:n], cts, part)
     # A part of b that is known is zero: the operation is linear in all of b.
-    undefined = [ad.is_undefined_primal(v) for v in values[n:]]
-    return [None] * n + [ct if u else None for ct, u in zip(cts, undefined, strict=True)]
+    wanted = [ad.is_undefined_primal(v) for v in values[n:]]
+    out = [v if r else ct for v, ct, r in zip(solved, cts, part.reached, strict=True)]
+    return [None] * n + [v if w else None for v, w in zip(out, wanted, strict=True)]
+
+
+def _solve_transposed(solve, known, cts, part):
+    """The solution of the transposed system, ``None`` where it is not reached."""
+    places = list(range(len(cts)))
+    if part.solve is not None:
+        places = [k for k in places if part.reached[k]]
+        # Hints are of the whole system.
+        known = known[: solve.residuals.num_leaves]
+        solve = _Flat(part.solve, solve.residuals, part.b)
+    given = [cts[k] for k in places]
+    operands = [*known, *map(ad.instantiate_zeros, given)]
+    transposed = solve.replace(solve.solve.transposed).given(given)
+    solved = transposed.traced(*operands).bind(*operands)
+    return replace_at([None] * len(cts), places, solved)
 
 
 def _batch(how, values, dims, *, solve):

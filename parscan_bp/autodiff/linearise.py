@@ -64,6 +64,10 @@ class Linearisation(abc.ABC):
         """
         return extra
 
+    def restricted(self, carry: tuple[int, ...]) -> Linearisation | None:
+        """The same for these carry leaves alone; ``None`` if it knows them all together only."""
+        return None
+
     @abc.abstractmethod
     def adjoint_operator(self, steps: Steps, active: Active | None = None) -> Operator:
         """The stack of transposed Jacobians A_t.
@@ -155,6 +159,11 @@ class ByColumns(Joined):
     """
 
     diagonal: bool = False
+
+    def restricted(self, carry):
+        places = [self.body.float_carry.index(k) for k in carry]
+        body, layout = self.body.restricted(carry), self.layout.restricted(places)
+        return dataclasses.replace(self, body=body, layout=layout)
 
     def adjoint_operator(self, steps, active=None):
         def one(consts, varying):

@@ -64,7 +64,7 @@ def moved(value: Array, axis: Axis, to: Axis, how: Any) -> Array:
     if axis == to:
         return value
     if to is None:
-        return lax.index_in_dim(value, 0, axis, keepdims=False)
+        return lax.index_in_dim(value, 0, axis or 0, keepdims=False)
     if axis is not None:
         return jnp.moveaxis(value, axis, to)
     shape = list(jnp.shape(value))

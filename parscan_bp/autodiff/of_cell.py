@@ -185,6 +185,10 @@ class CellProducts(_OfCell, ByProducts):
     # Beside the products with weights only the number of operations counts, and soon the copy.
     small_cotangent: ClassVar[int] = 2**7
 
+    def restricted(self, carry):
+        # The cell states products of the whole carry only.
+        return ByProducts(self.body.restricted(carry))
+
     def _pulled(self, step, shapes, active):
         return Product.of(fold(Partial(_pull(self.of), step), shapes), shapes)
 

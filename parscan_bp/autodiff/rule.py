@@ -1,19 +1,7 @@
 """The differentiation rule of the scan: one linear solve, for every order and mode.
 
-The rule is a `WithRule`. Its tangent is one linear solve on the *augmented*
-system, whose unknowns are the input tangents together with what they cause:
-
-    (dp, dc_0, dx, d, dc_n, dy)  with rows
-    dp = b_p,  dc_0 = b_c,  dx = b_x,
-    d_t - J_t d_{t-1} - f_p dp - f_x dx_t = b_d,
-    dc_n - d_n = b_n,
-    dy_t - h_c d_{t-1} - h_p dp - h_x dx_t = b_y.
-
-Forward-mode is its solution for a right-hand side that holds input tangents only.
-Reverse-mode is the solution of the transposed system, so one traversal yields the
-carry cotangents and, chunk by chunk, the parameter gradients. Derivatives of any order
-follow from the matrix-vector product above, which is written once and is plain JAX.
-The Jacobian is formed inside the two solves and nowhere else. Where nothing is transposed any
+The rule is a `WithRule`. Its tangent is one linear solve on the *augmented* system (`augmented`),
+whose unknowns are the input tangents together with what they cause. Where nothing is transposed any
 more there are shorter ways: tangents alone are one loop (`pushforward`), where the solver is
 left to us, and those of a gradient come from the sweep's own program (`linear_solve`).
 """
@@ -30,31 +18,26 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from parscan_bp.autodiff.active import Active, replace_at
+from parscan_bp.autodiff.augmented import Augmented
 from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.by_products import ByProducts, Keeping, Kept
+from parscan_bp.autodiff.components import solve_by_components
 from parscan_bp.autodiff.fused import FusedLoop
 from parscan_bp.autodiff.hoist import Hoist
 from parscan_bp.autodiff.linear_solve import (
     LinearSolve,
     empty_of,
-    instantiated,
-    is_zero,
     tied_zeros,
 )
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct_of
 from parscan_bp.autodiff.replay import vary_alike
-from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
 from parscan_bp.autodiff.with_rule import WithRule
-from parscan_bp.solvers.base import Solver, default_chunk
+from parscan_bp.solvers.base import Solver, TreeSolver
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.structure import check_no_obstacle
-from parscan_bp.trees import add, map_chunks
 from parscan_bp.types import Array
-
-BATCH_BYTES = (2**23, 2**23)
-"""Bytes of a chunk without a loop inside that should stay in cache: only memory counts."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,15 +94,51 @@ class ScanRule:
 
         def jvp(primals, tangents):
             check_no_obstacle(self.obstacle, self.solver)
-            primals, tangents = self._hoisted(primals, tangents)
-            active = self._active(tangents[0]) if self.keeps else None
-            if self.one_loop and is_forward_only(primals[0], tangents[0]):
-                made, pushed = self._push(primals[0], tangents[0], active, trajectory=False)
-                return made[0], pushed[0]
-            made = self._with_trajectory(active)(*primals)
-            return made[0], self._tangents(primals, tangents, made)[0]
+            primals, (ts, extra_ts) = self._hoisted(primals, tangents)
+            ts = self._effective(primals[0], ts)
+            carry, y = self._moved(_moving(ts))
+            if not carry and not y:
+                outs = self(*primals)
+                return outs, _fill(outs, [None] * len(outs))
+            return self.restricted(carry)._values_and_tangents(primals, (ts, extra_ts))
 
         return WithRule(values, jvp)
+
+    def _values_and_tangents(self, primals, tangents):
+        """The outputs and their tangents, for the arguments of the loop."""
+        active = self._active(tangents[0]) if self.keeps else None
+        if self.one_loop and is_forward_only(primals[0], tangents[0]):
+            made, pushed = self._push(primals[0], tangents[0], active, trajectory=False)
+            return made[0], pushed[0]
+        made = self._with_trajectory(active)(*primals)
+        return made[0], self._tangents(primals, tangents, made)[0]
+
+    def _effective(self, args, tangents):
+        """The tangents, zero where nothing has a derivative by the argument."""
+        kept = self.body.reach.depends.any(0)
+        zeros = _fill(args, [None] * len(args))
+        return [t if k else zero for t, k, zero in zip(tangents, kept, zeros, strict=True)]
+
+    def _moved(self, moving):
+        """The carry leaves and outputs that have tangents if the args at these positions do."""
+        a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
+        consts = [k for k in moving if k < a]
+        carry = [k - a for k in moving if a <= k < b]
+        return self.body.reach.forward(consts, carry, [k - b for k in moving if k >= b])
+
+    def restricted(self, carry: tuple[int, ...]) -> ScanRule:
+        """The rule for these carry leaves alone; itself where their Jacobian is not to be had."""
+        if carry == self.body.float_carry or self.fused is not None:
+            return self
+        if carry not in self._restricted:
+            linear = self.linearisation.restricted(carry)
+            rule = self if linear is None else dataclasses.replace(self, linearisation=linear)
+            self._restricted[carry] = rule
+        return self._restricted[carry]
+
+    @functools.cached_property
+    def _restricted(self) -> dict[tuple[int, ...], ScanRule]:
+        return {}
 
     def _hoisted(self, primals, tangents):
         """The arguments of the loop, from those of the traced equation."""
@@ -238,8 +257,12 @@ class ScanRule:
             n = self.hoist.num_consts
             avals[n:n] = self.hoist.made.out_avals
         closed, shape = jax.make_jaxpr(results, return_shape=True)(list(map(struct_of, avals)))
-        outs = closed.out_avals
-        floats = tuple(k for k, a in enumerate(outs) if is_differentiable(a))
+        outs, n = closed.out_avals, self.body.num_carry
+        carry, y = self._moved(moving)
+        still = {k for k in range(n) if k not in carry}
+        still |= {n + j for j in range(len(self.body.y_avals)) if j not in y}
+        still |= {k + n + len(self.body.y_avals) for k in still if k < n}
+        floats = tuple(k for k, a in enumerate(outs) if is_differentiable(a) and k not in still)
         in_ts = [avals[k].to_tangent_aval() for k in moving]
         out_ts = [outs[k].to_tangent_aval() for k in floats]
         push = Pushforward(together, primal, tangent, (avals, in_ts), (outs, out_ts))
@@ -263,7 +286,8 @@ class ScanRule:
 
     def _active(self, tangents) -> Active:
         consts, _, xs = self._split(tangents)
-        return Active(_moving(consts), _moving(xs), self.body.float_y)
+        _, y = self._moved(_moving(tangents))
+        return Active(_moving(consts), _moving(xs), tuple(j for j in self.body.float_y if j in y))
 
     def _tangents(self, primals, tangents, made):
         """Tangents of the outputs and of the carry after every step."""
@@ -296,14 +320,28 @@ class ScanRule:
             [tied_zeros(tie, after[k], entry=True) for k in body.float_carry],
             [tied_zeros(tie, outs[body.num_carry + j]) for j in active.y],
         )
-        *_, d, last, dy = self.solve(active)(residuals, b, kept)
+        groups = self._groups
+        if len(groups) > 1:
+            d, last, dy = solve_by_components(self, groups, active, residuals, b)
+        else:
+            *_, d, last, dy = self.solve(active)(residuals, b, kept)
         carry_t = dict(zip(body.float_carry, last, strict=True))
         after_t = dict(zip(body.float_carry, d, strict=True))
-        y_t = dict(zip(body.float_y, dy, strict=True))
+        y_t = dict(zip(active.y, dy, strict=True))
         y_t.update({j: after_t[k] for j, k in body.forwarded.items() if k in after_t})
-        n = body.num_carry
+        n, (moved, _) = body.num_carry, self._moved(_moving(given))
+        carry_t, after_t = ({k: t[k] for k in moved} for t in (carry_t, after_t))
         out_t = [(carry_t.get(k) if k < n else y_t.get(k - n)) for k in range(len(outs))]
         return _fill(outs, out_t), _fill(after, [after_t.get(k) for k in range(n)])
+
+    @functools.cached_property
+    def _groups(self) -> Sequence[tuple[int, ...]]:
+        """The carry leaves in systems of their own, see `components`."""
+        floats, linear = self.body.float_carry, self.linearisation
+        apart = isinstance(self.solver, TreeSolver) and not getattr(linear, "diagonal", False)
+        groups = self.body.reach.components(floats) if apart else [floats]
+        together = any(self.restricted(group) is self for group in groups)
+        return [floats] if together else groups
 
     def _all_tangents(self, primals, tangents, made):
         """Tangents of what `_with_trajectory` made: what is kept is a function of the rest."""
@@ -312,7 +350,8 @@ class ScanRule:
         if kept is None:
             return out_ts, after_ts, None
         args, ts = primals[0], tangents[0]
-        moving, floats = _moving(ts), self.body.float_carry
+        moving = _moving(ts)
+        floats = [k for k in self.body.float_carry if k in self._moved(moving)[0]]
 
         def values(moved, carries):
             consts, init, xs = self._split(replace_at(args, moving, moved))
@@ -328,82 +367,9 @@ class ScanRule:
         return out_ts, after_ts, Kept(_fill(kept.values, pushed), kept.keeping)
 
     @functools.cached_property
-    def solve(self) -> Callable[[Active], Callable]:
+    def solve(self) -> Callable[[Active], LinearSolve]:
         """The augmented solve for a choice of active inputs."""
-        return functools.cache(self._make_solve)
-
-    def _make_solve(self, active):
-        primal = self._primal
-
-        @jax.jit
-        def matvec(residuals, u):
-            consts, init, xs, d, last, dy = u
-            scan = primal(residuals)
-            entering = before(init, d, 0, scan.length, reverse=scan.reverse)
-
-            def push(values):
-                steps, entering, xs = values
-                call, at = scan.outputs(dataclasses.replace(steps, consts=scan.consts), active)
-                return jax.jvp(call, at, (consts, entering, xs))[1]
-
-            steps = dataclasses.replace(scan.steps(0, scan.length), consts=[], extra=[])
-            size = default_chunk(scan.length, scan.length * self.body.nbytes, BATCH_BYTES)
-            pushed, ys = map_chunks(push, (steps, entering, xs), scan.length, size)
-            end = 0 if scan.reverse else -1
-            rows = (
-                consts,
-                init,
-                xs,
-                [a - b for a, b in zip(d, pushed, strict=True)],
-                [a - b[end] for a, b in zip(last, d, strict=True)],
-                [a - b for a, b in zip(dy, ys, strict=True)],
-            )
-            # Every row depends on every unknown and every residual, or a derivative of the
-            # solve would have a right-hand side that is not linear in some leaf.
-            tie = empty_of(u) * empty_of(residuals)
-            return jax.tree.map(lambda row: row + tied_zeros(tie, row), rows)
-
-        @jax.jit
-        def forward(residuals, b, kept=None):
-            del kept  # it is of the transposed steps
-            consts, init, xs, d, last, dy = instantiated(b)
-            system = Tangent(primal(residuals), active, consts, xs, d)
-            linear = self.linearisation
-            state, _, (d, ys) = self.solver.run(system, linear.pack(init, cotangent=False))
-            end = linear.unpack(state, cotangent=False)
-            return consts, init, xs, d, add(last, end), add(dy, ys)
-
-        @jax.jit
-        def backward(residuals, cts, kept=None):
-            consts, init, xs, d, last, dy = instantiated(cts)
-            kept = None if kept is None else kept.when(active)
-            scan, linear = primal(residuals, kept), self.linearisation
-            moving = linear.unread(active) if all(map(is_zero, cts[-1])) else active
-            if self.fused is not None and self.fused.adjoins:
-                summed, start, stacked, lambdas = self.fused.adjoint(scan, moving, d, last)
-            else:
-                system = Adjoint(scan, moving, cts[3], dy if moving.y else [])
-                state, summed, (stacked, lambdas) = self.solver.run(
-                    system, linear.pack(last, cotangent=True)
-                )
-                start = linear.unpack(state, cotangent=True)
-            summed = linear.const_cotangents(scan.consts, summed, moving)
-            return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
-
-        return LinearSolve(
-            matvec,
-            forward,
-            backward,
-            through=self.through,
-            plain=self.through,
-            sees_zeros=True,
-        )
-
-    def _primal(self, residuals, kept=None) -> Primal:
-        consts, init, xs, after, extra = residuals
-        extra = self.linearisation.invariants(consts, extra)
-        length, reverse = (self.equation.params[k] for k in ("length", "reverse"))
-        return Primal(self.linearisation, consts, init, xs, after, extra, kept, length, reverse)
+        return functools.cache(lambda active: Augmented(self, active).solve())
 
 
 def _keep(keeping: Keeping, consts, extra) -> Callable[..., list[Array]]:

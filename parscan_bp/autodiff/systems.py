@@ -13,7 +13,7 @@ and the cotangents lambda_t of c_t and eta_t of y_t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,13 @@ from parscan_bp.autodiff.by_products import Kept
 from parscan_bp.autodiff.linear_solve import Zero, is_zero
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.trajectory import before
+from parscan_bp.solvers.base import default_chunk
 from parscan_bp.system import Block, System
-from parscan_bp.trees import stretch
+from parscan_bp.trees import map_chunks, stretch
 from parscan_bp.types import Array, PyTree
+
+BATCH_BYTES = (2**23, 2**23)
+"""Bytes of a chunk without a loop inside that should stay in cache: only memory counts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,21 @@ class Primal:
 
         floats = [steps.carry[k] for k in body.float_carry]
         return call, (active.of_consts(steps.consts), floats, active.of_x(steps.x))
+
+    def map(self, f: Callable[[Steps, PyTree], PyTree], stacked: PyTree) -> PyTree:
+        """``f(steps, part of stacked)`` for all steps, in batches that memory has room for.
+
+        It acts on every step by itself.
+        """
+        n, body = self.length, self.linearisation.body
+        steps = dataclasses.replace(self.steps(0, n), consts=[], extra=[])
+
+        def some(values):
+            steps, part = values
+            return f(dataclasses.replace(steps, consts=self.consts, extra=self.extra), part)
+
+        size = default_chunk(n, n * body.nbytes, BATCH_BYTES)
+        return map_chunks(some, (steps, stacked), n, size)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
@@ -38,12 +39,12 @@ class WithRule:
 
     def __init__(self, f: Callable, jvp: Callable):
         self._f, self._jvp = jax.jit(f), jvp
-        self._calls: dict[int, tuple[Call, Any]] = {}
+        self._calls: dict[int, Call] = {}
 
     def __call__(self, *args: PyTree) -> PyTree:
         leaves, tree = jax.tree.flatten(args)
         # A function that the Python interpreter runs has no jaxpr.
-        with jax.disable_jit(False) if jax.config.jax_disable_jit else contextlib.nullcontext():
+        with jax.disable_jit(False) if _runs_in_python() else contextlib.nullcontext():
             traced = self._f.trace(*args)
         closed, out_tree = traced.jaxpr, jax.tree.structure(traced.out_info)
         assert len(closed.in_avals) == len(leaves), "the function closes over traced values"
@@ -120,8 +121,20 @@ class Call:
         return Call(jax.make_jaxpr(lambda *v: run(v))(*values), self.rule)(*values)
 
 
+def _runs_in_python() -> bool:
+    return getattr(jax.config, "jax_disable_jit")  # noqa: B009
+
+
 def _is_zero(t: Any) -> bool:
     return isinstance(t, SymbolicZero)
+
+
+def _of_type(value: Array, aval: Any) -> Array:
+    """The value with a weak type where the function has one: it says what a sum with it is."""
+    if not aval.weak_type or jax.typeof(value).weak_type:
+        return value
+    how = {"new_dtype": aval.dtype, "weak_type": True, "sharding": None}
+    return lax.convert_element_type_p.bind(value, **how)
 
 
 def _zeros(values: Sequence[Array]) -> list[Any]:
@@ -146,7 +159,10 @@ def _differentiate(primals, tangents, *, call_jaxpr, call):
     zeros = [isinstance(t, ad.Zero) for t in tangents]
     ts = [SymbolicZero(t.aval) if z else t for t, z in zip(tangents, zeros, strict=True)]
     outs, out_ts = call.rule(list(primals), ts)
-    return outs, [ad.Zero(t.aval) if _is_zero(t) else t for t in out_ts]
+    types = call_jaxpr.out_avals
+    outs = [_of_type(v, a) for v, a in zip(outs, types, strict=True)]
+    pairs = zip(out_ts, types, strict=True)
+    return outs, [ad.Zero(t.aval) if _is_zero(t) else _of_type(t, a) for t, a in pairs]
 
 
 def _batch(how, values, axes, *, call_jaxpr, call):

@@ -12,13 +12,14 @@ from parscan_bp.structure.jaxprs import (
     CALLS,
     CUSTOM_CALLS,
     called_jaxpr,
+    is_inexact,
     open_jaxpr,
     touches_ref,
     walk,
 )
 
 
-def dependencies(jaxpr: Any) -> np.ndarray:
+def dependencies(jaxpr: Any, *, derivative: bool = False) -> np.ndarray:
     """Which outputs depend on which inputs, by value and whatever the dtype.
 
     Goes into calls, `cond` (both branches and the predicate), `scan` and `while` (to a fixed
@@ -27,6 +28,8 @@ def dependencies(jaxpr: Any) -> np.ndarray:
 
     Args:
       jaxpr: a Jaxpr or ClosedJaxpr.
+      derivative: whether an output that has no derivative by an input, such as a comparison with
+        it, is said not to depend on it.
 
     Returns:
       Boolean array of shape (number of outputs, number of inputs). False is a promise.
@@ -41,7 +44,8 @@ def dependencies(jaxpr: Any) -> np.ndarray:
     if any(touches_ref(eqn) for eqn in walk(opened)):
         return np.ones((num_out, num_in), bool)
     # One bit per input: unions of sets of inputs are then single integer operations.
-    rows = _Dependence().run(opened, [1 << i for i in range(num_in)])
+    bits = [1 << i if not derivative or is_inexact(v) else 0 for i, v in enumerate(opened.invars)]
+    rows = (_Derivatives if derivative else _Dependence)().run(opened, bits)
     return np.array([[bool(row >> i & 1) for i in range(num_in)] for row in rows], bool).reshape(
         num_out, num_in
     )
@@ -85,6 +89,16 @@ class _Dependence(Interpreter[int]):
 
     def join(self, a: int, b: int, name: str) -> int:
         return a | b
+
+
+class _Derivatives(_Dependence):
+    derivative = True
+
+    def tangent_call(self, eqn: JaxprEqn, ins: list[int], live: list[bool]) -> list[int]:
+        # Its rule is the derivative of its program, and made of solves, which hide their inside.
+        if eqn.primitive.name == "call_with_rule":
+            return self.run(called_jaxpr(eqn), ins, live)
+        return super().tangent_call(eqn, ins, live)
 
 
 def _canonical(jaxpr: Jaxpr) -> list[Any]:

@@ -99,7 +99,7 @@ class Interpreter(abc.ABC, Generic[V]):
         if name in CUSTOM_CALLS and not self.derivative:
             return self.run(called_jaxpr(eqn), args, live)
         if name in FORWARD_CALLS:
-            return self._tangent_call(eqn, args, live)
+            return self.tangent_call(eqn, args, live)
         if name == "scan":
             return self._scan(eqn, args, live)
         if name == "while":
@@ -108,7 +108,8 @@ class Interpreter(abc.ABC, Generic[V]):
             return self._cond(eqn, args, live)
         return self.equation(eqn, args, live)
 
-    def _tangent_call(self, eqn: JaxprEqn, args: list[V], live: list[bool]) -> list[V]:
+    def tangent_call(self, eqn: JaxprEqn, args: list[V], live: list[bool]) -> list[V]:
+        """The results of a call that brings its own derivative, from what its rule does."""
         values = {v: a for v, a in zip(eqn.invars, args, strict=True) if isinstance(v, Var) and a}
         wanted = zip(eqn.outvars, live, strict=True)
         outs = [v for v, used in wanted if used and is_inexact(v) and type(v) is Var]
