@@ -5,12 +5,11 @@ import dataclasses
 import jax
 import pytest
 
+from tests.quickly import UNOPTIMISED
 from tests.words.words import draw_word, try_word
 
 SEED = 39
 HALVES = (range(10), range(10, 20))
-# Compilation is most of the time.
-UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 
 def _outcome(index):
