@@ -1,0 +1,31 @@
+"""A few words of transformations; `python -m tests.words` tries thousands."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from tests.quickly import UNOPTIMISED
+from tests.words.words import draw_word, try_word
+
+SEED = 39
+HALVES = (range(10), range(10, 20))
+
+
+def _outcome(index):
+    word = dataclasses.replace(draw_word(SEED, index), whole=True)
+    return try_word(word, options=UNOPTIMISED)
+
+
+@pytest.mark.parametrize("indices", HALVES, ids=["first", "second"])
+def test_words_of_transformations(indices):
+    """As by `lax.scan`, Flax, or plain automatic differentiation; most of them run there."""
+    with jax.enable_x64(True):
+        outcomes = [_outcome(index) for index in indices]
+    failures = [
+        f"--seed {SEED} --only {index} | {outcome.text} | {outcome.message}"
+        for index, outcome in zip(indices, outcomes, strict=True)
+        if outcome.message
+    ]
+    assert not failures, "\n".join(failures)
+    assert sum(outcome.ran for outcome in outcomes) >= 0.8 * len(outcomes)
