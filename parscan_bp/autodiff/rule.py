@@ -46,6 +46,7 @@ from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct
 from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
+from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Solver, default_chunk
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.structure import check_no_obstacle
@@ -252,7 +253,7 @@ class ScanRule:
         if self.hoist is None:
             return self.equation.primitive.bind(*args, **self.equation.params)
         consts, init, xs = self._split(args)
-        carry, ys = jax.lax.scan(lambda c, x: self.body(consts, c, x), init, xs, **self._how)
+        carry, ys = lax_scan(lambda c, x: self.body(consts, c, x), init, xs, **self._how)
         return [*carry, *ys]
 
     @property
