@@ -112,7 +112,11 @@ class ScanRule:
 
         def jvp(primals, tangents):
             check_no_obstacle(self.obstacle, self.solver)
-            primals, tangents = self._hoisted(primals, tangents)
+            given, (primals, tangents) = primals, self._hoisted(primals, tangents)
+            if not _moving(tangents[0]):
+                # All that moves was read before the loop, by comparisons, indices or casts.
+                outs = values(*given)
+                return outs, _fill(outs, [None] * len(outs))
             active = self._active(tangents[0]) if self.keeps else None
             if self.one_loop and is_forward_only(primals[0], tangents[0]):
                 made, pushed = self._push(primals[0], tangents[0], active, trajectory=False)
