@@ -13,7 +13,7 @@ import jax
 from parscan_bp.autodiff.fused import Fused, checked_forward
 from parscan_bp.autodiff.of_cell import OfCell
 from parscan_bp.autodiff.plan import JACOBIANS, Plan, make_plan
-from parscan_bp.autodiff.stage import arrays_only, is_jit_disabled
+from parscan_bp.autodiff.stage import copied, is_jit_disabled
 from parscan_bp.autodiff.traces import MOST, Traces, TracesOf, plan_anew
 from parscan_bp.cells import Cell
 from parscan_bp.originals import lax_scan
@@ -101,7 +101,7 @@ def scan(
         return lax_scan(f, init, xs, **how)
     plan, args = plan_of(f, init, xs, how, solver, jacobian, fused)
     if plan is None or plan.rule is None:
-        return arrays_only(lax_scan(f, init, xs, **how))
+        return lax_scan(f, copied(init), copied(xs), **how)
     if check_jacobian:
         plan.check_jacobian(args)
     return plan(args)

@@ -89,20 +89,24 @@ def as_array(variable: Any, value: Any) -> Any:
     return value if hasattr(value, "shape") else np.asarray(value, variable.aval.dtype)
 
 
+NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
+"""What JAX takes for an array, and is none."""
+
+
 def as_result(variable: Any, value: Any) -> Array:
     """A value that is returned as it was given; what is no array of JAX is copied into one.
 
     A NumPy array is the caller's own, who may write to it afterwards.
     """
-    if isinstance(value, jax.Array):
+    if not isinstance(value, NUMBERS):
         return value
     # A Python scalar keeps its weak type.
     return jnp.array(value, variable.aval.dtype if hasattr(value, "dtype") else None)
 
 
-def arrays_only(tree: PyTree) -> PyTree:
-    """Results of `lax.scan`, which hands on what it was given, as arrays of JAX."""
-    return jax.tree.map(lambda v: v if isinstance(v, jax.Array) else jnp.array(v), tree)
+def copied(tree: PyTree) -> PyTree:
+    """Arguments of `lax.scan`, which may hand them on, as arrays of JAX."""
+    return jax.tree.map(lambda v: jnp.array(v) if isinstance(v, NUMBERS) else v, tree)
 
 
 def stage_call(call: Callable, *args: PyTree) -> Staged | None:
