@@ -9,7 +9,7 @@ from typing import Any
 from parscan_bp.autodiff.chain import plan_chain
 from parscan_bp.autodiff.fused import Fused, checked_forward
 from parscan_bp.autodiff.plan import Plan
-from parscan_bp.autodiff.scan import checked_solver, loop_options, plan_of
+from parscan_bp.autodiff.scan import checked_solver, left_to_lax, loop_options, plan_of
 from parscan_bp.planner import Plan as ChainPlan
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Facts, Planned, Solver, Sweep
 from parscan_bp.types import Array, PyTree
@@ -108,10 +108,18 @@ def explain(
     solver = checked_solver(solver, jacobian, memory_limit)
     fused = checked_forward(forward)
     how = loop_options(length, reverse, unroll)
+    left = left_to_lax(solver, jacobian, fused)
+    if left is not None:
+        return _left_to_lax(left)
     plan, _ = plan_of(f, init, xs, how, solver, jacobian, fused)
     if plan is None:
-        return Explanation("lax.scan", "no loop is left to trace", None, (), 0, (), "nothing", ())
+        return _left_to_lax("no loop is left to trace")
     return _explanation(plan)
+
+
+def _left_to_lax(why: str) -> Explanation:
+    """Of a call in which nothing is looked at."""
+    return Explanation("lax.scan", why, None, (), 0, (), "nothing", ())
 
 
 def explain_chain(

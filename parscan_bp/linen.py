@@ -137,7 +137,8 @@ def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):
             result, params = result
             return (result, repack_fn(scopes)), params
 
-        return solve_within(pure, variables, rngs, *args, **options)
+        # Flax makes a new function of every call, so that there is nothing to come back to.
+        return solve_within(pure, variables, rngs, *args, **options, anew=True)
 
     return lift.pack(inner, (True,), (True,), (True,))(scopes, *args)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from parscan_bp.adapters.fixed import is_fixed
 from parscan_bp.adapters.flax_cells import NNX, view_of
 from parscan_bp.adapters.masking import Masked, check_layers, masked
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
@@ -38,8 +39,9 @@ class RNN(FlaxRNN):
 
     It is Flax's own layer: arguments, attributes, state, random streams, errors and values
     are those of Flax, bit for bit. Only the equation of its loop is replaced
-    (`parscan_bp.autodiff.solve_within`), and an eager call with arguments of types that came
-    before is not traced again.
+    (`parscan_bp.autodiff.solve_within`). An eager call of a layer with a cell of Flax, and
+    functions of JAX and Flax in it, is not traced again for arguments of types that came before; a
+    cell of one's own, which may read what changes, is traced at every eager call, as by Flax.
 
     Args:
       cell: a cell of `flax.nnx`, or of one's own.
@@ -152,11 +154,9 @@ class RNN(FlaxRNN):
         _check_can_change(layer, rngs)
         view = view_of(cell, NNX, nnx)
         forward = _forward if view is None else _forward_with_params
-        run = split_inputs(
-            functools.partial(
-                solve_within, forward, solver=self.solver, forward=self.forward, view=view
-            )
-        )
+        how: dict[str, Any] = {"solver": self.solver, "forward": self.forward, "view": view}
+        how["anew"] = not is_fixed((layer, rngs))
+        run = split_inputs(functools.partial(solve_within, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
 
 

@@ -17,6 +17,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
+from parscan_bp.originals import lax_scan
 from parscan_bp.structure.jaxprs import CALLS, called_jaxpr, open_jaxpr, scan_counts
 from parscan_bp.types import Array, PyTree
 
@@ -124,7 +125,7 @@ def _scan(eqn, values):
         return out[:carry], out[carry:]
 
     how = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    last, ys = lax.scan(step, list(values[consts:first]), list(xs), **how)
+    last, ys = lax_scan(step, list(values[consts:first]), list(xs), **how)
     return [*last, *ys]
 
 

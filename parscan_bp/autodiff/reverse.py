@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import jax
 
-from parscan_bp.autodiff.scan import scan
+from parscan_bp.autodiff.fused import checked_forward
+from parscan_bp.autodiff.scan import left_to_lax, scan
 from parscan_bp.types import PyTree
 
 
@@ -24,7 +25,7 @@ def custom_vjp_scan(
     Between the passes it saves what `scan` saves: its inputs, the values that ``f`` closes over,
     and the carry after every step. Forward-mode raises, and so do Hessian-vector products; in
     return no transformation ever sees the rule of `scan`. Outside `jax.jit` the step is traced
-    at every call.
+    at every call. Under `jax.disable_jit`, without a named solver, it is `jax.lax.scan`.
 
     Args:
       f, init, xs, length, reverse, unroll: as in `jax.lax.scan`; ``f`` may close over arrays that
@@ -46,6 +47,10 @@ def custom_vjp_scan(
 
     def run(init, xs):
         return scan(f, init, xs, length, reverse, unroll, **options)
+
+    named = options.get("solver"), options.get("jacobian", "auto")
+    if left_to_lax(*named, checked_forward(options.get("forward", "exact"))):
+        return run(init, xs)
 
     explicit, closed_over = jax.closure_convert(run, init, xs)
     solved = jax.custom_vjp(explicit)

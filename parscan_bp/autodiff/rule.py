@@ -34,6 +34,7 @@ from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct
 from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
 from parscan_bp.autodiff.with_rule import WithRule
+from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Solver, TreeSolver
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.structure import check_no_obstacle
@@ -94,11 +95,11 @@ class ScanRule:
 
         def jvp(primals, tangents):
             check_no_obstacle(self.obstacle, self.solver)
-            primals, (ts, extra_ts) = self._hoisted(primals, tangents)
+            given, (primals, (ts, extra_ts)) = primals, self._hoisted(primals, tangents)
             ts = self._effective(primals[0], ts)
             carry, y = self._moved(_moving(ts))
             if not carry and not y:
-                outs = self(*primals)
+                outs = self(*given)
                 return outs, _fill(outs, [None] * len(outs))
             return self.restricted(carry)._values_and_tangents(primals, (ts, extra_ts))
 
@@ -273,7 +274,7 @@ class ScanRule:
         if self.hoist is None:
             return self.equation.primitive.bind(*args, **self.equation.params)
         consts, init, xs = self._split(args)
-        carry, ys = jax.lax.scan(lambda c, x: self.body(consts, c, x), init, xs, **self._how)
+        carry, ys = lax_scan(lambda c, x: self.body(consts, c, x), init, xs, **self._how)
         return [*carry, *ys]
 
     @property

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax import lax
 
 from parscan_bp.autodiff.fused import Fused, checked_forward
 from parscan_bp.autodiff.of_cell import OfCell
 from parscan_bp.autodiff.plan import JACOBIANS, Plan, make_plan
-from parscan_bp.autodiff.stage import stage
+from parscan_bp.autodiff.stage import copied, is_jit_disabled
+from parscan_bp.autodiff.traces import MOST, Traces, TracesOf, plan_anew
 from parscan_bp.cells import Cell
+from parscan_bp.originals import lax_scan
 from parscan_bp.solvers import Solver, TreeSolver
 from parscan_bp.types import PyTree
 
@@ -61,7 +63,9 @@ def scan(
         the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
         then runs through `jax.lax.scan` itself. So does a step that is mostly work, which a
         solver would make slower (`explain` says why), and a scan with symbolic sizes
-        (`jax.export`), of which a named solver takes the values only.
+        (`jax.export`), of which a named solver takes the values only. Under `jax.disable_jit` all
+        scans with ``None`` are `jax.lax.scan`'s own, whose steps may look at their values; a named
+        solver wants a step that can be traced, also then.
       forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
         of an `Elman`, `GRU` or `LSTM` of `parscan_bp.cells` in float32 or bfloat16, with float32
         accumulation (`Fused` has its options). With ``solver=None`` the backward pass is such a
@@ -95,9 +99,11 @@ def scan(
     solver = checked_solver(solver, jacobian, memory_limit)
     fused = checked_forward(forward)
     how = loop_options(length, reverse, unroll, _split_transpose)
+    if left_to_lax(solver, jacobian, fused):
+        return lax_scan(f, init, xs, **how)
     plan, args = plan_of(f, init, xs, how, solver, jacobian, fused)
     if plan is None or plan.rule is None:
-        return lax.scan(f, init, xs, **how)
+        return lax_scan(f, copied(init), copied(xs), **how)
     if check_jacobian:
         plan.check_jacobian(args)
     return plan(args)
@@ -107,6 +113,33 @@ def loop_options(length, reverse, unroll, _split_transpose=False) -> dict[str, A
     """The arguments of `jax.lax.scan` that say how to loop, by name."""
     names = ("length", "reverse", "unroll", "_split_transpose")
     return dict(zip(names, (length, reverse, unroll, _split_transpose), strict=True))
+
+
+IN_PYTHON = "jax.disable_jit is on, and the steps are run by Python, one after the other"
+
+_WITHIN: contextvars.ContextVar[bool] = contextvars.ContextVar("parscan_bp_within", default=False)
+
+
+@contextlib.contextmanager
+def within() -> Iterator[None]:
+    """Traces somebody else's loop: `scan`, which may stand for `jax.lax.scan`, is that loop."""
+    token = _WITHIN.set(True)
+    try:
+        yield
+    finally:
+        _WITHIN.reset(token)
+
+
+def left_to_lax(solver, jacobian, forward) -> str | None:
+    """Why a call is left to `jax.lax.scan` whatever its step is, if it is.
+
+    Nothing that the caller named is.
+    """
+    if solver is not None or forward is not None or jacobian != "auto":
+        return None
+    if is_jit_disabled():
+        return IN_PYTHON
+    return "a layer's own loop is taken by the layer's solver" if _WITHIN.get() else None
 
 
 def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
@@ -131,65 +164,82 @@ def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
 def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
     """The cell and parameters of ``functools.partial(cell, params)``."""
     if isinstance(f, functools.partial) and isinstance(f.func, Cell):
-        if len(f.args) == 1 and not f.keywords:
+        if len(f.args) == 1 and not f.keywords and _are_arrays(f.args[0]):
             return f.func, f.args[0]
     return None, None
 
 
-def plan_of(
-    f, init, xs, how: Mapping[str, Any], solver, jacobian, forward=None
-) -> tuple[Plan | None, list]:
-    """The plan of a call and its flat arguments; from the cache where the step came before.
+def _are_arrays(tree: PyTree) -> bool:
+    """Whether JAX takes all leaves for arrays."""
+    try:
+        for leaf in jax.tree.leaves(tree):
+            jax.typeof(leaf)
+    except (TypeError, OverflowError):
+        return False
+    return True
 
-    ``how`` holds the `loop_options`.
+
+def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
+    """The plan of a call, ``None`` if no scan is left, and the call's flat arguments.
+
+    The plan is one that was made before, if JAX has the trace of the call from before.
+
+    Args:
+      how: the `loop_options`.
+      f, init, xs, solver, jacobian, forward: see `scan`.
     """
     cell, params = _as_cell(f)
-    args, tree = jax.tree.flatten((params, init, xs))
-    try:
-        if how["length"] is not None:
-            how = {**how, "length": int(how["length"])}
-        # With the type: unroll=True is not unroll=1.
-        loop = tuple((name, type(value), value) for name, value in how.items())
-        options = (loop, solver, jacobian, forward, *settings())
-        key = (tree, tuple(map(jax.typeof, args)), options)
-        cache = plans_of(f if cell is None else cell)
-        if cache is not None and key in cache:
-            return cache[key], args
-        staged = stage(cell or f, params, init, xs, how)
-    except Exception:
-        # A mistake in the call is reported by lax.scan, in its own words.
-        lax.scan(f, init, xs, **how)
-        raise
-    if staged is None:
-        return None, args
-    trees: tuple[Any, Any, Any] = (
-        jax.tree.structure(params),
-        jax.tree.structure(init),
-        jax.tree.structure(xs),
-    )
-    of_cell = None
-    if cell is not None:
-        leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
-        of_cell = OfCell(cell, leading, tuple(range(trees[1].num_leaves)), trees)
-    plan = make_plan(staged, trees, cell=of_cell, solver=solver, jacobian=jacobian, forward=forward)
-    held = (*staged.consts, *plan.extra)
-    if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in held):
-        cache[key] = plan
-    return plan, args
+    args = params, init, xs
+    if not _are_arrays((init, xs)) or not all(hasattr(x, "shape") for x in jax.tree.leaves(xs)):
+        # JAX would not get as far as to call the step, and says so in the words of jax.lax.scan.
+        lax_scan(f, init, xs, **how)
+    # With the type: unroll=True is not unroll=1.
+    loop = tuple((name, type(value), value) for name, value in how.items())
+
+    def make(staged):
+        trees: tuple[Any, Any, Any] = tuple(map(jax.tree.structure, args))  # type: ignore
+        of_cell = None
+        if cell is not None:
+            leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
+            of_cell = OfCell(cell, leading, tuple(range(trees[1].num_leaves)), trees)
+        options = {"solver": solver, "jacobian": jacobian, "forward": forward}
+        return make_plan(staged, trees, cell=of_cell, **options)
+
+    traces = _traces_of(f, cell)
+    if traces is None:
+        plan = plan_anew(_call_of(lambda params: f), loop, args, make)
+    else:
+        plan = traces.plan(loop, args, make, (solver, forward), jacobian)
+    return plan, jax.tree.leaves(args)
 
 
-_PLANS: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+def _call_of(step_of: Callable[[PyTree], Callable]) -> Callable:
+    """What is traced: the scan of the step for some parameters, which are the first arguments."""
+
+    def call(loop, params, init, xs):
+        how = {name: value for name, _, value in loop}
+        return lax_scan(step_of(params), init, xs, **how)
+
+    return call
 
 
-def plans_of(f) -> dict | None:
-    """The plans made for a step function, as long as it lives; ``None`` if it cannot be a key."""
-    try:
-        return _PLANS.setdefault(f, {})
-    except TypeError:
-        return None
+def _traces_of(f: Callable, cell: Cell | None) -> Traces | None:
+    """The traces of a step, where it came before; ``None`` if it cannot be recognised."""
+    if cell is None:
+        return _OF_STEPS(f)
+    return _of_value(cell) if "is_value" in vars(type(cell)) and cell.is_value else _OF_CELLS(f)
 
 
-def settings() -> tuple:
-    """Settings of JAX that a traced step depends on."""
-    names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")
-    return tuple(getattr(jax.config, name) for name in names)
+_OF_STEPS = TracesOf(lambda get: _call_of(lambda _: get()))
+_OF_CELLS = TracesOf(lambda get: _call_of(lambda params: functools.partial(get().func, params)))
+
+
+@functools.lru_cache(maxsize=MOST)
+def _of_value(cell: Cell) -> Traces:
+    return Traces(_call_of(lambda params: functools.partial(cell, params)))
+
+
+def plans_of(f: Callable) -> list[Plan]:
+    """The plans that are kept for a step."""
+    traces = _traces_of(f, _as_cell(f)[0])
+    return [] if traces is None else [plan for plan in traces.plans if plan is not None]

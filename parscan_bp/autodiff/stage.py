@@ -7,14 +7,14 @@ error message are therefore those of the installed version.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from parscan_bp.autodiff.replay import bind
@@ -37,6 +37,12 @@ class Staged:
     index: int
     consts: Sequence[Any]
     out_tree: Any
+
+    @classmethod
+    def of(cls, closed: ClosedJaxpr, out_tree: Any) -> Staged | None:
+        """A traced call, whose last scan is the one to differentiate; ``None`` without one."""
+        scans = [k for k, e in enumerate(closed.jaxpr.eqns) if e.primitive.name == "scan"]
+        return cls(closed.jaxpr, scans[-1], closed.consts, out_tree) if scans else None
 
     @property
     def equation(self) -> JaxprEqn:
@@ -61,19 +67,21 @@ class Staged:
 
     def run(self, args: Sequence[Array], scan: Callable[[list[Array]], Sequence[Array]]) -> PyTree:
         """Evaluates the call with ``scan`` in place of the scan equation."""
-        env: dict[Any, Any] = {}
+        variables = (*self.outer.constvars, *self.outer.invars)
+        given = dict(zip(variables, (*self.consts, *args), strict=True))
+        env = {v: as_array(v, value) for v, value in given.items()}
 
         def read(v):
             return as_array(v, v.val) if isinstance(v, Literal) else env[v]
 
-        variables = (*self.outer.constvars, *self.outer.invars)
-        for v, value in zip(variables, (*self.consts, *args), strict=True):
-            env[v] = as_array(v, value)
+        def result(v):
+            return as_result(v, v.val if isinstance(v, Literal) else given.get(v, env[v]))
+
         for k, eqn in enumerate(self.outer.eqns):
             values = [read(v) for v in eqn.invars]
             out = scan(values) if k == self.index else bind(eqn, values)
             env.update(zip(eqn.outvars, out, strict=True))
-        return jax.tree.unflatten(self.out_tree, [read(v) for v in self.outer.outvars])
+        return jax.tree.unflatten(self.out_tree, [result(v) for v in self.outer.outvars])
 
 
 def as_array(variable: Any, value: Any) -> Any:
@@ -81,27 +89,24 @@ def as_array(variable: Any, value: Any) -> Any:
     return value if hasattr(value, "shape") else np.asarray(value, variable.aval.dtype)
 
 
-def stage(
-    f: Callable,
-    params: PyTree,
-    init: PyTree,
-    xs: PyTree,
-    how: Mapping[str, Any],
-) -> Staged | None:
-    """Traces ``lax.scan(step, init, xs, **how)``; ``None`` if no scan is left.
+NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
+"""What JAX takes for an array, and is none."""
 
-    The step is ``f``, or ``partial(f, params)`` where ``params`` is not ``None``: then the
-    leaves of ``params`` are the first inputs of the traced call.
 
-    Raises:
-      TypeError, ValueError: as `jax.lax.scan` for the same arguments.
+def as_result(variable: Any, value: Any) -> Array:
+    """A value that is returned as it was given; what is no array of JAX is copied into one.
+
+    A NumPy array is the caller's own, who may write to it afterwards.
     """
+    if not isinstance(value, NUMBERS):
+        return value
+    # A Python scalar keeps its weak type.
+    return jnp.array(value, variable.aval.dtype if hasattr(value, "dtype") else None)
 
-    def call(params, init, xs):
-        step = f if params is None else functools.partial(f, params)
-        return lax.scan(step, init, xs, **how)
 
-    return stage_call(call, params, init, xs)
+def copied(tree: PyTree) -> PyTree:
+    """Arguments of `lax.scan`, which may hand them on, as arrays of JAX."""
+    return jax.tree.map(lambda v: jnp.array(v) if isinstance(v, NUMBERS) else v, tree)
 
 
 def stage_call(call: Callable, *args: PyTree) -> Staged | None:
@@ -110,10 +115,37 @@ def stage_call(call: Callable, *args: PyTree) -> Staged | None:
     Raises:
       Whatever ``call`` raises.
     """
-    # A body run by the Python interpreter has no jaxpr to linearise.
-    with jax.disable_jit(False):
+    with to_be_traced():
         closed, out_shape = jax.make_jaxpr(call, return_shape=True)(*args)
-    scans = [k for k, e in enumerate(closed.jaxpr.eqns) if e.primitive.name == "scan"]
-    if not scans:
-        return None
-    return Staged(closed.jaxpr, scans[-1], closed.consts, jax.tree.structure(out_shape))
+    return Staged.of(closed, jax.tree.structure(out_shape))
+
+
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Errors which say that a function looks at values, which a trace does not have."""
+
+
+def is_jit_disabled() -> bool:
+    """Whether `jax.disable_jit` is on."""
+    return jax.config.jax_disable_jit  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def to_be_traced() -> Iterator[None]:
+    """Tracing also under `jax.disable_jit`: steps that Python runs leave no body to linearise."""
+    if not is_jit_disabled():
+        yield
+        return
+    try:
+        with jax.disable_jit(False):
+            yield
+    except NEEDS_VALUES as error:
+        error.add_note(
+            "Also under jax.disable_jit, a solver that was named, a Jacobian that was given and a "
+            "fused kernel want a step that can be traced; solver=None alone runs the steps as "
+            "jax.lax.scan does."
+        )
+        raise

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.autodiff.body import Body
+from parscan_bp.originals import lax_scan
 from parscan_bp.types import Array
 
 
@@ -41,7 +42,7 @@ def run_with_trajectory(
         new, y = body(consts, carry, x)
         return new, (y, [new[k] for k in own], keep(carry, x, new))
 
-    carry, (ys, stored, kept) = lax.scan(
+    carry, (ys, stored, kept) = lax_scan(
         step, list(init), list(xs), length=length, reverse=reverse, unroll=unroll
     )
     after = dict(zip(own, stored, strict=True))

@@ -9,8 +9,9 @@ import jax
 from parscan_bp.autodiff.fused import Fused, checked_forward
 from parscan_bp.autodiff.of_cell import OfCell
 from parscan_bp.autodiff.plan import Plan, make_plan
-from parscan_bp.autodiff.scan import plans_of, settings
-from parscan_bp.autodiff.stage import Staged, stage_call
+from parscan_bp.autodiff.scan import left_to_lax, within
+from parscan_bp.autodiff.stage import Staged
+from parscan_bp.autodiff.traces import TracesOf, plan_anew
 from parscan_bp.cells import View
 from parscan_bp.solvers import Solver
 from parscan_bp.structure import scan_counts
@@ -23,12 +24,13 @@ def solve_within(
     solver: Solver | None = None,
     forward: str | Fused = "exact",
     view: View | None = None,
+    anew: bool = False,
 ) -> PyTree:
     """``f(*args)``, with the derivatives of its last `jax.lax.scan` by a solver.
 
     The function is traced, and the equation of its scan is replaced; every other operation
     is the one that ``f`` does. What was traced is kept as long as ``f`` lives, so a function
-    that lives on is traced once for each structure and types of its arguments.
+    that lives on is traced once for each structure and types of its arguments, as by `jax.jit`.
 
     Args:
       f: pure function of pytrees, which calls `jax.lax.scan`.
@@ -40,6 +42,8 @@ def solve_within(
       view: the cell that the step of the scan is, where that is known. Then ``f`` returns a pair:
         its result, and the parameters of ``view`` as they enter the scan. The cell's Jacobian is
         used if the traced step is one that `View.describes`.
+      anew: whether ``f`` is traced at every call, because it may read what is no argument and
+        changes.
 
     Returns:
       The result of ``f``, without parameters.
@@ -57,25 +61,41 @@ def solve_within(
       >>> float(jax.grad(ours)(2.0, jnp.ones(3)))
       5.0
     """
-    leaves, tree = jax.tree.flatten(args)
-    options = (solver, checked_forward(forward), view)
-    key = (tree, tuple(map(jax.typeof, leaves)), options, *settings())
-    plan = _plan_within(f, args, key)
-    result = f(*args) if plan is None else plan(leaves)
+    fused = checked_forward(forward)
+    left = left_to_lax(solver, "auto", fused)
+    plan = None if left else _plan_within(f, args, solver, fused, view, anew)
+    result = f(*args) if plan is None else plan(jax.tree.leaves(args))
     return result if view is None else result[0]
 
 
-def _plan_within(f, args, key) -> Plan | None:
-    (solver, forward, view), cache = key[2], plans_of(f)
-    if cache is not None and key in cache:
-        return cache[key]
-    staged = stage_call(f, *args)
-    if staged is None:
-        return None
-    cell = None if view is None else _cell_of(staged, view)
-    plan = make_plan(staged, cell=cell, solver=solver, forward=forward, may_keep=True)
-    if cache is not None and not any(isinstance(v, jax.core.Tracer) for v in staged.consts):
-        cache[key] = plan
+def _call_of(get: Callable[[], Callable]) -> Callable:
+    """What is traced: the function, with `jax.lax.scan` in it whatever that has become."""
+
+    def call(_, *args):
+        with within():
+            return get()(*args)
+
+    return call
+
+
+_OF_FUNCTIONS = TracesOf(_call_of)
+
+
+def _plan_within(f, args, solver, forward, view, anew) -> Plan | None:
+    def make(staged):
+        cell = None if view is None else _cell_of(staged, view)
+        return make_plan(staged, cell=cell, solver=solver, forward=forward, may_keep=True)
+
+    traces = None if anew else _OF_FUNCTIONS(f)
+    if traces is None:
+        plan = plan_anew(_call_of(lambda: f), None, args, make)
+    else:
+        plan = traces.plan(None, args, make, (solver, forward, view))
+    if plan is None and (solver is not None or forward is not None):
+        raise NotImplementedError(
+            f"solver={solver!r}, forward={forward!r}: the function was traced, and has no loop of "
+            "jax.lax.scan that they could be used for"
+        )
     return plan
 
 

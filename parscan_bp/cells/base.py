@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,15 @@ class Cell(abc.ABC):
 
     A cell's output is a leaf of its new carry, or else `pull_params` is not used. JAX has to be
     able to differentiate `pull_carry` and `pull_params` once more: Hessian-vector products do.
+
+    Attributes:
+      is_value: whether the methods depend on nothing but their arguments and the cell's fields,
+        which are hashable, so that a trace serves all equal cells. It says nothing about
+        subclasses; where it is not stated, a trace serves one ``functools.partial(cell, params)``,
+        as in `jax.lax.scan`.
     """
+
+    is_value: ClassVar[bool] = False
 
     @abc.abstractmethod
     def init(self, key: Array, inputs: int, hidden: int, dtype=float) -> PyTree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,8 @@ class MinGRU(Cell):
       >>> ys.shape
       (10, 8)
     """
+
+    is_value: ClassVar[bool] = True
 
     def init(self, key, inputs, hidden, dtype=float):
         return {
@@ -81,6 +84,8 @@ class LRU(Cell):
       >>> ys.shape, bool(jnp.iscomplexobj(ys))
       ((10, 8), True)
     """
+
+    is_value: ClassVar[bool] = True
 
     def init(self, key, inputs, hidden, dtype=float):
         k1, k2, k3, k4 = jax.random.split(key, 4)

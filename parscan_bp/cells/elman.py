@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ class Elman(Cell):
       >>> ys.shape
       (100, 16, 20)
     """
+
+    is_value: ClassVar[bool] = True
 
     activation: Literal["tanh", "relu"] = "tanh"
 

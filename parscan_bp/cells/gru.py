@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,8 @@ class GRU(Cell):
       >>> ys.shape
       (10, 8)
     """
+
+    is_value: ClassVar[bool] = True
 
     recurrent_bias: bool = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,8 @@ class LSTM(Cell):
       >>> ys.shape
       (10, 2, 8)
     """
+
+    is_value: ClassVar[bool] = True
 
     def init(self, key, inputs, hidden, dtype=float):
         ki, kh = jax.random.split(key)

@@ -11,6 +11,7 @@ from jax import lax
 from parscan_bp.kernels.factored_maps import FactoredMaps
 from parscan_bp.kernels.gates import Rule
 from parscan_bp.kernels.tile_maps import Maps
+from parscan_bp.originals import lax_scan
 
 
 def lanes_reduce(a, b, *, chunk: int, reverse: bool = False, interpret=None):
@@ -53,7 +54,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
     vectors = [first[:, n] for n in range(first.shape[1])]
     carry = vectors[: rule.outputs], vectors[rule.outputs :]
-    return lax.scan(step, carry, v, reverse=reverse)[1]
+    return lax_scan(step, carry, v, reverse=reverse)[1]
 
 
 def _matrices(maps):
@@ -75,7 +76,7 @@ def _reduce(a, b, chunk, reverse):
     steps = _by_position(a, chunk), _by_position(b, chunk)
     v = jnp.zeros_like(steps[1][0])
     m = jnp.broadcast_to(jnp.eye(b.shape[-1], dtype=b.dtype), (*v.shape, b.shape[-1]))
-    return lax.scan(step, (m, v), steps, reverse=reverse)[0]
+    return lax_scan(step, (m, v), steps, reverse=reverse)[0]
 
 
 def _sweep(a, b, enter, chunk, reverse):
@@ -85,7 +86,7 @@ def _sweep(a, b, enter, chunk, reverse):
         return x, x
 
     steps = _by_position(a, chunk), _by_position(b, chunk)
-    _, x = lax.scan(step, enter, steps, reverse=reverse)
+    _, x = lax_scan(step, enter, steps, reverse=reverse)
     return jnp.swapaxes(x, 0, 1).reshape(b.shape)
 
 

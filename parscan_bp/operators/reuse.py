@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from parscan_bp.operators.algebra import compose, identity_like, to_structure
 from parscan_bp.operators.base import Operator
@@ -20,6 +19,7 @@ from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.lattice import structure_of
 from parscan_bp.operators.scaled import Scaled
+from parscan_bp.originals import lax_scan
 
 CLOSED = (Dense, Diagonal, BlockDiagonal, Scaled)
 """Structures whose products have the same leaves again, so that one can replace another."""
@@ -108,8 +108,8 @@ def sliding_products(op: Closed, window: int) -> Closed:
         return product, product
 
     # before[j] is the product of the j first maps of a block, after[j] that of all from j on.
-    _, before = lax.scan(begin, identity, steps)
-    _, after = lax.scan(end, identity, steps, reverse=True)
+    _, before = lax_scan(begin, identity, steps)
+    _, after = lax_scan(end, identity, steps, reverse=True)
     after, before = (_one_axis(tree) for tree in (after, before))
     count = length - window + 1
     # The window from k on enters the next block with as many maps as it misses of its own.

@@ -6,9 +6,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from parscan_bp.operators import PATTERNED, Operator, compose, to_scaled
+from parscan_bp.originals import lax_scan
 from parscan_bp.planner import blelloch, run
 from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Complexity, TreeSolver, explicit
 from parscan_bp.types import Array
@@ -120,7 +120,7 @@ def _linear(maps: tuple[Operator, Array], m: int, state: Array) -> Array:
         state = operator.matvec(state) + b
         return state, state
 
-    _, after = lax.scan(step, state, maps)
+    _, after = lax_scan(step, state, maps)
     return jnp.concatenate([state[None], after])
 
 

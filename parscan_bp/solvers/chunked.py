@@ -6,9 +6,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from parscan_bp.operators import compose
+from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Complexity, TreeSolver, check_positive
 from parscan_bp.solvers.blelloch import Blelloch
 
@@ -68,14 +68,14 @@ class Chunked(TreeSolver):
         first = jax.tree.map(lambda a: a[0], whole)
         maps = first
         if size > 1:
-            maps, _ = lax.scan(reduce, first, jax.tree.map(lambda a: a[1:], whole))
+            maps, _ = lax_scan(reduce, first, jax.tree.map(lambda a: a[1:], whole))
         entering, _ = Blelloch().states(maps[0], maps[1], state)
-        after, shown = lax.scan(sweep, entering, whole)
+        after, shown = lax_scan(sweep, entering, whole)
         shown = jnp.swapaxes(shown, 0, 1).reshape(p * size, *state.shape)
         if not rest:
             return shown, after[-1]
         tail = jax.tree.map(lambda a: a[p * size :], (operator, leaving))
-        last, shown_tail = lax.scan(sweep, after[-1], tail)
+        last, shown_tail = lax_scan(sweep, after[-1], tail)
         return jnp.concatenate([shown, shown_tail]), last
 
     def complexity(self, n):

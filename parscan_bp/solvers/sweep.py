@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-from jax import lax
 
 from parscan_bp.operators import PATTERNED, MatrixFree, Operator
+from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import (
     CHUNK_BYTES,
     EXPLICIT,
@@ -179,7 +179,7 @@ class Sweep(Solver):
             out, aux = rebuild(leaves).matvec_and_aux(shown)
             return add(out, leaving), (shown, aux)
 
-        state, (shown, aux) = lax.scan(
+        state, (shown, aux) = lax_scan(
             step,
             state,
             (leaves, block.entering, block.leaving),

@@ -14,8 +14,8 @@ from typing import final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from parscan_bp.originals import lax_scan
 from parscan_bp.sparsity.pattern import Pattern, _from_keys, on_device
 from parscan_bp.types import Array
 
@@ -221,7 +221,7 @@ class BlockPlan:
         like = jax.eval_shape(matmul, a[0], b[0]) if self.groups else jnp.result_type(a, b)
         total = jnp.zeros((self.pattern.nnz, i, k), getattr(like, "dtype", like))
         for group in self.groups:
-            total, _ = lax.scan(step, total, group)
+            total, _ = lax_scan(step, total, group)
         return total
 
 

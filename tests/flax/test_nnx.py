@@ -199,30 +199,106 @@ def test_a_cell_that_cannot_be_linearised_runs_as_in_flax_or_is_refused():
         parscan_bp.nnx.RNN(Opaque(), solver=pb.Sweep())(x, initial_carry=x[:, 0])
 
 
-class Traced(nnx.GRUCell):
-    """A GRU that counts how often Python runs it."""
+def _count_calls(monkeypatch, kind):
+    """The calls of a class of cells from now on, by Python."""
+    calls, original = [], kind.__call__
 
-    calls = 0
+    def counted(self, carry, x):
+        calls.append(None)
+        return original(self, carry, x)
 
-    def __call__(self, carry, x):
-        Traced.calls += 1
-        return super().__call__(carry, x)
+    monkeypatch.setattr(kind, "__call__", counted)
+    return calls
 
 
-def test_nothing_is_traced_twice():
+def test_nothing_is_traced_twice(monkeypatch):
     x = inputs()
-    rnn = parscan_bp.nnx.RNN(_cell(Traced), solver=pb.Sweep(chunk=4))
-    Traced.calls = 0
+    rnn = parscan_bp.nnx.RNN(_cell(nnx.GRUCell), solver=pb.Sweep(chunk=4))
+    calls = _count_calls(monkeypatch, nnx.GRUCell)
     rnn(x)
-    assert Traced.calls == 1
+    assert len(calls) == 1
     rnn(2 * x)
     rnn.cell.dense_h.kernel[...] *= 2
     rnn(x)
     grad = nnx.jit(nnx.grad(lambda m, x: scalar(m(x))))
     grad(rnn, x)
-    assert Traced.calls == 1
+    assert len(calls) == 1
     rnn(x, reverse=True)
-    assert Traced.calls == 2
+    assert len(calls) == 2
+
+
+FACTORS = {"of nobody": 1.0}
+
+
+class Changing(nnx.RNNCellBase):
+    """A cell of a user that reads Python values: one that it closes over, others of its own."""
+
+    num_feature_axes = 1
+    of_the_class = 1.0
+
+    def __init__(self):
+        self.attribute = 1.0
+        self.held = {"factor": [1.0]}
+
+    def initialize_carry(self, input_shape, rngs=None, carry_init=None):
+        return jnp.zeros(input_shape, FLOAT)
+
+    def __call__(self, carry, x):
+        factor = self.attribute * self.of_the_class * FACTORS["of nobody"]
+        h = jnp.tanh(0.5 * factor * carry + self.held["factor"][0] * x)
+        return h, h
+
+
+CHANGES = {
+    "attribute": lambda patch, layer: setattr(layer.cell, "attribute", 2.0),
+    "in an attribute": lambda patch, layer: layer.cell.held["factor"].__setitem__(0, 2.0),
+    "of the class": lambda patch, layer: patch.setattr(Changing, "of_the_class", 2.0),
+    "closed over": lambda patch, layer: patch.setitem(FACTORS, "of nobody", 2.0),
+}
+
+
+@pytest.mark.parametrize("solver", [None, pb.Sweep(chunk=4)], ids=["auto", "sweep"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_python_values_that_a_cell_reads_are_those_of_the_call(change, solver, monkeypatch):
+    """The layer of Flax, called outside of a `jit`, sees each change."""
+    x = inputs()
+    ours, theirs = (
+        parscan_bp.nnx.RNN(Changing(), solver=solver, rngs=False),
+        nnx.RNN(Changing(), rngs=False),
+    )
+    call = lambda m: m(x, initial_carry=x[:, 0])  # noqa: E731
+    before = call(ours)
+    compare_outputs(before, call(theirs), case=change)
+    for layer in (ours, theirs):
+        CHANGES[change](monkeypatch, layer)
+    compare_outputs(call(ours), call(theirs), case=change)
+    assert not jnp.array_equal(call(ours), before)
+
+
+def test_an_activation_of_ones_own_is_seen_to_change():
+    slope = [1.0]
+    cell = _cell(nnx.SimpleCell)
+    cell.activation_fn = lambda v: jnp.tanh(slope[0] * v)
+    ours, theirs = parscan_bp.nnx.RNN(cell), nnx.RNN(cell)
+    for slope[0] in (1.0, 0.5):
+        compare_outputs(ours(inputs()), theirs(inputs()), case=f"slope {slope[0]}")
+
+
+class Looking(Changing):
+    """A cell that looks at its values."""
+
+    def __call__(self, carry, x):
+        return super().__call__(2 * carry if (carry > 0).all() else carry, x)
+
+
+def test_a_cell_may_look_at_its_values_where_jit_is_disabled():
+    x = inputs()
+    with jax.disable_jit():
+        got, want = (
+            library.RNN(Looking(), rngs=False)(x, initial_carry=x[:, 0])
+            for library in (parscan_bp.nnx, nnx)
+        )
+    compare_outputs(got, want)
 
 
 class Model(nnx.Module):
