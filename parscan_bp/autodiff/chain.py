@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,8 @@ import jax.numpy as jnp
 from parscan_bp.autodiff.chain_rule import ChainRule, obstacle, solve_upper
 from parscan_bp.layers import Layer, activations, adjoint_operators, as_layer
 from parscan_bp.layers.base import flat
+from parscan_bp.layers.closures import closes_over_tracers, opened
+from parscan_bp.layers.keys import key_of
 from parscan_bp.planner import Plan
 from parscan_bp.solvers import Planned, Solver
 from parscan_bp.structure import check_no_obstacle
@@ -69,7 +72,10 @@ def chain(
     stack, params, x, chosen = _checked(layers, params, x, solver)
     if solver is None and obstacle(params, x) is not None:
         return activations(stack, params, x)[-1]
-    return _rule(stack, chosen)(params, x) if stack else x
+    if not stack:
+        return x
+    rule, params = _rule(stack, chosen, params, x)
+    return rule(params, x)
 
 
 def layer_cotangents(
@@ -130,10 +136,46 @@ def plan_chain(
     return plan.named(names[first:])
 
 
+def _rule(stack, solver, params, x) -> tuple[ChainRule, list[PyTree]]:
+    """One rule per stack, so that JAX compiles it once; and its parameters.
+
+    It is remembered by what the stack does, where that is for ever the same; else as long as the
+    first layer lives of which it is not.
+    """
+    keys = [key_of(layer) for layer in stack]
+    if None not in keys:
+        return _remembered(_Keyed((tuple(keys), solver), stack)), params
+    names = tuple(id(a) if key is None else key for a, key in zip(stack, keys, strict=True))
+    # In its own dictionary, not in a weak one: a rule holds the layer, and would keep it alive.
+    rules = vars(stack[keys.index(None)]).setdefault("_rules", {})
+    if (names, solver) not in rules:
+        if len(rules) == RULES_PER_LAYER:
+            del rules[next(iter(rules))]
+        rules[names, solver] = ChainRule(stack, solver)
+    rule = rules[names, solver]
+    if closes_over_tracers(rule.run, params, x):
+        del rules[names, solver]
+        stack, params = opened(stack, params, x)
+        rule = ChainRule(stack, solver)
+    return rule, params
+
+
+RULES_PER_LAYER = 8
+"""Stacks and solvers that are remembered with one layer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Keyed:
+    """A stack by its solver and what it does."""
+
+    key: Any
+    stack: tuple[Layer, ...] = dataclasses.field(compare=False)
+
+
 @functools.lru_cache(maxsize=128)
-def _rule(layers: tuple[Layer, ...], solver: Solver) -> ChainRule:
-    """One rule per stack, so that JAX compiles it once."""
-    return ChainRule(layers, solver)
+def _remembered(keyed: _Keyed) -> ChainRule:
+    _, solver = keyed.key
+    return ChainRule(keyed.stack, solver)
 
 
 def _checked(layers, params, x, solver):

@@ -87,6 +87,10 @@ class ChainRule:
         """x_n."""
         return self._value(params, x)
 
+    def run(self, params: Sequence[PyTree], x: Array) -> Array:
+        """x_n, by the layers as they are."""
+        return activations(self.layers, params, x)[-1]
+
     @functools.cached_property
     def _value(self):
         def value(params, x):

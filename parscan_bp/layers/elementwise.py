@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import final
 
@@ -22,15 +21,17 @@ class Elementwise(Layer):
     """y_i = f(x_i), transposed Jacobian diag(f'(x)).
 
     Without a derivative, f' is the JVP of f with a vector of ones, which is exact for every
-    elementwise function; that ``f`` is one is read off its jaxpr.
+    elementwise function; that ``f`` is one, for arrays of the input's shape, is read off its
+    jaxpr.
 
     Args:
-      function: f, of one array.
+      function: f, of one array (batch, *features).
       derivative: f' as a function of (x, y), elementwise; ``None`` derives it.
 
     Raises:
-      ValueError: by `apply`, if there is no derivative and ``function`` mixes entries, or is not
-        recognised as elementwise.
+      ValueError: by `apply`, if ``function`` returns another shape or dtype; or if there is no
+        derivative and it mixes entries of an input of this shape, or is not recognised as
+        elementwise. By `adjoint_operator`, if ``derivative`` returns another shape.
 
     Source: BPPSA appendix D.2, where f is ReLU.
 
@@ -47,30 +48,40 @@ class Elementwise(Layer):
 
     def apply(self, params, x):
         if self.derivative is None:
-            _check_elementwise(self.function, x.dtype)
-        return self.function(x)
+            _check_elementwise(self.function, x)
+        y = self.function(x)
+        _check_type("function", self.function, y, x)
+        return y
 
     def adjoint_operator(self, params, x, y):
-        if self.derivative is not None:
-            return Diagonal(flat(self.derivative(x, y)))
-        return Diagonal(flat(jax.jvp(self.function, (x,), (jnp.ones_like(x),))[1]))
+        if self.derivative is None:
+            return Diagonal(flat(jax.jvp(self.function, (x,), (jnp.ones_like(x),))[1]))
+        slope = self.derivative(x, y)
+        _check_type("derivative", self.derivative, slope, x)
+        return Diagonal(flat(slope))
 
 
-@functools.lru_cache(maxsize=256)
-def _check_elementwise(function, dtype):
-    probe = jax.ShapeDtypeStruct((2, 3), dtype)
-    closed = jax.make_jaxpr(function)(probe)
-    (out,) = closed.out_avals
-    if out.shape != probe.shape or out.dtype != probe.dtype:
-        raise ValueError(
-            f"function: {_name(function)} makes {out.dtype}{list(out.shape)} of "
-            f"{probe.dtype}{list(probe.shape)}; an elementwise function is wanted"
-        )
+def _check_elementwise(function, x):
+    # A function of its own for each trace, which JAX then does not remember: what `function`
+    # closes over may have changed.
+    closed = jax.make_jaxpr(lambda x: function(x))(x)
+    if len(closed.out_avals) != 1:
+        raise ValueError(f"function: {_name(function)} returns no array; one is wanted")
+    _check_type("function", function, closed.out_avals[0], x)
     found = find_structure(closed, 0, 1)
     if not found.diagonal:
         raise ValueError(
-            f"function: {_name(function)} is not elementwise ({', '.join(found.mixed_by)}); give "
-            "derivative= if it is, or use Function(f)"
+            f"function: {_name(function)} is not elementwise for x of shape {tuple(x.shape)} "
+            f"({', '.join(found.mixed_by)} couples its entries); give derivative= if it is, or use "
+            "Function(f), which takes any function of one batch entry"
+        )
+
+
+def _check_type(what, function, made, x):
+    if (made.shape, made.dtype) != (x.shape, x.dtype):
+        raise ValueError(
+            f"{what}: {_name(function)} makes {made.dtype}{list(made.shape)} of "
+            f"{x.dtype}{list(x.shape)}; the same shape and dtype are wanted"
         )
 
 

@@ -89,11 +89,10 @@ class MaxPool(Pool):
             # XLA keeps the entry selected so far if it is >= the next; no NaN is.
             take = inside & ((source < 0) | ~(best >= value))
             best, source = jnp.where(take, value, best), jnp.where(take, index, source)
-        # A window in the padding has no source: nothing comes from it.
-        source, weight = jnp.maximum(source, 0), (source >= 0).astype(x.dtype)
+        # A window in the padding keeps -1: it has no source.
         by_position = (x.shape[0], math.prod(y.shape[1:-1]), y.shape[-1])
         pattern, _ = window_pattern(self._axes(x))
-        return Selection(source.reshape(by_position), weight.reshape(by_position), pattern)
+        return Selection(source.reshape(by_position), jnp.ones(by_position, x.dtype), pattern)
 
     def _axes(self, x: Array) -> tuple[Axis, ...]:
         w = self._window

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 from parscan_bp.layers.base import Layer
 from parscan_bp.layers.convolution import Conv
 from parscan_bp.layers.elementwise import Elementwise
+from parscan_bp.layers.keys import key_of
 from parscan_bp.layers.linear import Flatten, Linear
 from parscan_bp.layers.pooling import AveragePool, MaxPool
 from parscan_bp.structure import find_structure
@@ -27,8 +28,8 @@ def traced_layer(function: Callable[[Any], Any], x: jax.ShapeDtypeStruct) -> lis
     """The layers that a function is, with the arrays it closes over as their parameters.
 
     Known are ``x @ K + b``, convolutions with channels last, max- and average-pooling, flattening
-    to (batch, size), elementwise functions that close over no array, and the identity, which is
-    no layer at all. Whatever the function is called, or is a method of, does not matter.
+    to (batch, size), elementwise functions that depend on nothing that may change (`key_of`), and
+    the identity, which is no layer at all. What the function is called does not matter.
 
     Args:
       function: function of one array (batch, *features).
@@ -57,19 +58,14 @@ def traced_layer(function: Callable[[Any], Any], x: jax.ShapeDtypeStruct) -> lis
     pattern = _PATTERNS.get(first.primitive.name)
     takes_x = bool(first.invars) and first.invars[0] is jaxpr.invars[0]
     found = pattern(_Trace(closed, x)) if pattern is not None and takes_x else None
-    if found is None and _is_elementwise(closed):
-        found = Elementwise(function, _Slope(function)), None
+    if found is None and _is_elementwise(closed) and key_of(function) is not None:
+        found = Elementwise(function, functools.partial(_slope, function)), None
     return None if found is None else [found]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Slope:
+def _slope(function, x, y):
     """f' of a function that is elementwise for arrays of the shape it was traced with."""
-
-    function: Callable[[Array], Array]
-
-    def __call__(self, x, y):
-        return jax.jvp(self.function, (x,), (jnp.ones_like(x),))[1]
+    return jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
 
 
 class _Trace:

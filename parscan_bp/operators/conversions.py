@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -84,9 +85,10 @@ def to_blocks(op: Convolution) -> ChannelDense:
     """
     pattern, entry = window_pattern(op.axes)
     inner, out = op.kernel.shape[-2:]
-    kernel = op.kernel.reshape(*op.stack_shape, -1, 1, inner, op.groups, out // op.groups)
+    entries = math.prod(op.window)
+    kernel = op.kernel.reshape(*op.stack_shape, entries, 1, inner, op.groups, out // op.groups)
     own = jnp.eye(op.groups, dtype=bool)[:, None, :, None]
-    full = jnp.where(own, kernel, 0).reshape(*op.stack_shape, -1, op.groups * inner, out)
+    full = jnp.where(own, kernel, 0).reshape(*op.stack_shape, entries, op.groups * inner, out)
     blocks = ChannelDense(pick(full, on_device(entry.astype(np.int32)), axis=-3), pattern)
     return blocks if op.transposed else blocks.transpose()
 
@@ -120,4 +122,5 @@ def _reordered(numbers: Array, order: Array | None) -> Array:
 
 
 def _ravel(x: Array, ndim: int) -> Array:
-    return x.reshape(*x.shape[: x.ndim - ndim], -1)
+    kept = x.ndim - ndim
+    return x.reshape(*x.shape[:kept], math.prod(x.shape[kept:]))

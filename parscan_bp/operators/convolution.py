@@ -156,9 +156,9 @@ class Convolution(Operator):
         op = dataclasses.replace(self, kernel=kernel)
         if self.transposed:
             x = struct_like(v, (v.shape[0], *self.in_shape), v.dtype)
-            (out,) = jax.linear_transpose(op.convolve, x)(v.reshape(-1, *self.out_shape))
+            (out,) = jax.linear_transpose(op.convolve, x)(v.reshape(v.shape[0], *self.out_shape))
         else:
-            out = op.convolve(v.reshape(-1, *self.in_shape))
+            out = op.convolve(v.reshape(v.shape[0], *self.in_shape))
         return out.reshape(v.shape[0], math.prod(out.shape[1:]))
 
     def convolve(self, x: Array, precision: lax.PrecisionLike = PRECISION) -> Array:

@@ -28,7 +28,8 @@ class Selection(Operator):
 
     Args:
       source: int (..., outputs, channels), the input position that each output selects; one of
-        the pattern's entries in its column.
+        the pattern's entries in its column, or -1 where it selects none: then nothing comes of
+        its weight or of a vector's entry there, were they infinite.
       weight: (..., outputs, channels), its factor: 1 for plain max-pooling.
       pattern: (inputs, outputs), the positions that may be selected; static.
       transposed: whether the operator is the transpose of the above, a gather; static.
@@ -115,13 +116,14 @@ class Selection(Operator):
 def _scatter(inputs: int) -> Callable[..., Array]:
     @functools.partial(jnp.vectorize, signature="(o,c),(o,c),(o,c)->(i,c)")
     def scatter(source, weight, v):
-        terms = weight * v
+        terms = jnp.where(source >= 0, weight * v, 0)
         total = jnp.zeros((inputs, terms.shape[1]), terms.dtype)
-        return total.at[source, jnp.arange(terms.shape[1])].add(terms)
+        return total.at[jnp.maximum(source, 0), jnp.arange(terms.shape[1])].add(terms)
 
     return scatter
 
 
 @functools.partial(jnp.vectorize, signature="(o,c),(o,c),(i,c)->(o,c)")
 def _gather(source, weight, v):
-    return weight * jnp.take_along_axis(v, source, axis=0)
+    taken = weight * jnp.take_along_axis(v, jnp.maximum(source, 0), axis=0)
+    return jnp.where(source >= 0, taken, 0)

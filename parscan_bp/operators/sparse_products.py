@@ -157,7 +157,9 @@ def _blocks_shape(a, b) -> ChannelDense:
 
 @functools.partial(jnp.vectorize, signature="(m,c),(o,c)->(o,c)")
 def _follow(numbers: Array, source: Array) -> Array:
-    return jnp.take_along_axis(numbers, source, axis=0)
+    nothing = 0 if jnp.issubdtype(numbers.dtype, jnp.inexact) else -1
+    taken = jnp.take_along_axis(numbers, jnp.maximum(source, 0), axis=0)
+    return jnp.where(source >= 0, taken, nothing)
 
 
 def _selection_selection(a: Selection, b: Selection) -> Selection:
@@ -177,7 +179,7 @@ def _stays_selection(a: Selection, b: Selection) -> bool:
 
 def _scaled_selection(op: Selection, diagonal: Array, at_outputs: bool) -> Selection:
     """Outputs or inputs scaled, whichever axis of the matrix they are."""
-    factor = diagonal.reshape(*diagonal.shape[:-1], -1, op.channels)
+    factor = _by_position(diagonal, op.channels)
     factor = factor if at_outputs else _follow(factor, op.source)
     return Selection(op.source, factor * op.weight, op.pattern, op.transposed)
 
@@ -225,8 +227,12 @@ def _before_dense(a: Operator, b: Dense) -> Dense:
 
 def _grouped(diagonal: Array, channels: int, positions: Array) -> Array:
     """(..., nnz, channels): the diagonal at the positions of each block."""
-    groups = diagonal.reshape(*diagonal.shape[:-1], -1, channels)
-    return pick(groups, first(positions), axis=-2)
+    return pick(_by_position(diagonal, channels), first(positions), axis=-2)
+
+
+def _by_position(diagonal: Array, channels: int) -> Array:
+    """(..., positions, channels) of (..., size): with sizes, as an empty batch tells none."""
+    return diagonal.reshape(*diagonal.shape[:-1], diagonal.shape[-1] // channels, channels)
 
 
 PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
