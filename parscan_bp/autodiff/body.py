@@ -158,7 +158,10 @@ class PerStep:
 
 
 def over_steps(
-    fn: Callable[..., tuple[PyTree, Known]], fixed: PyTree, stacked: PyTree
+    fn: Callable[..., tuple[PyTree, Known]],
+    fixed: PyTree,
+    stacked: PyTree,
+    arrange: Callable[[PerStep], PerStep] = lambda steps: steps,
 ) -> tuple[PyTree, tuple[bool, ...]]:
     """``fn(fixed, x)`` for every x of ``stacked``, results that are the same for all kept once.
 
@@ -166,12 +169,13 @@ def over_steps(
       fn: function of two pytrees, returning a pytree, and what of it x holds already.
       fixed: values shared by all steps.
       stacked: values with a leading axis of steps.
+      arrange: gives the traced function another result.
 
     Returns:
       The pytree, and for each of its leaves whether it is stacked; see `PerStep`.
     """
     first = jax.eval_shape(lambda: jax.tree.map(lambda a: a[0], stacked))
-    steps = PerStep.of(fn, fixed, first)
+    steps = arrange(PerStep.of(fn, fixed, first))
     return steps.of_each(fixed, stacked), steps.varies
 
 

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from parscan_bp.autodiff.active import Active, replace_at
+from parscan_bp.autodiff.ahead import are_multiples, distinct_results, made_ahead
 from parscan_bp.autodiff.body import Body, Known, PerStep, over_steps
+from parscan_bp.autodiff.completed import Completed, of_fewest
 from parscan_bp.autodiff.cut import Cut
-from parscan_bp.autodiff.fold import are_multiples, distinct_results, fold
 from parscan_bp.autodiff.inlets import Distinct, Inlets
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.operators import MatrixFree
@@ -40,17 +41,17 @@ class Product:
     aux_apart: bool = False
 
     @classmethod
-    def of(cls, folded: Partial, shapes, known: Known = ()) -> Product:
+    def of(cls, linear: Partial, shapes, known: Known = ()) -> Product:
         """Aux that is multiples of the vector, but more numbers, is not stored by the loop.
 
         Args:
-          folded: a result of `fold`, of one vector to its product, and aux.
+          linear: a result of `made_ahead`, of one vector to its product, and aux.
           shapes: of the leaves of the vector.
           known: see `Product`.
         """
-        numbers = _numbers(distinct_results(folded, len(shapes)))
-        apart = numbers > _numbers(shapes) and are_multiples(folded, len(shapes))
-        return cls(folded, known, apart)
+        numbers = _numbers(distinct_results(linear, len(shapes)))
+        apart = numbers > _numbers(shapes) and are_multiples(linear, len(shapes))
+        return cls(linear, known, apart)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +103,7 @@ class ByProducts(Linearisation):
         shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
         fixed, one = _fixed_and_stacked(step)
         pulled = functools.partial(self._pulled_beside_step, active=active)
-        steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
+        steps = of_fewest(PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one))
         vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
         sums = nbytes(active.of_consts(step.consts))
         cut = steps.cut(functools.partial(at_once, carried=nbytes(shapes), sums=sums))
@@ -143,7 +144,7 @@ class ByProducts(Linearisation):
         floats = [steps.carry[k] for k in self.body.float_carry]
         shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
         one = self._map(shapes, product, cotangent=cotangent)
-        linear, flags = over_steps(one, *_fixed_and_stacked(steps))
+        linear, flags = over_steps(one, *_fixed_and_stacked(steps), of_fewest)
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
         return _matrix_free(linear, flags, vector)
 
@@ -157,7 +158,7 @@ class ByProducts(Linearisation):
             return [new[k] for k in self.body.float_carry]
 
         new, push = jax.linearize(new_carry, floats)
-        return Product(fold(Partial(_without_aux, push), shapes), self._known(step, new))
+        return Product(made_ahead(Partial(_without_aux, push), shapes), self._known(step, new))
 
     def _pulled(self, step: Steps, shapes, active: Active | None) -> Product:
         """``v -> (J^T v, aux)`` for one step."""
@@ -184,7 +185,7 @@ class ByProducts(Linearisation):
             return inlets.new_carry(step.consts, carry, step.x, lambda v: v + next(each))
 
         new, push = jax.linearize(new_carry, floats, zeros)
-        pulled = fold(Partial(_transpose_of((shapes, zeros)), push), shapes)
+        pulled = made_ahead(Partial(_transpose_of((shapes, zeros)), push), shapes)
         return Product.of(pulled, shapes, self._known(step, new))
 
     def _known(self, step: Steps, new: Sequence[Array]) -> Known:
@@ -266,6 +267,8 @@ class _OnGroups:
 def _matrix_free(linear: Partial, varies: Sequence[bool], vector: PyTree) -> MatrixFree:
     """The stack of maps that `ByProducts._map` makes."""
     on_groups: Any = linear.func
+    if isinstance(on_groups, Completed):
+        on_groups = on_groups.func
     apart = on_groups.aux_apart
     return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True, aux_apart=apart)
 
