@@ -10,8 +10,8 @@ import jax
 from jax.extend.core import ClosedJaxpr
 from jax.tree_util import Partial
 
-from parscan_bp.autodiff.by_products import ByProducts, Product
 from parscan_bp.autodiff.ahead import made_ahead
+from parscan_bp.autodiff.by_products import ByProducts, Product
 from parscan_bp.autodiff.linearise import Joined, Linearisation, Steps
 from parscan_bp.autodiff.replay import evaluate
 from parscan_bp.operators import Operator

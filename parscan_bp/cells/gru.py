@@ -19,7 +19,6 @@ from parscan_bp.cells.base import (
     through_tanh,
 )
 from parscan_bp.operators import Factored
-from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
