@@ -113,10 +113,14 @@ class PerStep:
 
     @classmethod
     def of(cls, fn: Callable[..., tuple[PyTree, Known]], fixed: PyTree, one: PyTree) -> PerStep:
-        """Traces ``fn(fixed, x)`` for an x of the types of ``one``; see `over_steps`."""
-        closed, shape = jax.make_jaxpr(fn, return_shape=True)(fixed, one)
-        tree: Any = jax.tree.structure(shape[0])
-        closed = _without_known(closed, tree.num_leaves)
+        """Traces ``fn(fixed, x)`` for an x of the types of ``one``; see `over_steps`.
+
+        Of a jitted function JAX keeps the trace for as long as the function itself is kept.
+        """
+        jitted: Any = fn if hasattr(fn, "trace") else jax.jit(fn)
+        traced = jitted.trace(fixed, one)
+        tree: Any = jax.tree.structure(traced.out_info[0])
+        closed = _without_known(traced.jaxpr, tree.num_leaves)
         shared = len(jax.tree.leaves(fixed))
         return cls(closed, shared, tree, _depends_on(closed, shared))
 

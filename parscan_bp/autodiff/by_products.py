@@ -84,11 +84,10 @@ class ByProducts(Linearisation):
         return self._grouped(cotangent=cotangent).split(vector)
 
     def adjoint_operator(self, steps, active=None):
-        pulled = functools.partial(self._pulled, active=active)
-        return self._operator(steps, pulled, cotangent=True)
+        return self._operator(steps, type(self)._pulled, active, cotangent=True)
 
     def tangent_operator(self, steps):
-        return self._operator(steps, self._pushed, cotangent=False)
+        return self._operator(steps, type(self)._pushed, None, cotangent=False)
 
     def keeping(self, step: Steps, active: Active, at_once: Callable[..., bool]) -> Keeping:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
@@ -100,10 +99,9 @@ class ByProducts(Linearisation):
           active: see `adjoint_operator`.
           at_once: see `Cut.of`; it takes the bytes that are carried, and summed over steps, too.
         """
-        shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
-        fixed, one = _fixed_and_stacked(step)
-        pulled = functools.partial(self._pulled_beside_step, active=active)
-        steps = of_fewest(PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one))
+        shapes = self._shapes(step.carry)
+        one = self._map(type(self)._pulled_beside_step, active, cotangent=True)
+        steps = of_fewest(PerStep.of(one, *_fixed_and_stacked(step)))
         vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
         sums = nbytes(active.of_consts(step.consts))
         cut = steps.cut(functools.partial(at_once, carried=nbytes(shapes), sums=sums))
@@ -127,28 +125,38 @@ class ByProducts(Linearisation):
         consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
         return jax.vjp(values, consts, xs)[1](aux.all())
 
-    def _map(self, shapes, product: Callable, *, cotangent: bool) -> Callable:
-        """``product(step, shapes)``: a vector and aux of a vector, as `over_steps` takes it."""
+    @functools.cached_property
+    def _map(self) -> Callable[..., Any]:
+        """``product(self, step, shapes, active)`` as `over_steps` takes it.
+
+        A vector and aux of a vector; always the same function, so that JAX keeps its trace.
+        """
+        return functools.cache(self._make_map)
+
+    def _make_map(self, product, active, *, cotangent):
         grouped = self._grouped(cotangent=cotangent)
 
+        @jax.jit
         def one(fixed, values):
             (consts, extra), (carry, x, new_carry) = fixed, values
             step = Steps(consts, carry, x, new_carry, extra)
-            made = product(step, shapes)
+            made = product(self, step, self._shapes(carry), active)
             return Partial(_OnGroups(grouped, made.aux_apart), made.linear), made.known
 
         return one
 
-    def _operator(self, steps: Steps, product: Callable, *, cotangent: bool) -> MatrixFree:
-        """The stack of the maps ``product(step, shapes)``."""
-        floats = [steps.carry[k] for k in self.body.float_carry]
-        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
-        one = self._map(shapes, product, cotangent=cotangent)
+    def _shapes(self, carry: Sequence[Array]):
+        return jax.eval_shape(lambda: [carry[k] for k in self.body.float_carry])
+
+    def _operator(self, steps: Steps, product, active, *, cotangent: bool) -> MatrixFree:
+        """The stack of the maps ``product(self, step, shapes, active)``."""
+        one = self._map(product, active, cotangent=cotangent)
         linear, flags = over_steps(one, *_fixed_and_stacked(steps), of_fewest)
+        shapes = jax.eval_shape(lambda: [steps.carry[k][0] for k in self.body.float_carry])
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
         return _matrix_free(linear, flags, vector)
 
-    def _pushed(self, step: Steps, shapes) -> Product:
+    def _pushed(self, step: Steps, shapes, active: None) -> Product:
         """``v -> (J v, None)`` for one step."""
         floats = [step.carry[k] for k in self.body.float_carry]
 
@@ -170,7 +178,7 @@ class ByProducts(Linearisation):
         pulled = self._pulled_at(Inlets(self.body, NOTHING), step, shapes)
         return Product(Partial(_drop_aux, pulled.linear), pulled.known)
 
-    def _pulled_beside_step(self, step: Steps, shapes, active: Active):
+    def _pulled_beside_step(self, step: Steps, shapes, active: Active | None) -> Product:
         """`_pulled`, where the body itself is evaluated at the same place."""
         return self._pulled(step, shapes, active)
 

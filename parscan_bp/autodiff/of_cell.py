@@ -193,7 +193,7 @@ class CellProducts(_OfCell, ByProducts):
             made_ahead(Partial(_pull(self.of, beside_step=True), step), shapes), shapes
         )
 
-    def _pushed(self, step, shapes):
+    def _pushed(self, step, shapes, active):
         return Product(made_ahead(Partial(_push(self.of, shapes), step), shapes))
 
 
