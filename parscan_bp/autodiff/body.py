@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal
 
 from parscan_bp.autodiff.cut import Cut
@@ -146,8 +147,10 @@ class PerStep:
             return varying([*leaves, *jax.tree.leaves(x)], *more)
 
         each = iter(jax.vmap(one)(stacked, *more) if any(self.varies) else [])
-        first = [a[0] for a in jax.tree.leaves(stacked)]
-        once = iter([] if all(self.varies) else evaluate(self._part(False), [*leaves, *first]))
+        once: Iterator[Array] = iter(())
+        if not all(self.varies):
+            first = [a[0] for a in jax.tree.leaves(stacked)]
+            once = iter(evaluate(self._part(False), [*leaves, *first]))
         return jax.tree.unflatten(self.tree, [next(each if v else once) for v in self.varies])
 
     def _part(self, wanted: bool) -> ClosedJaxpr:
@@ -178,9 +181,14 @@ def over_steps(
     Returns:
       The pytree, and for each of its leaves whether it is stacked; see `PerStep`.
     """
-    first = jax.eval_shape(lambda: jax.tree.map(lambda a: a[0], stacked))
-    steps = arrange(PerStep.of(fn, fixed, first))
+    steps = arrange(PerStep.of(fn, fixed, first_of(stacked)))
     return steps.of_each(fixed, stacked), steps.varies
+
+
+def first_of(stacked: PyTree) -> PyTree:
+    """The types of one entry of the leading axis of every leaf."""
+    first = functools.partial(lax.index_in_dim, index=0, keepdims=False)
+    return jax.eval_shape(lambda: jax.tree.map(first, stacked))
 
 
 def _without_known(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.tree_util import Partial
 
 from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.ahead import are_multiples, distinct_results, made_ahead
-from parscan_bp.autodiff.body import Body, Known, PerStep, over_steps
+from parscan_bp.autodiff.body import Body, Known, PerStep, first_of, over_steps
 from parscan_bp.autodiff.completed import Completed, of_fewest
 from parscan_bp.autodiff.cut import Cut
 from parscan_bp.autodiff.inlets import Distinct, Inlets
@@ -110,20 +111,34 @@ class ByProducts(Linearisation):
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
             return super().pullback(steps, new_carry_cts, y_cts, active)
+        return self._pull(active)(steps, aux)
+
+    @functools.cached_property
+    def _pull(self) -> Callable[[Active], Callable]:
+        """The pullback from the cotangents of the inlets; see `_map`."""
+        return functools.cache(self._make_pull)
+
+    def _make_pull(self, active):
         inlets = Inlets(self.body, active)
-        carry, x = list(steps.carry), list(steps.x)
-        # Not `lax.stop_gradient`: the pullback is differentiated itself, for second derivatives.
-        known = jax.vmap(functools.partial(inlets.values, steps.consts))(carry, x)
 
-        def values(consts, xs):
-            def one(carry, x, xs, known):
-                full = active.insert_consts(steps.consts, consts)
-                return inlets.values(full, carry, active.insert_x(x, xs), known)
+        @functools.partial(jax.jit, inline=True)
+        def pull(steps, aux):
+            carry, x = list(steps.carry), list(steps.x)
+            # Not `lax.stop_gradient`: the pullback is differentiated itself, for second
+            # derivatives.
+            known = jax.vmap(functools.partial(inlets.values, steps.consts))(carry, x)
 
-            return jax.vmap(one)(carry, x, xs, known)
+            def values(consts, xs):
+                def one(carry, x, xs, known):
+                    full = active.insert_consts(steps.consts, consts)
+                    return inlets.values(full, carry, active.insert_x(x, xs), known)
 
-        consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
-        return jax.vjp(values, consts, xs)[1](aux.all())
+                return jax.vmap(one)(carry, x, xs, known)
+
+            consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
+            return jax.vjp(values, consts, xs)[1](aux.all())
+
+        return pull
 
     @functools.cached_property
     def _map(self) -> Callable[..., Any]:
@@ -152,7 +167,7 @@ class ByProducts(Linearisation):
         """The stack of the maps ``product(self, step, shapes, active)``."""
         one = self._map(product, active, cotangent=cotangent)
         linear, flags = over_steps(one, *_fixed_and_stacked(steps), of_fewest)
-        shapes = jax.eval_shape(lambda: [steps.carry[k][0] for k in self.body.float_carry])
+        shapes = first_of([steps.carry[k] for k in self.body.float_carry])
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
         return _matrix_free(linear, flags, vector)
 
@@ -190,7 +205,7 @@ class ByProducts(Linearisation):
 
         def new_carry(floats, added):
             carry, each = replace_at(step.carry, self.body.float_carry, floats), iter(added)
-            return inlets.new_carry(step.consts, carry, step.x, lambda v: v + next(each))
+            return inlets.new_carry(step.consts, carry, step.x, lambda v: lax.add(v, next(each)))
 
         new, push = jax.linearize(new_carry, floats, zeros)
         pulled = made_ahead(Partial(_transpose_of((shapes, zeros)), push), shapes)
