@@ -22,14 +22,14 @@ from parscan_bp.types import Array, PyTree
 
 def stretch(tree: PyTree, start: int | Array, size: int) -> PyTree:
     """The entries ``start .. start + size`` of every leaf's leading axis."""
-    return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, start, size, axis=0), tree)
+    cut = functools.partial(lax.dynamic_slice_in_dim, allow_negative_indices=False)
+    return jax.tree.map(lambda a: cut(a, start, size, axis=0), tree)
 
 
 def write_stretch(buffers: PyTree, values: PyTree, start: int | Array) -> PyTree:
     """``buffers`` with ``values`` written at ``start`` of the leading axis."""
-    return jax.tree.map(
-        lambda b, v: lax.dynamic_update_slice_in_dim(b, v, start, axis=0), buffers, values
-    )
+    write = functools.partial(lax.dynamic_update_slice_in_dim, allow_negative_indices=False)
+    return jax.tree.map(lambda b, v: write(b, v, start, axis=0), buffers, values)
 
 
 def map_chunks(f: Callable[[PyTree], PyTree], tree: PyTree, n: int, size: int) -> PyTree:
@@ -82,6 +82,10 @@ def nbytes(tree: PyTree) -> int:
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(tree))
 
 
+JOINED = 8
+"""Most leaves of one array of `Grouped`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Grouped:
     """Small leaves of one shape and dtype as one array, for a loop that carries them.
@@ -90,7 +94,8 @@ class Grouped:
     are eight or fewer, and hands more to threads, which takes longer than the small ones do
     themselves. An array that is carried and stacked is two of them, whatever its size; so an
     LSTM's sweep at batch 1 takes 0.2 us a step with one array and 0.6 us with two. Large leaves
-    stay apart: there the copy costs more.
+    stay apart: there the copy costs more. So do many: XLA takes long to compile their join (most of
+    a minute for 300), and what it makes of it is slow.
 
     Attributes:
       shapes: shape of each leaf.
@@ -109,7 +114,10 @@ class Grouped:
         for k, (shape, dtype) in enumerate(zip(self.shapes, self.dtypes, strict=True)):
             small = math.prod(shape) * dtype.itemsize <= self.most
             kinds.setdefault((shape, dtype) if small else k, []).append(k)
-        return tuple(map(tuple, kinds.values()))
+        groups = kinds.values()
+        return tuple(
+            part for group in groups for part in ([group] if len(group) <= JOINED else zip(group))
+        )
 
     def join(self, leaves: Sequence[Array]) -> list[Array]:
         """Leaves of shape ``(*lead, *shape)`` as arrays ``(*lead, group, *shape)``."""

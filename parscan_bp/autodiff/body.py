@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal
 
 from parscan_bp.autodiff.cut import Cut
@@ -128,10 +129,14 @@ class PerStep:
 
     @classmethod
     def of(cls, fn: Callable[..., tuple[PyTree, Known]], fixed: PyTree, one: PyTree) -> PerStep:
-        """Traces ``fn(fixed, x)`` for an x of the types of ``one``; see `over_steps`."""
-        closed, shape = jax.make_jaxpr(fn, return_shape=True)(fixed, one)
-        tree: Any = jax.tree.structure(shape[0])
-        closed = _without_known(closed, tree.num_leaves)
+        """Traces ``fn(fixed, x)`` for an x of the types of ``one``; see `over_steps`.
+
+        Of a jitted function JAX keeps the trace for as long as the function itself is kept.
+        """
+        jitted: Any = fn if hasattr(fn, "trace") else jax.jit(fn)
+        traced = jitted.trace(fixed, one)
+        tree: Any = jax.tree.structure(traced.out_info[0])
+        closed = _without_known(traced.jaxpr, tree.num_leaves)
         shared = len(jax.tree.leaves(fixed))
         return cls(closed, shared, tree, _depends_on(closed, shared))
 
@@ -157,8 +162,10 @@ class PerStep:
             return varying([*leaves, *jax.tree.leaves(x)], *more)
 
         each = iter(jax.vmap(one)(stacked, *more) if any(self.varies) else [])
-        first = [a[0] for a in jax.tree.leaves(stacked)]
-        once = iter([] if all(self.varies) else evaluate(self._part(False), [*leaves, *first]))
+        once: Iterator[Array] = iter(())
+        if not all(self.varies):
+            first = [a[0] for a in jax.tree.leaves(stacked)]
+            once = iter(evaluate(self._part(False), [*leaves, *first]))
         return jax.tree.unflatten(self.tree, [next(each if v else once) for v in self.varies])
 
     def _part(self, wanted: bool) -> ClosedJaxpr:
@@ -173,7 +180,10 @@ class PerStep:
 
 
 def over_steps(
-    fn: Callable[..., tuple[PyTree, Known]], fixed: PyTree, stacked: PyTree
+    fn: Callable[..., tuple[PyTree, Known]],
+    fixed: PyTree,
+    stacked: PyTree,
+    arrange: Callable[[PerStep], PerStep] = lambda steps: steps,
 ) -> tuple[PyTree, tuple[bool, ...]]:
     """``fn(fixed, x)`` for every x of ``stacked``, results that are the same for all kept once.
 
@@ -181,13 +191,19 @@ def over_steps(
       fn: function of two pytrees, returning a pytree, and what of it x holds already.
       fixed: values shared by all steps.
       stacked: values with a leading axis of steps.
+      arrange: gives the traced function another result.
 
     Returns:
       The pytree, and for each of its leaves whether it is stacked; see `PerStep`.
     """
-    first = jax.eval_shape(lambda: jax.tree.map(lambda a: a[0], stacked))
-    steps = PerStep.of(fn, fixed, first)
+    steps = arrange(PerStep.of(fn, fixed, first_of(stacked)))
     return steps.of_each(fixed, stacked), steps.varies
+
+
+def first_of(stacked: PyTree) -> PyTree:
+    """The types of one entry of the leading axis of every leaf."""
+    first = functools.partial(lax.index_in_dim, index=0, keepdims=False)
+    return jax.eval_shape(lambda: jax.tree.map(first, stacked))
 
 
 def _without_known(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:

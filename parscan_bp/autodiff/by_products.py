@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.tree_util import Partial
 
 from parscan_bp.autodiff.active import Active, replace_at
-from parscan_bp.autodiff.body import Body, Known, PerStep, over_steps
+from parscan_bp.autodiff.ahead import are_multiples, distinct_results, made_ahead
+from parscan_bp.autodiff.body import Body, Known, PerStep, first_of, over_steps
+from parscan_bp.autodiff.completed import Completed, of_fewest
 from parscan_bp.autodiff.cut import Cut
-from parscan_bp.autodiff.fold import are_multiples, distinct_results, fold
 from parscan_bp.autodiff.inlets import Distinct, Inlets
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.operators import MatrixFree
@@ -40,17 +42,17 @@ class Product:
     aux_apart: bool = False
 
     @classmethod
-    def of(cls, folded: Partial, shapes, known: Known = ()) -> Product:
+    def of(cls, linear: Partial, shapes, known: Known = ()) -> Product:
         """Aux that is multiples of the vector, but more numbers, is not stored by the loop.
 
         Args:
-          folded: a result of `fold`, of one vector to its product, and aux.
+          linear: a result of `made_ahead`, of one vector to its product, and aux.
           shapes: of the leaves of the vector.
           known: see `Product`.
         """
-        numbers = _numbers(distinct_results(folded, len(shapes)))
-        apart = numbers > _numbers(shapes) and are_multiples(folded, len(shapes))
-        return cls(folded, known, apart)
+        numbers = _numbers(distinct_results(linear, len(shapes)))
+        apart = numbers > _numbers(shapes) and are_multiples(linear, len(shapes))
+        return cls(linear, known, apart)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +88,10 @@ class ByProducts(Linearisation):
         return self._grouped(cotangent=cotangent).split(vector)
 
     def adjoint_operator(self, steps, active=None):
-        pulled = functools.partial(self._pulled, active=active)
-        return self._operator(steps, pulled, cotangent=True)
+        return self._operator(steps, type(self)._pulled, active, cotangent=True)
 
     def tangent_operator(self, steps):
-        return self._operator(steps, self._pushed, cotangent=False)
+        return self._operator(steps, type(self)._pushed, None, cotangent=False)
 
     def keeping(self, step: Steps, active: Active, at_once: Callable[..., bool]) -> Keeping:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
@@ -102,10 +103,9 @@ class ByProducts(Linearisation):
           active: see `adjoint_operator`.
           at_once: see `Cut.of`; it takes the bytes that are carried, and summed over steps, too.
         """
-        shapes = jax.eval_shape(lambda: [step.carry[k] for k in self.body.float_carry])
-        fixed, one = _fixed_and_stacked(step)
-        pulled = functools.partial(self._pulled_beside_step, active=active)
-        steps = PerStep.of(self._map(shapes, pulled, cotangent=True), fixed, one)
+        shapes = self._shapes(step.carry)
+        one = self._map(type(self)._pulled_beside_step, active, cotangent=True)
+        steps = of_fewest(PerStep.of(one, *_fixed_and_stacked(step)))
         vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
         sums = nbytes(active.of_consts(step.consts))
         cut = steps.cut(functools.partial(at_once, carried=nbytes(shapes), sums=sums))
@@ -114,43 +114,67 @@ class ByProducts(Linearisation):
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
             return super().pullback(steps, new_carry_cts, y_cts, active)
+        return self._pull(active)(steps, aux)
+
+    @functools.cached_property
+    def _pull(self) -> Callable[[Active], Callable]:
+        """The pullback from the cotangents of the inlets; see `_map`."""
+        return functools.cache(self._make_pull)
+
+    def _make_pull(self, active):
         inlets = Inlets(self.body, active)
-        carry, x = list(steps.carry), list(steps.x)
-        # Not `lax.stop_gradient`: the pullback is differentiated itself, for second derivatives.
-        known = jax.vmap(functools.partial(inlets.values, steps.consts))(carry, x)
 
-        def values(consts, xs):
-            def one(carry, x, xs, known):
-                full = active.insert_consts(steps.consts, consts)
-                return inlets.values(full, carry, active.insert_x(x, xs), known)
+        @functools.partial(jax.jit, inline=True)
+        def pull(steps, aux):
+            carry, x = list(steps.carry), list(steps.x)
+            # Not `lax.stop_gradient`: the pullback is differentiated itself, for second
+            # derivatives.
+            known = jax.vmap(functools.partial(inlets.values, steps.consts))(carry, x)
 
-            return jax.vmap(one)(carry, x, xs, known)
+            def values(consts, xs):
+                def one(carry, x, xs, known):
+                    full = active.insert_consts(steps.consts, consts)
+                    return inlets.values(full, carry, active.insert_x(x, xs), known)
 
-        consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
-        return jax.vjp(values, consts, xs)[1](aux.all())
+                return jax.vmap(one)(carry, x, xs, known)
 
-    def _map(self, shapes, product: Callable, *, cotangent: bool) -> Callable:
-        """``product(step, shapes)``: a vector and aux of a vector, as `over_steps` takes it."""
+            consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
+            return jax.vjp(values, consts, xs)[1](aux.all())
+
+        return pull
+
+    @functools.cached_property
+    def _map(self) -> Callable[..., Any]:
+        """``product(self, step, shapes, active)`` as `over_steps` takes it.
+
+        A vector and aux of a vector; always the same function, so that JAX keeps its trace.
+        """
+        return functools.cache(self._make_map)
+
+    def _make_map(self, product, active, *, cotangent):
         grouped = self._grouped(cotangent=cotangent)
 
+        @jax.jit
         def one(fixed, values):
             (consts, extra), (carry, x, new_carry) = fixed, values
             step = Steps(consts, carry, x, new_carry, extra)
-            made = product(step, shapes)
+            made = product(self, step, self._shapes(carry), active)
             return Partial(_OnGroups(grouped, made.aux_apart), made.linear), made.known
 
         return one
 
-    def _operator(self, steps: Steps, product: Callable, *, cotangent: bool) -> MatrixFree:
-        """The stack of the maps ``product(step, shapes)``."""
-        floats = [steps.carry[k] for k in self.body.float_carry]
-        shapes = jax.eval_shape(lambda t: [a[0] for a in t], floats)
-        one = self._map(shapes, product, cotangent=cotangent)
-        linear, flags = over_steps(one, *_fixed_and_stacked(steps))
+    def _shapes(self, carry: Sequence[Array]):
+        return jax.eval_shape(lambda: [carry[k] for k in self.body.float_carry])
+
+    def _operator(self, steps: Steps, product, active, *, cotangent: bool) -> MatrixFree:
+        """The stack of the maps ``product(self, step, shapes, active)``."""
+        one = self._map(product, active, cotangent=cotangent)
+        linear, flags = over_steps(one, *_fixed_and_stacked(steps), of_fewest)
+        shapes = first_of([steps.carry[k] for k in self.body.float_carry])
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
         return _matrix_free(linear, flags, vector)
 
-    def _pushed(self, step: Steps, shapes) -> Product:
+    def _pushed(self, step: Steps, shapes, active: None) -> Product:
         """``v -> (J v, None)`` for one step."""
         floats = [step.carry[k] for k in self.body.float_carry]
 
@@ -160,7 +184,7 @@ class ByProducts(Linearisation):
             return [new[k] for k in self.body.float_carry]
 
         new, push = jax.linearize(new_carry, floats)
-        return Product(fold(Partial(_without_aux, push), shapes), self._known(step, new))
+        return Product(made_ahead(Partial(_without_aux, push), shapes), self._known(step, new))
 
     def _pulled(self, step: Steps, shapes, active: Active | None) -> Product:
         """``v -> (J^T v, aux)`` for one step."""
@@ -172,7 +196,7 @@ class ByProducts(Linearisation):
         pulled = self._pulled_at(Inlets(self.body, NOTHING), step, shapes)
         return Product(Partial(_drop_aux, pulled.linear), pulled.known)
 
-    def _pulled_beside_step(self, step: Steps, shapes, active: Active):
+    def _pulled_beside_step(self, step: Steps, shapes, active: Active | None) -> Product:
         """`_pulled`, where the body itself is evaluated at the same place."""
         return self._pulled(step, shapes, active)
 
@@ -184,10 +208,10 @@ class ByProducts(Linearisation):
 
         def new_carry(floats, added):
             carry, each = replace_at(step.carry, self.body.float_carry, floats), iter(added)
-            return inlets.new_carry(step.consts, carry, step.x, lambda v: v + next(each))
+            return inlets.new_carry(step.consts, carry, step.x, lambda v: lax.add(v, next(each)))
 
         new, push = jax.linearize(new_carry, floats, zeros)
-        pulled = fold(Partial(_transpose_of((shapes, zeros)), push), shapes)
+        pulled = made_ahead(Partial(_transpose_of((shapes, zeros)), push), shapes)
         return Product.of(pulled, shapes, self._known(step, new))
 
     def _known(self, step: Steps, new: Sequence[Array]) -> Known:
@@ -269,6 +293,8 @@ class _OnGroups:
 def _matrix_free(linear: Partial, varies: Sequence[bool], vector: PyTree) -> MatrixFree:
     """The stack of maps that `ByProducts._map` makes."""
     on_groups: Any = linear.func
+    if isinstance(on_groups, Completed):
+        on_groups = on_groups.func
     apart = on_groups.aux_apart
     return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True, aux_apart=apart)
 

@@ -10,8 +10,8 @@ import jax
 from jax.extend.core import ClosedJaxpr
 from jax.tree_util import Partial
 
+from parscan_bp.autodiff.ahead import made_ahead
 from parscan_bp.autodiff.by_products import ByProducts, Product
-from parscan_bp.autodiff.fold import fold
 from parscan_bp.autodiff.linearise import Joined, Linearisation, Steps
 from parscan_bp.autodiff.replay import evaluate
 from parscan_bp.operators import Operator
@@ -190,13 +190,15 @@ class CellProducts(_OfCell, ByProducts):
         return ByProducts(self.body.restricted(carry))
 
     def _pulled(self, step, shapes, active):
-        return Product.of(fold(Partial(_pull(self.of), step), shapes), shapes)
+        return Product.of(made_ahead(Partial(_pull(self.of), step), shapes), shapes)
 
     def _pulled_beside_step(self, step, shapes, active):
-        return Product.of(fold(Partial(_pull(self.of, beside_step=True), step), shapes), shapes)
+        return Product.of(
+            made_ahead(Partial(_pull(self.of, beside_step=True), step), shapes), shapes
+        )
 
-    def _pushed(self, step, shapes):
-        return Product(fold(Partial(_push(self.of, shapes), step), shapes))
+    def _pushed(self, step, shapes, active):
+        return Product(made_ahead(Partial(_push(self.of, shapes), step), shapes))
 
 
 def _pull(of: OfCell, **where):

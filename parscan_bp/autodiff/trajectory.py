@@ -10,6 +10,7 @@ from jax import lax
 
 from parscan_bp.autodiff.body import Body
 from parscan_bp.originals import lax_scan
+from parscan_bp.trees import stretch
 from parscan_bp.types import Array
 
 
@@ -53,18 +54,17 @@ def run_with_trajectory(
 def before(init, after, start, size: int, *, reverse: bool):
     """The carry that enters each step of a stretch, from the carries after every step."""
 
-    def leaf(first, after):
-        n = after.shape[0]
-        steps = lax.dynamic_slice_in_dim(after, start, size, axis=0)
-        first = jnp.expand_dims(first, 0)
-        if reverse:
-            outer = lax.dynamic_slice_in_dim(after, jnp.minimum(start + size, n - 1), 1, axis=0)
-            outer = _choose(start + size == n, first, outer)
-            return jnp.concatenate([steps[1:], outer])
-        outer = lax.dynamic_slice_in_dim(after, jnp.maximum(start - 1, 0), 1, axis=0)
-        return jnp.concatenate([_choose(start == 0, first, outer), steps[:-1]])
+    n = len(after[0])
+    at = jnp.minimum(start + size, n - 1) if reverse else jnp.maximum(start - 1, 0)
+    at_end = start + size == n if reverse else start == 0
 
-    return jax.tree.map(leaf, init, after)
+    def leaf(first, steps, outer):
+        outer = _choose(at_end, jnp.expand_dims(first, 0), outer)
+        if reverse:
+            return lax.concatenate([lax.slice_in_dim(steps, 1, size), outer], 0)
+        return lax.concatenate([outer, lax.slice_in_dim(steps, 0, size - 1)], 0)
+
+    return jax.tree.map(leaf, init, stretch(after, start, size), stretch(after, at, 1))
 
 
 def _choose(condition, yes, no):

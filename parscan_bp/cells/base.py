@@ -99,6 +99,23 @@ class Cell(abc.ABC):
         return param_cts, carry_cts, x_ct
 
 
+def through_tanh(ct: Array, t: Array) -> Array:
+    """The cotangent before a tanh of value ``t``, multiplied in the order in which JAX does it.
+
+    So does what `Cell.pull_carry` returns: slopes multiplied by one another leave the range where
+    the cotangent, multiplied by one after the other, does not.
+    """
+    if hasattr(jax.lax, "one_minus_square"):  # from jax 0.12 on
+        return ct * jax.lax.one_minus_square(t)
+    part = ct * (1 - t)
+    return part + part * t
+
+
+def through_sigmoid(ct: Array, s: Array) -> Array:
+    """The cotangent before a sigmoid of value ``s``; see `through_tanh`."""
+    return ct * (s * (1 - s))
+
+
 def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
     """Cotangents of w and x in ``x @ w``: one product over all leading axes."""
     return weight_cotangent(x, ct).astype(w.dtype), jnp.inner(ct, w).astype(x.dtype)

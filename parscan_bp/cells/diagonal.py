@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal
+from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal, through_sigmoid
 from parscan_bp.operators import Diagonal
 
 
@@ -55,7 +55,7 @@ class MinGRU(Cell):
 
     def pull_carry(self, params, carry, x, new_carry, cts):
         z, n = self._gates(params, x)
-        u = jnp.concatenate([cts * (n - carry) * z * (1 - z), cts * z], axis=-1)
+        u = jnp.concatenate([through_sigmoid(cts * n - cts * carry, z), cts * z], axis=-1)
         return u, (1 - z) * cts
 
     def pull_params(self, params, carry, x, u):

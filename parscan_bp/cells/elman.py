@@ -8,7 +8,13 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal
+from parscan_bp.cells.base import (
+    Cell,
+    affine_cotangents,
+    in_dtypes_of,
+    normal,
+    through_tanh,
+)
 from parscan_bp.operators import Factored
 
 
@@ -67,7 +73,10 @@ class Elman(Cell):
         return Factored.from_diagonal(params["wh"], self._slope(new_carry))
 
     def pull_carry(self, params, carry, x, new_carry, cts):
-        u = cts * self._slope(new_carry)
+        if self.activation == "tanh":
+            u = through_tanh(cts, new_carry)
+        else:
+            u = jnp.where(new_carry > 0, cts, jnp.zeros_like(cts))
         return u, jnp.inner(u, params["wh"])
 
     def pull_params(self, params, carry, x, u):

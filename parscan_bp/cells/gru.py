@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax
@@ -17,13 +16,10 @@ from parscan_bp.cells.base import (
     in_dtypes_of,
     normal,
     sum_leading,
+    through_sigmoid,
+    through_tanh,
 )
 from parscan_bp.operators import Factored
-from parscan_bp.types import Array
-
-REPEATED = (8, 48)
-"""Rows and features from which XLA on CPU multiplies faster by cotangents that are written once for
-each gate than by such as are broadcast over the gates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,33 +80,27 @@ class GRU(Cell):
         h = (1 - z) * n + z * carry
         return h, h
 
-    def _slopes(self, params, h, x, gates=None):
-        """d_r, d_z and d_n r of the docstring, with d_n and z."""
-        r, z, n, m = self._gates(params, h, x) if gates is None else gates
-        dn = (1 - z) * (1 - n * n)
-        return (dn * m * r * (1 - r), (h - n) * z * (1 - z), dn * r), dn, z
-
     def jacobian(self, params, carry, x, new_carry):
-        slopes, _, z = self._slopes(params, carry, x)
+        r, z, n, m = self._gates(params, carry, x)
+        dn = (1 - z) * (1 - n * n)
+        slopes = dn * m * r * (1 - r), (carry - n) * z * (1 - z), dn * r
         gates = jnp.stack(slopes, axis=-2)[..., None, :]
         return Factored(params["wh"], gates, z[..., None, None, :])
 
     def pull_carry(self, params, carry, x, new_carry, cts, gates=None):
         """See `Cell`; ``gates`` are r, z, n and m, if they need not be made again."""
-        slopes, dn, z = self._slopes(params, carry, x, gates)
-        # Side by side before the cotangents come: XLA copies each part of every concatenation.
-        if math.prod(z.shape[:-1]) >= REPEATED[0] and z.shape[-1] >= REPEATED[1]:
-            u = jnp.concatenate(slopes, axis=-1) * jnp.concatenate([cts, cts, cts], axis=-1)
-        else:
-            u = jnp.stack(slopes, axis=-2) * cts[..., None, :]
+        r, z, n, m = self._gates(params, carry, x) if gates is None else gates
+        un = through_tanh(cts * (1 - z), n)
+        uz = through_sigmoid(cts * carry - cts * n, z)
+        u = jnp.concatenate([through_sigmoid(un * m, r), uz, un * r], axis=-1)
         direct = z * cts
-        return (u, cts * dn), jnp.inner(_flat(u, direct), params["wh"]) + direct
+        return (u, un), jnp.inner(u, params["wh"]) + direct
 
     def pull_params(self, params, carry, x, u):
         u, n = u
         lead = x.shape[:-1]
         # Once for all steps: what a step stores side by side is not vectorised.
-        carry, x, u, n = as_rows(carry, x, _flat(u, n), n)
+        carry, x, u, n = as_rows(carry, x, u, n)
         dwh, dbh = affine_cotangents([carry], u)
         dbi = jnp.concatenate([dbh[: -n.shape[-1]], sum_leading(n)])
         # The candidate's own n in the place of that of m.
@@ -118,8 +108,3 @@ class GRU(Cell):
         dwi, dx = affine_pullback(x, params["wi"], i)
         cotangents = {"wi": dwi, "wh": dwh, "bi": dbi, "bh": dbh}
         return in_dtypes_of(params, cotangents), dx.reshape(*lead, dx.shape[-1])
-
-
-def _flat(u: Array, like: Array) -> Array:
-    """The three gates of every unit, one after the other in the last axis."""
-    return u.reshape(*like.shape[:-1], 3 * like.shape[-1])

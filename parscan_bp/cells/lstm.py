@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal
+from parscan_bp.cells.base import (
+    Cell,
+    affine_cotangents,
+    in_dtypes_of,
+    normal,
+    through_sigmoid,
+    through_tanh,
+)
 from parscan_bp.operators import Factored
 
 
@@ -70,22 +76,17 @@ class LSTM(Cell):
         h = o * jnp.tanh(c)
         return (h, c), h
 
-    def _slopes(self, params, carry, x, new_carry, gates=None):
-        """What (e, e, e, lambda_h) is multiplied by to (u_i, u_f, u_g, u_o), and s and f."""
-        h, c = carry
-        if gates is None:
-            # XLA on CPU vectorises along the last axis, or over steps where that has one number.
-            gates = self._gates(params, h, x, apart=h.shape[-1] == 1)
-        i, f, g, o = gates
-        t = jnp.tanh(new_carry[1])
-        slopes = (g * i * (1 - i), c * f * (1 - f), i * (1 - g * g), t * o * (1 - o))
-        return slopes, o * (1 - t * t), f
+    def _gates_again(self, params, h, x):
+        # XLA on CPU vectorises along the last axis, or over steps where that has one number.
+        return self._gates(params, h, x, apart=h.shape[-1] == 1)
 
     def jacobian(self, params, carry, x, new_carry):
-        (*by_e, by_h), s, f = self._slopes(params, carry, x, new_carry)
-        zero = jnp.zeros_like(f)
+        i, f, g, o = self._gates_again(params, carry[0], x)
+        t = jnp.tanh(new_carry[1])
+        s, zero = o * (1 - t * t), jnp.zeros_like(f)
+        by_e = g * i * (1 - i), carry[1] * f * (1 - f), i * (1 - g * g)
         rows = [jnp.stack([s * d, d], axis=-2) for d in by_e]
-        rows.append(jnp.stack([by_h, zero], axis=-2))
+        rows.append(jnp.stack([t * o * (1 - o), zero], axis=-2))
         direct = jnp.stack(
             [jnp.stack([zero, zero], axis=-2), jnp.stack([s * f, f], axis=-2)], axis=-3
         )
@@ -93,14 +94,16 @@ class LSTM(Cell):
 
     def pull_carry(self, params, carry, x, new_carry, cts, gates=None):
         """See `Cell`; ``gates`` are i, f, g and o, if they need not be made again."""
-        slopes, s, f = self._slopes(params, carry, x, new_carry, gates)
-        lambda_h, lambda_c = cts
-        e = lambda_c + s * lambda_h
-        to_gates = e, e, e, lambda_h
-        if math.prod(f.shape[:-1]) == 1:  # then only the number of operations counts
-            u = jnp.concatenate(slopes, axis=-1) * jnp.concatenate(to_gates, axis=-1)
-        else:  # XLA on CPU vectorises products side by side, but not the product of what is joined
-            u = jnp.concatenate([d * v for d, v in zip(slopes, to_gates, strict=True)], axis=-1)
+        i, f, g, o = self._gates_again(params, carry[0], x) if gates is None else gates
+        (lambda_h, lambda_c), t = cts, jnp.tanh(new_carry[1])
+        e = lambda_c + through_tanh(lambda_h * o, t)
+        parts = [
+            through_sigmoid(e * g, i),
+            through_sigmoid(e * carry[1], f),
+            through_tanh(e * i, g),
+            through_sigmoid(lambda_h * t, o),
+        ]
+        u = jnp.concatenate(parts, axis=-1)
         return u, (jnp.inner(u, params["wh"]), f * e)
 
     def pull_params(self, params, carry, x, u):

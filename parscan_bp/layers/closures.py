@@ -16,7 +16,7 @@ from parscan_bp.layers.keys import key_of
 from parscan_bp.layers.residual import Residual
 from parscan_bp.layers.stack import apply_at
 from parscan_bp.operators import MatrixFree
-from parscan_bp.types import Array, PyTree
+from parscan_bp.types import PyTree
 
 
 def opened(

@@ -1,4 +1,4 @@
-"""Linear functions whose elementwise chains are multiplied out ahead of a loop."""
+"""Linear functions of which what they know is made ahead of a loop."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ import pytest
 from jax.tree_util import Partial
 
 import parscan_bp as pb
-from parscan_bp.autodiff.fold import are_multiples, fold
+from parscan_bp.autodiff.ahead import are_multiples, made_ahead
 
 A, W = jnp.linspace(0.5, 1.5, 4), jnp.linspace(-1.0, 1.0, 16).reshape(4, 4)
 
@@ -34,11 +34,11 @@ def test_what_is_known_multiples_of_the_vector(aux, expected):
         return (W @ (known * u), v), aux(known, u, v)
 
     vector = (jnp.ones(4), jnp.arange(4.0))
-    folded = fold(Partial(step, A), vector)
-    got, want = folded(vector), step(A, vector)
+    linear = made_ahead(Partial(step, A), vector)
+    got, want = linear(vector), step(A, vector)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)
-    assert are_multiples(folded, 2) is expected
+    assert are_multiples(linear, 2) is expected
 
 
 def _stored_by_loops(cell):
