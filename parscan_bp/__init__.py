@@ -8,15 +8,17 @@ from parscan_bp.autodiff import chain as chain
 from parscan_bp.autodiff import custom_vjp_scan as custom_vjp_scan
 from parscan_bp.autodiff import layer_cotangents as layer_cotangents
 from parscan_bp.autodiff import scan as scan
+from parscan_bp.autodiff import solve as solve
 from parscan_bp.explain import explain as explain
 from parscan_bp.explain import explain_chain as explain_chain
+from parscan_bp.report import Report as Report
+from parscan_bp.report import Status as Status
 from parscan_bp.solvers import Associative as Associative
 from parscan_bp.solvers import Blelloch as Blelloch
 from parscan_bp.solvers import Chunked as Chunked
 from parscan_bp.solvers import Pallas as Pallas
 from parscan_bp.solvers import Planned as Planned
 from parscan_bp.solvers import Sweep as Sweep
-from parscan_bp.solvers import solve as solve
 from parscan_bp.system import Ragged as Ragged
 from parscan_bp.system import Uniform as Uniform
 
@@ -28,6 +30,8 @@ __all__ = [
     "Pallas",
     "Planned",
     "Ragged",
+    "Report",
+    "Status",
     "Sweep",
     "Uniform",
     "cells",

@@ -14,6 +14,7 @@ LAYERS = [
     {"sparsity"},
     {"operators", "structure"},
     {"system", "planner"},
+    {"report"},
     {"solvers", "cells", "layers"},
     {"autodiff"},
     {"explain", "adapters"},

@@ -80,7 +80,7 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
     Returns:
       Flops of the product in the structure it is made in; bytes of both operands and the product.
       Bringing an operand to the join is not counted. A scaled product adds four operations for
-      each of its numbers: a maximum and three exact factors.
+      each of its numbers, to normalise it; and four for each term of its sums, to align it.
 
     Raises:
       TypeError: if one operand is `MatrixFree`, or not an operator.
@@ -105,7 +105,8 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
         left, right = (jax.eval_shape(to_scaled, op).mantissa for op in (a, b))
         inner = compose_cost(left, right).flops
         numbers = sum(math.prod(leaf.shape) for leaf, _ in product.mantissa.leaves())
-        return Cost(inner + 4 * numbers, traffic)
+        aligned = 0 if Diagonal in (type(left), type(right)) else 2 * inner
+        return Cost(inner + aligned + 4 * numbers, traffic)
     maps = math.prod(np.broadcast_shapes(a.stack_shape, b.stack_shape))
     left, right = jax.eval_shape(lambda a, b: _operands(a, b, target), a, b)
     return Cost(maps * _PAIRS[type(left), type(right)].flops(left, right), traffic)
@@ -171,8 +172,7 @@ def to_structure(op: Operator, structure: Structure | type[Operator]) -> Operato
     plain = target._replace(scaled=False)
     if target.scaled:
         scaled = op if isinstance(op, Scaled) else to_scaled(op)
-        mantissa = to_structure(scaled.mantissa, plain)
-        return Scaled(mantissa, scaled.exponent)  # type: ignore[arg-type]
+        return scaled.rearranged(lambda op: to_structure(op, plain))
     if given.scaled:
         raise ValueError(
             f"structure: got {target}, without the exponent that a Scaled operator needs; "
@@ -193,7 +193,7 @@ def to_structure(op: Operator, structure: Structure | type[Operator]) -> Operato
 
 
 def to_scaled(op: Operator) -> Scaled:
-    """The same maps with an exponent beside each, in the smallest structure that allows it.
+    """The same maps with an exponent beside each number, in the smallest structure that allows it.
 
     The factors of a `Product` are scaled before they are multiplied.
 
@@ -211,8 +211,9 @@ def to_scaled(op: Operator) -> Scaled:
     Example:
       >>> import jax.numpy as jnp
       >>> from parscan_bp.operators import Identity, to_scaled
-      >>> to_scaled(Identity(2)).mantissa.diagonal.tolist()
-      [0.5, 0.5]
+      >>> scaled = to_scaled(Identity(2))
+      >>> scaled.mantissa.diagonal.tolist(), scaled.exponent.tolist()
+      ([0.5, 0.5], [1, 1])
     """
     if isinstance(op, Scaled):
         return op
@@ -334,8 +335,10 @@ def _candidates(a: Operator, b: Operator, target: Structure) -> Iterator[tuple[O
 
 
 def _compose_scaled(a: Scaled, b: Scaled) -> Scaled:
-    product = compose(a.mantissa, b.mantissa)
-    return Scaled.of(product, a.exponent + b.exponent)  # type: ignore[arg-type]
+    target = join(a, b)
+    if not any(isinstance(op.mantissa, Diagonal) for op in (a, b)):
+        a, b = to_structure(a, target), to_structure(b, target)  # type: ignore[assignment]
+    return b.after(a)
 
 
 def _check_pair(a: Operator, b: Operator) -> Structure:

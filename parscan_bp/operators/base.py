@@ -121,6 +121,24 @@ class Operator(abc.ABC):
     def cost(self) -> Cost:
         """Of one `matvec` over the whole stack."""
 
+    def magnitude(self) -> Operator | None:
+        """The operator of the absolute values of all numbers: at least |A|, entry by entry.
+
+        What rounding is measured by. A structure whose entries are not sums of products of its
+        numbers defines its own, or returns ``None`` where nothing is known.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> from parscan_bp.operators import Dense
+          >>> Dense(jnp.array([[1.0, -2.0]])).magnitude().matvec(jnp.ones(2)).tolist()
+          [3.0]
+        """
+
+        def absolute(leaf, ndim):
+            return jnp.abs(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+
+        return self.map_leaves(absolute)
+
     @property
     def nnz(self) -> int:
         """Numbers of one map that are not zero by construction."""

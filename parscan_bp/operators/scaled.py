@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Callable
 from typing import final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from parscan_bp.operators.aligned import ZERO_EXPONENT, aligned_matmul, scaled_terms
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.dense import Dense
@@ -18,32 +18,31 @@ from parscan_bp.operators.powers import ldexp, normalise
 from parscan_bp.types import Array
 
 _MANTISSAS = (Dense, Diagonal, BlockDiagonal)
-_NO_SIZE = np.int32(-(2**30))
 
 
 @final
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaledVector:
-    """v = mantissa * 2**exponent, one exponent per vector.
+    """v = mantissa * 2**exponent, an exponent for each entry.
 
     What a long recurrence carries when its values, and not only the products of its operators,
     leave the dtype's range: `Scaled.matvec_scaled` moves it, `add` adds to it.
 
     Args:
       mantissa: (..., n).
-      exponent: int32 (...).
+      exponent: int32 (..., n).
 
-    Source: standard (block floating point); the ranges are those of IEEE 754.
+    Source: standard (exponents of unlimited range); the ranges are those of IEEE 754.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from parscan_bp.operators import Scaled, ScaledVector, Diagonal
-      >>> up, v = Scaled.of(Diagonal(jnp.array([1e30, 1e29]))), ScaledVector.of(jnp.ones(2))
+      >>> up, v = Scaled.of(Diagonal(jnp.array([1e30, 1.0]))), ScaledVector.of(jnp.ones(2))
       >>> for _ in range(5):
       ...     v = up.matvec_scaled(v)
-      >>> bool(jnp.isfinite(v.mantissa).all()), int(v.exponent) > 400
-      (True, True)
+      >>> bool(v.exponent[0] > 400), v.value().tolist()
+      (True, [inf, 1.0])
     """
 
     mantissa: Array
@@ -51,56 +50,67 @@ class ScaledVector:
 
     @classmethod
     def of(cls, v: Array, exponent: Array | int = 0) -> ScaledVector:
-        """v 2**exponent, normalised: the largest finite |entry| of a mantissa is in [0.5, 1).
+        """v 2**exponent, normalised: every mantissa that is not 0 has its modulus in [0.5, 1).
 
-        A zero vector has exponent 0; non-finite entries are unchanged.
+        Non-finite entries are unchanged. The exponent broadcasts with ``v``.
         """
-        return cls(*normalise(v, 1, exponent))
+        return cls(*normalise(v, exponent))
 
     def value(self) -> Array:
         """The plain vector (..., n); what leaves the range becomes infinite or 0."""
-        return ldexp(self.mantissa, jnp.expand_dims(self.exponent, -1))
+        return ldexp(self.mantissa, self.exponent)
 
     def add(self, other: ScaledVector) -> ScaledVector:
-        """The sum, aligned to the larger of the two exponents and normalised."""
+        """The sum, each entry aligned to the larger of its two exponents and normalised."""
         parts = (self, other)
-        sizes = [jnp.where(jnp.any(p.mantissa != 0, -1), p.exponent, _NO_SIZE) for p in parts]
-        exponent = jnp.maximum(*sizes)
-        mantissas = [ldexp(p.mantissa, (p.exponent - exponent)[..., None]) for p in parts]
-        return ScaledVector.of(mantissas[0] + mantissas[1], exponent)
+        sizes = [jnp.where(p.mantissa != 0, p.exponent, 2 * ZERO_EXPONENT) for p in parts]
+        top = jnp.maximum(*sizes)
+        total = jnp.add(*[ldexp(p.mantissa, p.exponent - top) for p in parts])
+        return ScaledVector.of(total, top)
 
 
 @final
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaled(Operator):
-    """A = mantissa * 2**exponent, one exponent per map.
+    """A = mantissa * 2**exponent, an exponent for each entry.
 
     A product of n Jacobians grows or shrinks like a power of n, and leaves float32's range after
     a few hundred steps even where the vector recurrence is tame; inf * 0 is NaN from then on. With
-    the exponent beside a mantissa that is normalised after every product (`compose` does it), the
-    product overflows after about 2**31 / 128 steps.
+    exponents beside the mantissas, which are normalised after every product (`compose` does it), an
+    entry keeps its size and its relative precision whatever the size of the others:
 
-    What is kept is the size of a map, not of each entry: entries more than the dtype's range below
-    the largest of their map (2**-126 of it in float32) are flushed to zero.
+        |computed - exact| <= gamma (|A_n| ... |A_1| |v|),   gamma = O(n roundings),
+
+    entry by entry, as for n products of a matrix and a vector, wherever the right-hand side is in
+    the dtype's range. One exponent for each map would not do that: of diag(2, 1) to the power of
+    127 it loses the 1. Beyond 2**27, a million products of the largest float32 numbers, exponents
+    end and entries become NaN.
+
+    Products of diagonals cost a few operations an entry, the others an alignment of each term, see
+    `operators.aligned`. Derivatives of such products are taken at fixed exponents, relative to the
+    entries: a tangent is lost where it is 2**126 times larger or smaller than its entry. No solver
+    differentiates products; `parscan_bp.solve` solves for derivatives as for values.
 
     Args:
       mantissa: a `Dense`, `Diagonal` or `BlockDiagonal`.
-      exponent: int32 (...), the stack axes of the mantissa or axes that broadcast with them.
+      exponent: int32, of the shape of the mantissa's array.
 
     Raises:
       TypeError: if the mantissa is of another structure.
+      ValueError: if the exponent has another shape, when its `shape` is first needed.
 
     Source: parscan_bp's answer to the products of BPPSA section 3.1 in finite range; the exact
-    power-of-two scaling is that of IEEE 754 ``frexp`` and ``ldexp``.
+    power-of-two scaling is that of IEEE 754 ``frexp`` and ``ldexp``; the bound is that of any order
+    of the products (Higham, Accuracy and Stability of Numerical Algorithms, section 3.7).
 
     Example:
       >>> import functools, jax.numpy as jnp
       >>> from parscan_bp.operators import Diagonal, Scaled, compose
-      >>> op = Scaled.of(Diagonal(jnp.array([2.0**100, 2.0**90])))
+      >>> op = Scaled.of(Diagonal(jnp.array([2.0**100, 1.0])))
       >>> product = functools.reduce(compose, [op] * 10)
-      >>> product.mantissa.diagonal.tolist() == [0.5, 2.0**-101], int(product.exponent)
-      (True, 1001)
+      >>> product.mantissa.diagonal.tolist(), product.exponent.tolist()
+      ([0.5, 0.5], [1001, 1])
     """
 
     mantissa: Dense | Diagonal | BlockDiagonal
@@ -112,14 +122,14 @@ class Scaled(Operator):
 
     @classmethod
     def of(cls, op: Dense | Diagonal | BlockDiagonal, exponent: Array | int = 0) -> Scaled:
-        """op 2**exponent, normalised: the largest finite |entry| of each mantissa in [0.5, 1).
+        """op 2**exponent, normalised: every mantissa that is not 0 has its modulus in [0.5, 1).
 
-        |entry| of a complex entry is the larger of its two parts' magnitudes. A zero map has
-        exponent 0; non-finite entries are unchanged.
+        The modulus of a complex entry is the larger of its two parts'. Non-finite entries and zeros
+        are unchanged, and have exponent 0.
 
         Args:
           op: the operator.
-          exponent: integers that broadcast with the stack axes of ``op``.
+          exponent: integers that broadcast with the array of ``op``.
 
         Raises:
           TypeError: if ``op`` is of another structure.
@@ -128,18 +138,23 @@ class Scaled(Operator):
           >>> import jax.numpy as jnp
           >>> from parscan_bp.operators import Dense, Scaled
           >>> op = Scaled.of(Dense(jnp.array([[3.0, 0.0], [0.0, 1.0]])))
-          >>> op.mantissa.matrix.tolist(), int(op.exponent)
-          ([[0.75, 0.0], [0.0, 0.25]], 2)
+          >>> op.mantissa.matrix.tolist(), op.exponent.tolist()
+          ([[0.75, 0.0], [0.0, 0.5]], [[2, 0], [0, 1]])
         """
         _check_mantissa("op", op)
-        ((leaf, ndim),) = op.leaves()
-        mantissa, total = normalise(leaf, ndim, exponent)
-        return cls(op.map_leaves(lambda *_: mantissa), total)
+        ((leaf, _),) = op.leaves()
+        return _with(op, *normalise(leaf, exponent))
 
     @property
     def shape(self):
         if not isinstance(self.mantissa, Operator):
             raise TypeError(f"mantissa: got {type(self.mantissa).__name__}; an Operator is wanted")
+        wanted = self._numbers.shape
+        if jnp.shape(self.exponent) != wanted:
+            raise ValueError(
+                f"exponent: got shape {jnp.shape(self.exponent)}; one for each entry of the "
+                f"mantissa, {wanted}, is wanted (Scaled.of broadcasts)"
+            )
         return self.mantissa.shape
 
     @property
@@ -147,17 +162,20 @@ class Scaled(Operator):
         return self.mantissa.dtype
 
     def map_leaves(self, f):
-        return Scaled(self.mantissa.map_leaves(f), f(self.exponent, 0))
+        (ndim,) = self.mantissa.core_ndims.values()
+        return Scaled(self.mantissa.map_leaves(f), f(self.exponent, ndim))
 
     def matvec(self, v):
-        # The vector is normalised too, or mantissa times vector could overflow where A v does not.
         self._check_vector(v)
-        vector = ScaledVector.of(v)
-        product = self.mantissa.matvec(vector.mantissa)
-        return ldexp(product, jnp.expand_dims(self.exponent + vector.exponent, -1))
+        dtype = jnp.result_type(self.dtype, v)
+        if isinstance(self.mantissa, Diagonal):
+            return scaled_terms(self._numbers, self.exponent, v).astype(dtype)
+        # Rows of the matrix, or of each block, times the vector or its group.
+        terms = scaled_terms(self._numbers, self.exponent, self._grouped(v)[..., None, :])
+        return self._joined(jnp.sum(terms, axis=-1).astype(dtype))
 
     def matvec_scaled(self, v: ScaledVector) -> ScaledVector:
-        """A v for a vector with an exponent of its own; it overflows nowhere.
+        """A v for a vector with exponents of its own; it overflows nowhere.
 
         Args:
           v: vectors (..., cols); the leading axes broadcast with the stack.
@@ -168,20 +186,72 @@ class Scaled(Operator):
         Raises:
           ValueError: if ``v`` has another size or does not broadcast with the stack.
         """
-        return ScaledVector.of(self.mantissa.matvec(v.mantissa), self.exponent + v.exponent)
+        self._check_vector(v.mantissa)
+        if isinstance(self.mantissa, Diagonal):
+            return ScaledVector.of(self._numbers * v.mantissa, self.exponent + v.exponent)
+        columns = [self._grouped(part)[..., None] for part in (v.mantissa, v.exponent)]
+        product = aligned_matmul(self._numbers, self.exponent, *columns)
+        return ScaledVector(*[self._joined(part[..., 0]) for part in product])
+
+    def after(self, first: Scaled) -> Scaled:
+        """The product that `compose` makes, of ``first`` and then this one.
+
+        Both have one structure and order of blocks, or one of them is diagonal.
+        """
+        ups = self.exponent, first.exponent
+        numbers = self._numbers, first._numbers
+        if isinstance(first.mantissa, Diagonal):
+            if isinstance(self.mantissa, Diagonal):
+                return _with(self.mantissa, *normalise(numbers[0] * numbers[1], ups[0] + ups[1]))
+            # A diagonal scales columns when it comes first, rows when it comes second.
+            scale, up = (self._grouped(a)[..., None, :] for a in (numbers[1], ups[1]))
+            return _with(self.mantissa, *normalise(numbers[0] * scale, ups[0] + up))
+        if isinstance(self.mantissa, Diagonal):
+            scale, up = (first._grouped(a)[..., :, None] for a in (numbers[0], ups[0]))
+            return _with(first.mantissa, *normalise(scale * numbers[1], up + ups[1]))
+        return _with(self.mantissa, *aligned_matmul(numbers[0], ups[0], numbers[1], ups[1]))
 
     def transpose(self):
-        return Scaled(self.mantissa.transpose(), self.exponent)
+        return self.rearranged(lambda op: op.transpose())
 
     def as_dense(self):
         """The matrices; what leaves the dtype's range becomes infinite or 0."""
-        return ldexp(self.mantissa.as_dense(), self.exponent[..., None, None])
+        return ldexp(self.mantissa.as_dense(), self._exponents.as_dense())
+
+    def rearranged(self, f: Callable[[Operator], Operator]) -> Scaled:
+        """The same numbers in other places: ``f`` of the mantissas, and of the exponents."""
+        ((exponent, _),) = f(self._exponents).leaves()
+        return Scaled(f(self.mantissa), exponent)  # type: ignore[arg-type]
 
     def cost(self) -> Cost:
-        """The mantissa's, and three exact factors and a maximum for each entry of two vectors."""
-        stack = self.stack_shape
-        entries = math.prod(stack) * sum(self.shape)
-        return self.mantissa.cost_over(stack) + Cost(4 * entries, 4 * self.exponent.size)
+        """The mantissa's, and three exact factors and a doubling for each of its numbers."""
+        return self.mantissa.cost() + Cost(4 * self._numbers.size, 4 * self.exponent.size)
+
+    @property
+    def _numbers(self) -> Array:
+        ((leaf, _),) = self.mantissa.leaves()
+        return leaf
+
+    @property
+    def _exponents(self) -> Operator:
+        """The exponents where their mantissas stand; those of no number are 0."""
+        return self.mantissa.map_leaves(lambda *_: self.exponent)
+
+    def _grouped(self, v: Array) -> Array:
+        """A vector as what each block takes of it, or as it is."""
+        if not isinstance(self.mantissa, BlockDiagonal):
+            return v
+        b = self.mantissa.block
+        return jnp.reshape(v, (*jnp.shape(v)[:-1], jnp.shape(v)[-1] // b, b))
+
+    def _joined(self, v: Array) -> Array:
+        if not isinstance(self.mantissa, BlockDiagonal):
+            return v
+        return v.reshape(*v.shape[:-2], self.shape[0])
+
+
+def _with(op: Operator, mantissa: Array, exponent: Array) -> Scaled:
+    return Scaled(op.map_leaves(lambda *_: mantissa), exponent)  # type: ignore[arg-type]
 
 
 def _check_mantissa(name: str, op: Operator) -> None:

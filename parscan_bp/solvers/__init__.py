@@ -12,7 +12,6 @@ from parscan_bp.solvers.facts import Choice as Choice
 from parscan_bp.solvers.facts import Facts as Facts
 from parscan_bp.solvers.pallas import Pallas as Pallas
 from parscan_bp.solvers.planned import Planned as Planned
-from parscan_bp.solvers.solve import solve as solve
 from parscan_bp.solvers.sweep import Sweep as Sweep
 
 __all__ = [
@@ -29,5 +28,4 @@ __all__ = [
     "Sweep",
     "TreeSolver",
     "choose",
-    "solve",
 ]

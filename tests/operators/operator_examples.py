@@ -122,7 +122,9 @@ def factored(op: Factored) -> np.ndarray:
 
 
 def scaled(op: Scaled) -> np.ndarray:
-    return reference(op.mantissa) * 2.0 ** np.asarray(op.exponent)[..., None, None]
+    ((numbers, _),) = op.mantissa.leaves()
+    values = wide(numbers) * 2.0 ** np.asarray(op.exponent)
+    return reference(op.mantissa.map_leaves(lambda *_: values))
 
 
 def product(op: Product) -> np.ndarray:
