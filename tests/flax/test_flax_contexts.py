@@ -53,9 +53,9 @@ def _inputs():
 
 def _results(layer, x):
     """The value, eager and with its gradient by the parameters."""
-    graph, state = nnx.split(layer)
-    loss = lambda state: jnp.sum(jnp.sin(nnx.merge(graph, state)(x)))  # noqa: E731
-    gradient = jit_quickly(jax.grad(loss))(state)
+    graph, params, rest = nnx.split(layer, nnx.Param, ...)
+    loss = lambda params: jnp.sum(jnp.sin(nnx.merge(graph, params, rest)(x)))  # noqa: E731
+    gradient = jit_quickly(jax.grad(loss))(params)
     return [np.asarray(v) for v in (layer(x), *jax.tree.leaves(gradient))]
 
 

@@ -17,7 +17,8 @@ SOLVERS = {"auto": None, "sweep": pb.Sweep(), "blelloch": pb.Blelloch()}
 any_solver = pytest.mark.parametrize("solver", SOLVERS)
 one_solver = pytest.mark.sampled(of=("auto",))
 # Large enough for solver=None to take a solver.
-LENGTH, ROWS, HIDDEN = 12, 40, 3
+LENGTH, ROWS, HIDDEN = 12, 100, 3
+W = (np.eye(HIDDEN) / 2 + 0.1).astype(np.float32)
 H0 = np.zeros((ROWS, HIDDEN), np.float32)
 XS = np.linspace(-1, 1, LENGTH * ROWS * HIDDEN, dtype=np.float32).reshape(LENGTH, ROWS, HIDDEN)
 XS[0, 0, 0] = 0.0
@@ -40,33 +41,33 @@ def _mesh(size):
 
 def random_numbers(h, x):
     kept = jax.random.bernoulli(jax.random.key(0), 0.5, h.shape)
-    return jnp.tanh(0.5 * h + x * kept), h
+    return jnp.tanh(h @ W + x * kept), h
 
 
 def different_ranks(h, x):
-    return jnp.tanh(0.5 * h + x + jnp.ones(HIDDEN, h.dtype)), h
+    return jnp.tanh(h @ W + x + jnp.ones(HIDDEN, h.dtype)), h
 
 
 def mixed_dtypes(h, x):
-    return jnp.tanh(0.5 * h + x), h * jnp.arange(HIDDEN)
+    return jnp.tanh(h @ W + x), h * jnp.arange(HIDDEN)
 
 
 def default_dtype(h, x):
-    return jnp.tanh(0.5 * h + x), h * jnp.linspace(0, 1, HIDDEN)
+    return jnp.tanh(h @ W + x), h * jnp.linspace(0, 1, HIDDEN)
 
 
 def zero_by_zero(h, x):
-    h = jnp.tanh(0.5 * h + x)
+    h = jnp.tanh(h @ W + x)
     return h, x / jnp.where(jnp.abs(x) > 0.0, 1.0, 0.0) + h
 
 
 def looks_at_values(h, x):
-    return jnp.tanh(0.5 * h + x) * (2.0 if float(x.sum()) > 0 else 1.0), h
+    return jnp.tanh(h @ W + x) * (2.0 if float(x.sum()) > 0 else 1.0), h
 
 
 def looks_at_the_mesh(h, x):
     axes = len(jax.sharding.get_abstract_mesh().axis_names)
-    return jnp.tanh(0.5 * h + x * (1 + axes)), h
+    return jnp.tanh(h @ W + x * (1 + axes)), h
 
 
 SETTINGS = {
@@ -170,15 +171,15 @@ def test_precision_of_products(solver, order):
 
 
 def size_of_axis(h, x):
-    return jnp.tanh(0.5 * h + x / lax.axis_size("i")), h
+    return jnp.tanh(h @ W + x / lax.axis_size("i")), h
 
 
 def place_on_axis(h, x):
-    return jnp.tanh(0.5 * h + x * lax.axis_index("i")), h
+    return jnp.tanh(h @ W + x * lax.axis_index("i")), h
 
 
 def number_on_axis(h, x):
-    return jnp.tanh(0.5 * h + x / lax.psum(1, "i")), h
+    return jnp.tanh(h @ W + x / lax.psum(1, "i")), h
 
 
 def _mapped(scan, step, sizes, names=("i", "i")):

@@ -55,6 +55,18 @@ class Program:
     low: bool = False
 
 
+def _short(solver: Any) -> str:
+    """A solver without what it has anyway."""
+    if solver is None:
+        return "None"
+    own = [
+        f"{f.name}={getattr(solver, f.name)!r}"
+        for f in dataclasses.fields(solver)
+        if getattr(solver, f.name) != f.default
+    ]
+    return f"{type(solver).__name__}({', '.join(own)})"
+
+
 def draw_program(rng: np.random.Generator) -> Program:
     """A program of a front end that is drawn, half of them loops of `scan`."""
     names = list(FRONT_ENDS)
@@ -67,12 +79,12 @@ def scan_program(rng: np.random.Generator) -> Program:
     name = list(STEPS)[rng.integers(len(STEPS))]
     solver = SCAN_SOLVERS[rng.integers(len(SCAN_SOLVERS))]
     # Steps that are smaller are left to lax.scan by solver=None.
-    wide = solver is None and rng.random() < 0.8
+    wide = solver is None and rng.random() < 0.9
     length, hidden, rows = int(rng.choice([1, 3, 4, 5])), int(rng.choice([2, 3])), 0
     if rng.random() < 0.5:
         rows = int(rng.choice([2, length]))
     if wide:
-        length, hidden, rows = 6, 3, 72
+        length, hidden, rows = 6, 3, 100
     parts = STEPS[name](Sizes(rng, length, hidden, rows))
     if not parts.solvable:
         solver = None
@@ -86,7 +98,7 @@ def scan_program(rng: np.random.Generator) -> Program:
     leaves, function = _loop(parts, length, "own" if name in CELLS else outputs, inputs, options)
     text = f"scan {name}[T={length} H={hidden} rows={rows} ys={outputs} {options}"
     return Program(
-        f"{text}{'' if inputs else ' no xs'}] by {solver!r}",
+        f"{text}{'' if inputs else ' no xs'}] by {_short(solver)}",
         leaves,
         length,
         functools.partial(function, functools.partial(pb.scan, solver=solver)),
@@ -138,7 +150,7 @@ def chain_program(rng: np.random.Generator) -> Program:
         known = [layers.as_layer(layer) for layer in stack]
         return layers.activations(known, *jax.tree.unflatten(tree, values))[-1]
 
-    text = f"chain {name}[batch={batch}] by {solver!r}"
+    text = f"chain {name}[batch={batch}] by {_short(solver)}"
     inner = solver if isinstance(solver, pb.Sweep) else None
     scan = functools.partial(pb.scan, solver=inner)
     return Program(text, leaves, len(stack), ours, reference, scan)
@@ -186,7 +198,7 @@ def nnx_program(rng: np.random.Generator) -> Program:
         return merge(graph, values[:-1])(values[-1])
 
     return Program(
-        f"nnx.RNN {name}[T={length} batch={batch} {options}] by {solver!r}",
+        f"nnx.RNN {name}[T={length} batch={batch} {options}] by {_short(solver)}",
         leaves,
         length,
         functools.partial(function, ours_graph),
@@ -229,7 +241,7 @@ def linen_program(rng: np.random.Generator) -> Program:
         return layer.apply(jax.tree.unflatten(tree, values[:-1]), values[-1])
 
     return Program(
-        f"linen.RNN {name}[T={length} batch={batch} {options}] by {solver!r}",
+        f"linen.RNN {name}[T={length} batch={batch} {options}] by {_short(solver)}",
         leaves,
         length,
         functools.partial(function, ours),
@@ -269,7 +281,7 @@ def sequential_program(rng: np.random.Generator) -> Program:
         return merge(graph, values[:-1])(values[-1])
 
     return Program(
-        f"nnx.Sequential[batch={batch}] by {solver!r}",
+        f"nnx.Sequential[batch={batch}] by {_short(solver)}",
         leaves,
         5,
         functools.partial(function, ours_graph),
