@@ -260,12 +260,13 @@ class Kept:
     keeping: Keeping = dataclasses.field(metadata={"static": True})
 
     def when(self, active: Active) -> Kept | None:
-        """Itself, if it was kept for these active inputs.
+        """Itself, if it was kept for these active inputs, or for any.
 
-        Those of a second derivative by other variables than the first are not: there the steps are
-        made again.
+        The maps make aux for the inputs that they were kept for, which a second derivative by other
+        variables is not of: there the steps are made again. With active outputs they make none.
         """
-        return self if self.keeping.active == active else None
+        kept = self.keeping.active
+        return self if kept == active or kept.y else None
 
     def operator(self, steps: Steps, start, size: int) -> MatrixFree:
         """The transposed Jacobians of a stretch."""

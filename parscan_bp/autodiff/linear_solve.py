@@ -64,11 +64,13 @@ class Part:
       b: pytree structure of its right-hand side, which is a flat part of the whole one.
       reached: for each leaf of the whole right-hand side, whether its unknown is reached. One that
         is not equals its right-hand side.
+      hinted: whether the hints of the whole system are of this one, too.
     """
 
     solve: LinearSolve | None
     b: Any
     reached: tuple[bool, ...]
+    hinted: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -168,7 +170,8 @@ class LinearSolve:
             found = find(nonzero)
             if found.solve is None:
                 return found
-            return dataclasses.replace(found, solve=found.solve.batched(dims, (), how))
+            of_hints = hint_dims if found.hinted else ()
+            return dataclasses.replace(found, solve=found.solve.batched(dims, of_hints, how))
 
         key = (dims, hint_dims, how.size, how.name, how.spmd_name)
         if key not in self._made:
@@ -368,9 +371,9 @@ def _solve_transposed(solve, known, cts, part):
     places = list(range(len(cts)))
     if part.solve is not None:
         places = [k for k in places if part.reached[k]]
-        # Hints are of the whole system.
-        known = known[: solve.residuals.num_leaves]
-        solve = _Flat(part.solve, solve.residuals, part.b)
+        hints = solve.hints if part.hinted else NO_HINTS
+        known = known[: solve.residuals.num_leaves + hints.num_leaves]
+        solve = _Flat(part.solve, solve.residuals, part.b, hints)
     given = [cts[k] for k in places]
     operands = [*known, *map(ad.instantiate_zeros, given)]
     transposed = solve.replace(solve.solve.transposed).given(given)

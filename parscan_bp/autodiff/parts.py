@@ -35,9 +35,10 @@ def backward_part(rule: ScanRule, active: Active, nonzero: Sequence[bool]) -> Pa
     solved = smaller.body.float_carry if start or y else ()
     left = (part.consts, solved, part.x, solved, solved, y)
     reached = tuple(k in kept for group, kept in zip(groups, left, strict=True) for k in group)
-    if smaller is rule and (y == active.y or not y):
+    if smaller is rule and y == active.y:
         return Part(None, None, reached)
-    return Part(smaller.solve(part), jax.tree.structure(tuple(map(list, left))), reached)
+    b = jax.tree.structure(tuple(map(list, left)))
+    return Part(smaller.solve(part), b, reached, hinted=smaller is rule)
 
 
 def _those(positions: Sequence[int], kept: Collection[int]) -> tuple[int, ...]:

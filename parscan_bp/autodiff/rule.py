@@ -54,6 +54,7 @@ class ScanRule:
       obstacle: what keeps a solver from derivatives, if anything does.
       hoist: what the step makes of its constants alone, if anything; the linearised body, and the
         loops of derivatives, get it as constants.
+      whole: the rule of which this one is `restricted`, if it is.
     """
 
     equation: Any
@@ -63,6 +64,7 @@ class ScanRule:
     one_loop: bool = False
     obstacle: str | None = None
     hoist: Hoist | None = None
+    whole: ScanRule | None = None
 
     @property
     def body(self):
@@ -97,11 +99,11 @@ class ScanRule:
             check_no_obstacle(self.obstacle, self.solver)
             given, (primals, (ts, extra_ts)) = primals, self._hoisted(primals, tangents)
             ts = self._effective(primals[0], ts)
-            carry, y = self._moved(_moving(ts))
-            if not carry and not y:
+            rule = self._of_moving(ts)
+            if rule is None:
                 outs = self(*given)
                 return outs, _fill(outs, [None] * len(outs))
-            return self.restricted(carry)._values_and_tangents(primals, (ts, extra_ts))
+            return rule._values_and_tangents(primals, (ts, extra_ts))
 
         return WithRule(values, jvp)
 
@@ -120,6 +122,11 @@ class ScanRule:
         zeros = _fill(args, [None] * len(args))
         return [t if k else zero for t, k, zero in zip(tangents, kept, zeros, strict=True)]
 
+    def _of_moving(self, tangents) -> ScanRule | None:
+        """The rule for the carry leaves that these tangents move; ``None`` if nothing moves."""
+        carry, y = self._moved(_moving(tangents))
+        return self.restricted(carry) if carry or y else None
+
     def _moved(self, moving):
         """The carry leaves and outputs that have tangents if the args at these positions do."""
         a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
@@ -128,14 +135,16 @@ class ScanRule:
         return self.body.reach.forward(consts, carry, [k - b for k in moving if k >= b])
 
     def restricted(self, carry: tuple[int, ...]) -> ScanRule:
-        """The rule for these carry leaves alone; itself where their Jacobian is not to be had."""
-        if carry == self.body.float_carry or self.fused is not None:
-            return self
-        if carry not in self._restricted:
-            linear = self.linearisation.restricted(carry)
-            rule = self if linear is None else dataclasses.replace(self, linearisation=linear)
-            self._restricted[carry] = rule
-        return self._restricted[carry]
+        """The rule for these carry leaves alone; for all where their Jacobian is not to be had."""
+        whole = self if self.whole is None else self.whole
+        if carry == whole.body.float_carry or self.fused is not None:
+            return whole
+        if carry not in whole._restricted:
+            linear, rule = whole.linearisation.restricted(carry), whole
+            if linear is not None:
+                rule = dataclasses.replace(whole, linearisation=linear, whole=whole)
+            whole._restricted[carry] = rule
+        return whole._restricted[carry]
 
     @functools.cached_property
     def _restricted(self) -> dict[tuple[int, ...], ScanRule]:
@@ -346,13 +355,18 @@ class ScanRule:
 
     def _all_tangents(self, primals, tangents, made):
         """Tangents of what `_with_trajectory` made: what is kept is a function of the rest."""
-        out_ts, after_ts = self._tangents(primals, tangents, made)
-        _, after, kept = made
+        outs, after, kept = made
+        args, ts = primals[0], tangents[0]
+        # More may move than what was differentiated first.
+        rule = self._of_moving(ts)
+        if rule is None:
+            return jax.tree.map(lambda v: zero_from_primal(v, symbolic_zeros=True), made)
+        usable = kept if rule is self else None
+        out_ts, after_ts = rule._tangents(primals, tangents, (outs, after, usable))
         if kept is None:
             return out_ts, after_ts, None
-        args, ts = primals[0], tangents[0]
         moving = _moving(ts)
-        floats = [k for k in self.body.float_carry if k in self._moved(moving)[0]]
+        floats = [k for k in rule.body.float_carry if k in self._moved(moving)[0]]
 
         def values(moved, carries):
             consts, init, xs = self._split(replace_at(args, moving, moved))

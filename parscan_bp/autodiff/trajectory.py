@@ -53,7 +53,8 @@ def run_with_trajectory(
 
 def before(init, after, start, size: int, *, reverse: bool):
     """The carry that enters each step of a stretch, from the carries after every step."""
-
+    if not after:
+        return []
     n = len(after[0])
     at = jnp.minimum(start + size, n - 1) if reverse else jnp.maximum(start - 1, 0)
     at_end = start + size == n if reverse else start == 0
