@@ -197,7 +197,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
     loop = tuple((name, type(value), value) for name, value in how.items())
 
     def make(staged):
-        trees: tuple[Any, Any, Any] = tuple(map(jax.tree.structure, args))  # type: ignore
+        trees: tuple[Any, Any, Any] = tuple(map(jax.tree.structure, args))  # type: ignore[assignment]
         of_cell = None
         if cell is not None:
             leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
@@ -207,7 +207,8 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
 
     traces = _traces_of(f, cell)
     if traces is None:
-        plan = plan_anew(_call_of(lambda params: f), loop, args, make)
+        step_of = lambda params: f if cell is None else functools.partial(cell, params)  # noqa: E731
+        plan = plan_anew(_call_of(step_of), loop, args, make)
     else:
         plan = traces.plan(loop, args, make, (solver, forward), jacobian)
     return plan, jax.tree.leaves(args)

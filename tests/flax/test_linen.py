@@ -181,3 +181,27 @@ def test_a_jitted_call_is_traced_once():
     before = len(calls)
     grad(variables, inputs(seed=1))
     assert before and len(calls) == before
+
+
+SCALE = [1.0]
+
+
+class Reading(nn.RNNCellBase):
+    """A cell of a user that reads a Python value."""
+
+    @property
+    def num_feature_axes(self):
+        return 1
+
+    def initialize_carry(self, rng, input_shape):
+        return jnp.zeros(input_shape, FLOAT)
+
+    def __call__(self, carry, x):
+        h = jnp.tanh(SCALE[0] * carry + x)
+        return h, h
+
+
+def test_python_values_that_a_cell_reads_are_those_of_the_call():
+    for SCALE[0] in (1.0, 0.5):
+        got, want = (library.RNN(Reading()).apply({}, inputs()) for library in (pb.linen, nn))
+        compare_outputs(got, want, case=f"scale {SCALE[0]}")

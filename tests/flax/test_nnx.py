@@ -212,7 +212,7 @@ def _count_calls(monkeypatch, kind):
 
 
 def test_nothing_is_traced_twice(monkeypatch):
-    x = inputs()
+    x = inputs()[:1, :3]  # a shape that no other test has: traces serve all equal layers
     rnn = parscan_bp.nnx.RNN(_cell(nnx.GRUCell), solver=pb.Sweep(chunk=4))
     calls = _count_calls(monkeypatch, nnx.GRUCell)
     rnn(x)

@@ -204,3 +204,63 @@ def test_only_the_traced_loop_transposes_weights():
     assert "transpose" in _in_loops(loss, W, length=100)
     of_derivative = _in_loops(jax.grad(loss), W, length=100)
     assert "dot_general" in of_derivative and "transpose" not in of_derivative
+
+
+READS = {
+    "compared": lambda w: jnp.where(w > 0.1, 1.0, 0.5).astype(w.dtype),
+    "an index": lambda w: jnp.arange(1, 4, dtype=w.dtype)[(2 * jnp.abs(w)).astype(int)],
+    "cast": lambda w: (4 * w).astype(int).astype(w.dtype),
+}
+
+
+def _read_only(read, scan, where, **options):
+    """A parameter that is read by ``read`` alone: before the loop, in it, from step to step."""
+
+    def loss(w, h, xs):
+        def step(carry, x):
+            h, kept = carry
+            const = w if where == "const" else w + 0 * lax.stop_gradient(h)
+            h = jnp.tanh(0.5 * h + x[0]) * read(const) * read(kept) * read(x[1])
+            return (h, 0.9 * kept), h
+
+        # In the loop it is a leaf of the carry and an input, too.
+        other = jnp.ones_like(w) if where == "const" else w
+        rows = other * jnp.ones((xs.shape[0], 1), w.dtype)
+        (h, _), ys = scan(step, (h, other), (xs, rows), **options)
+        return jnp.sum(jnp.sin(h)) + jnp.sum(ys**2)
+
+    return loss
+
+
+def _second_order(loss):
+    """Derivatives by the parameter alone, which are zero, and with the others."""
+
+    def derivatives(w, h, xs):
+        ones = jax.tree.map(jnp.ones_like, (w, h, xs))
+        alone = lambda w: loss(w, h, xs)  # noqa: E731
+        return {
+            "grad": jax.grad(alone)(w),
+            "jvp": jax.jvp(alone, (w,), ones[:1]),
+            "hvp of all": jax.jvp(jax.grad(loss, (0, 1, 2)), (w, h, xs), ones),
+        }
+
+    return derivatives
+
+
+@pytest.mark.parametrize(
+    ("where", "read", "solver"),
+    [
+        ("const", "compared", "sweep"),
+        ("const", "cast", "associative"),
+        ("const in the loop", "an index", "kept"),
+    ],
+)
+def test_a_parameter_that_is_only_compared_or_cast_has_no_derivative(where, read, solver):
+    at = B, jnp.ones(H), jnp.cos(jnp.arange(4 * H, dtype=B.dtype)).reshape(4, H)
+    options = {"solver": SOLVERS[solver]}
+    got, want = (
+        jit_once(_second_order(_read_only(READS[read], scan, where, **how)))(*at)
+        for scan, how in ((pb.scan, options), (lax.scan, {}))
+    )
+    assert not got["grad"].any()
+    assert_derivatives_close(got, want, ROUNDING, case=f"{where}, {read}", mode=solver)

@@ -22,6 +22,7 @@ from parscan_bp.testing import compare_outputs
 FLOAT = jnp.result_type(float)
 H0 = jnp.ones((3, 2), FLOAT)
 XS = jnp.ones((4, 3, 2), FLOAT)
+AT = H0.astype(jnp.float32), XS.astype(jnp.float32)
 SOLVERS = {"auto": None, "sweep": pb.Sweep(), "blelloch": pb.Blelloch()}
 
 
@@ -43,8 +44,8 @@ def _random_step():
 
 
 def _mixed_step():
-    """A product of floats and of what integers become, which is as wide as floats are."""
-    return lambda h, x: (jnp.tanh(h + x).astype(h.dtype), h * (jnp.arange(2) / 2))
+    """Integers that are promoted to floats, and floats that are as wide as floats are."""
+    return lambda h, x: (jnp.tanh(h + x), (h * jnp.arange(2), jnp.arange(2) / 2))
 
 
 CONTEXTS = {
@@ -68,7 +69,7 @@ def _in_turn(scan, step, contexts):
     found = []
     for context in contexts:
         with context():
-            found.append(_outcome(lambda: scan(step, H0, XS)))
+            found.append(_outcome(lambda: scan(step, *AT)))
     return found
 
 
