@@ -9,7 +9,7 @@ import parscan_bp
 
 ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
-    {"types"},
+    {"types", "arguments"},
     {"trees", "kernels"},
     {"sparsity"},
     {"operators", "structure"},

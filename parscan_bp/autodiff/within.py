@@ -12,7 +12,7 @@ from parscan_bp.autodiff.plan import Plan, make_plan
 from parscan_bp.autodiff.scan import plans_of, settings
 from parscan_bp.autodiff.stage import Staged, stage_call
 from parscan_bp.cells import View
-from parscan_bp.solvers import Solver
+from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.structure import scan_counts
 from parscan_bp.types import PyTree
 
@@ -57,6 +57,7 @@ def solve_within(
       >>> float(jax.grad(ours)(2.0, jnp.ones(3)))
       5.0
     """
+    check_solver(solver, "uniform")
     leaves, tree = jax.tree.flatten(args)
     options = (solver, checked_forward(forward), view)
     key = (tree, tuple(map(jax.typeof, leaves)), options, *settings())

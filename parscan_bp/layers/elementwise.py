@@ -9,6 +9,7 @@ from typing import final
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.layers.base import Layer, flat
 from parscan_bp.operators import Diagonal
 from parscan_bp.structure import find_structure
@@ -45,6 +46,13 @@ class Elementwise(Layer):
 
     function: Callable[[Array], Array]
     derivative: Callable[[Array, Array], Array] | None = None
+
+    def __post_init__(self):
+        if not callable(self.function) or not (
+            self.derivative is None or callable(self.derivative)
+        ):
+            name = "derivative" if callable(self.function) else "function"
+            raise TypeError(f"{name}: got {described(getattr(self, name))}; a function is wanted")
 
     def apply(self, params, x):
         if self.derivative is None:

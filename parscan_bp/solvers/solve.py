@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from parscan_bp.solvers.base import Solver
+from parscan_bp.arguments import described
+from parscan_bp.solvers.base import Solver, check_solver
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import Ragged, Uniform
 from parscan_bp.types import Array
@@ -22,7 +23,7 @@ def solve(system: Uniform | Ragged, solver: Solver | None = None) -> Array | lis
       list of n + 1 vectors for a `Ragged` one.
 
     Raises:
-      TypeError: if ``system`` is not a system.
+      TypeError: if ``system`` is not a system, or ``solver`` not a solver.
       NotImplementedError: if the solver cannot take this structure.
       ValueError: if the solver would exceed its memory limit.
 
@@ -35,14 +36,15 @@ def solve(system: Uniform | Ragged, solver: Solver | None = None) -> Array | lis
       >>> pb.solve(system, pb.Blelloch())[0].tolist()
       [2.0, 2.0, 2.0]
     """
+    if not isinstance(system, Uniform | Ragged):
+        raise TypeError(f"system: got {described(system)}; Uniform or Ragged is wanted")
+    check_solver(solver, "ragged" if isinstance(system, Ragged) else "uniform")
     solver = Sweep() if solver is None else solver
     solver.check_nothing_kept()
     if isinstance(system, Ragged):
         for a in system.operators:
             solver.check(type(a), ragged=True)
         return solver.run_ragged(system)
-    if not isinstance(system, Uniform):
-        raise TypeError(f"system: got {type(system).__name__}; Uniform or Ragged is wanted")
     solver.check(type(system.operators))
     if system.length == 0:
         return system.g
