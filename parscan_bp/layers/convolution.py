@@ -174,6 +174,5 @@ class ConvTranspose(Convolutional):
 
     def _geometry(self, kernel, sizes):
         w = self._window
-        return Convolution(
-            kernel, sizes, None, w.transposed_pads(), w.dilation, w.strides, groups=self.groups
-        )
+        pads = w.transposed_pads(sizes)
+        return Convolution(kernel, sizes, None, pads, w.dilation, w.strides, groups=self.groups)

@@ -160,6 +160,11 @@ class Softmax(Layer):
     """
 
     def apply(self, params, x):
+        if x.ndim < 2:
+            raise ValueError(
+                f"x: got shape {tuple(x.shape)}; Softmax wants the batch in its first axis and "
+                "channels in its last"
+            )
         return jax.nn.softmax(x, axis=-1)
 
     def adjoint_operator(self, params, x, y):

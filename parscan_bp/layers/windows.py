@@ -84,6 +84,9 @@ class Window:
             )
         else:
             pairs = self.padding
+        return self._fitting(spatial, pairs)
+
+    def _fitting(self, spatial: tuple[int, ...], pairs: Pairs) -> Pairs:
         for size, reach, (low, high) in zip(spatial, self.reach, pairs, strict=True):
             if size + low + high < reach:
                 raise ValueError(
@@ -92,19 +95,20 @@ class Window:
                 )
         return pairs
 
-    def transposed_pads(self) -> Pairs:
+    def transposed_pads(self, spatial: tuple[int, ...]) -> Pairs:
         """(low, high) around the spread input of a transposed convolution.
 
         As `jax.lax.conv_transpose`: "SAME" makes outputs of strides times the input's sizes,
         "VALID" all that the window reaches.
 
         Raises:
-          ValueError: if the padding is not defined for it.
+          ValueError: if the padding is not defined for it, or the window does not fit.
         """
         if self.padding == "SAME_LOWER":
             raise ValueError("padding: 'SAME_LOWER' is not defined for a transposed convolution")
         if not isinstance(self.padding, str):
-            return self.padding
+            spread = tuple((n - 1) * s + 1 for n, s in zip(spatial, self.strides, strict=True))
+            return self._fitting(spread, self.padding)
         pairs = []
         for reach, stride in zip(self.reach, self.strides, strict=True):
             total = reach + stride - 2
