@@ -86,10 +86,12 @@ def _check_elementwise(function, x):
 
 
 def _check_type(what, function, made, x):
-    if (made.shape, made.dtype) != (x.shape, x.dtype):
+    shape, dtype = getattr(made, "shape", None), getattr(made, "dtype", None)
+    if (shape, dtype) != (x.shape, x.dtype):
+        got = described(made) if shape is None else f"{dtype}{list(shape)}"
         raise ValueError(
-            f"{what}: {_name(function)} makes {made.dtype}{list(made.shape)} of "
-            f"{x.dtype}{list(x.shape)}; the same shape and dtype are wanted"
+            f"{what}: {_name(function)} makes {got} of {x.dtype}{list(x.shape)}; the same shape "
+            "and dtype are wanted"
         )
 
 
