@@ -25,8 +25,10 @@ from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.solvers import ON_CHIP, Choice, Facts, Solver, Sweep, TreeSolver, choose
 from parscan_bp.structure import (
+    ALONG_MAPPED_AXIS,
     CarryStructure,
     check_structure,
+    couples_mapped_axis,
     find_structure,
     has_outer_gates,
     is_holomorphic,
@@ -34,6 +36,7 @@ from parscan_bp.structure import (
     unsupported,
     work_of,
 )
+from parscan_bp.structure.base import Reason
 from parscan_bp.trees import CarryLayout, is_sharded, nbytes
 from parscan_bp.types import PyTree
 
@@ -143,7 +146,7 @@ def make_plan(
     if forward is not None:
         adjoins = solver is None and jacobian == "auto"
         loop = fused_loop(forward, body, cell, reverse=params["reverse"], adjoins=adjoins)
-    reasons = unsupported(body.jaxpr)
+    reasons = _reasons(body, solver, jacobian)
     if callable(jacobian):
         reasons = [r for r in reasons if r.primitive != "custom_vjp_call"]
     if reasons:
@@ -179,6 +182,20 @@ def make_plan(
         linear, extra = _linearisation(body, structure, cell, trees, choice.solver, jacobian)
     rule = ScanRule(staged.equation, linear, choice.solver, loop, chosen, obstacle, hoist)
     return Plan(staged, body, choice, structure, rule, facts, extra)
+
+
+def _reasons(body: Body, solver: Solver | None, jacobian: str | Callable) -> list[Reason]:
+    """Why a step cannot be solved so. What works along a mapped axis is left to `lax.scan`, too,
+    but for a solver that was named, which takes it where its Jacobians say all."""
+    reasons = unsupported(body.jaxpr)
+    if solver is None:
+        return reasons
+    along = [r for r in reasons if r.message == ALONG_MAPPED_AXIS]
+    reasons = [r for r in reasons if r not in along]
+    if along and (isinstance(solver, TreeSolver) or jacobian != "auto"):
+        coupled = couples_mapped_axis(body.jaxpr, body.num_consts, body.num_carry)
+        reasons += [] if coupled is None else [coupled]
+    return reasons
 
 
 def _linearisation(
