@@ -13,7 +13,7 @@ from parscan_bp.adapters.masking import Masked, check_layers, masked
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.autodiff import Fused, solve_within
 from parscan_bp.layers.traced import traced_layer
-from parscan_bp.solvers import Solver
+from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
 
 try:
@@ -58,6 +58,10 @@ class RNN(nn.RNN):
 
     solver: Solver | None = None
     forward: str | Fused = "exact"
+
+    def __post_init__(self):
+        check_solver(self.solver, "uniform")
+        super().__post_init__()
 
     def __call__(
         self,
@@ -231,6 +235,10 @@ class Sequential(nn.Sequential):
     """
 
     solver: Solver | None = None
+
+    def __post_init__(self):
+        check_solver(self.solver, "ragged")
+        super().__post_init__()
 
     def __call__(self, *args, **kwargs):
         """Applies the layers one after the other; arguments as in `flax.linen.Sequential`."""

@@ -16,7 +16,7 @@ from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.autodiff import Fused, solve_within
 from parscan_bp.layers import BatchNorm, LayerNorm
 from parscan_bp.layers.traced import traced_layer
-from parscan_bp.solvers import Solver
+from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
 
 try:
@@ -90,6 +90,7 @@ class RNN(FlaxRNN):
             broadcast_rngs=broadcast_rngs,
             rngs=rngs,
         )
+        check_solver(solver, "uniform")
         self.solver = solver
         self.forward = forward
 
@@ -293,6 +294,7 @@ class Sequential(FlaxSequential):
 
     def __init__(self, *fns: Callable[..., Any], solver: Solver | None = None):
         super().__init__(*fns)
+        check_solver(solver, "ragged")
         self.solver = solver
 
     def __call__(self, *args, **kwargs) -> Any:

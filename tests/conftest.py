@@ -35,7 +35,7 @@ IN_BOTH = (
     "tests/solvers/test_solve.py",
 )
 # Rounding hides less in double precision.
-IN_DOUBLE = ("tests/cells/", "tests/flax/test_linen.py")
+IN_DOUBLE = ("tests/cells/", "tests/flax/test_linen.py", "tests/layers/test_random_layers.py")
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks are looked at

@@ -9,7 +9,7 @@ import parscan_bp
 
 ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
-    {"types", "originals"},
+    {"types", "originals", "arguments"},
     {"trees", "kernels"},
     {"sparsity"},
     {"operators", "structure"},

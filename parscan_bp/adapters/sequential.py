@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from parscan_bp.autodiff import chain
 from parscan_bp.layers import Layer, as_layer
 from parscan_bp.layers.traced import traced_layer
-from parscan_bp.solvers import Solver
+from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
 
 BY_AD = "automatic differentiation"
@@ -62,6 +62,7 @@ def apply_layers(
       The result, and for each layer the name of the layer in `parscan_bp.layers` that it is, or
       `BY_AD`.
     """
+    check_solver(solver, "ragged")
     stretch: list[tuple[Layer, PyTree]] = []
     how, output = [], None
 

@@ -10,13 +10,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.autodiff.chain_rule import ChainRule, obstacle, solve_upper
-from parscan_bp.layers import Layer, activations, adjoint_operators, as_layer
+from parscan_bp.layers import Layer, activations, adjoint_operators
 from parscan_bp.layers.base import flat
-from parscan_bp.layers.closures import closes_over_tracers, opened
+from parscan_bp.layers.closures import opened, reads_traced
 from parscan_bp.layers.keys import key_of
+from parscan_bp.layers.registry import as_stack
+from parscan_bp.layers.stack import checked_params
 from parscan_bp.planner import Plan
-from parscan_bp.solvers import Planned, Solver
+from parscan_bp.solvers import Planned, Solver, check_solver
 from parscan_bp.structure import check_no_obstacle
 from parscan_bp.system import Ragged
 from parscan_bp.types import Array, PyTree
@@ -124,7 +127,7 @@ def plan_chain(
     """The plan of the parameters' gradient, see `parscan_bp.explain_chain`."""
     stack, params, x, solver = _checked(layers, params, x, solver)
     if not isinstance(solver, Planned):
-        raise TypeError(f"solver: got {solver!r}; None or Planned() is wanted")
+        raise TypeError(f"solver: got {described(solver)}; None or Planned() is wanted")
     xs = jax.eval_shape(functools.partial(activations, stack), params, x)
     ops = jax.eval_shape(functools.partial(adjoint_operators, stack), params, xs)
     moving = [k for k, own in enumerate(params, start=1) if jax.tree.leaves(own)]
@@ -153,7 +156,7 @@ def _rule(stack, solver, params, x) -> tuple[ChainRule, list[PyTree]]:
             del rules[next(iter(rules))]
         rules[names, solver] = ChainRule(stack, solver)
     rule = rules[names, solver]
-    if closes_over_tracers(rule.run, params, x):
+    if reads_traced(rule.trace(params, x)):
         del rules[names, solver]
         stack, params = opened(stack, params, x)
         rule = ChainRule(stack, solver)
@@ -179,27 +182,16 @@ def _remembered(keyed: _Keyed) -> ChainRule:
 
 
 def _checked(layers, params, x, solver):
-    stack = tuple(as_layer(thing, f"layers[{k}]") for k, thing in enumerate(layers))
-    params = list(params)
-    if len(params) != len(stack):
-        raise ValueError(
-            f"params: got {len(params)} entries for {len(stack)} layers; one for each is wanted, "
-            "None for a layer without parameters"
-        )
+    check_solver(solver, "ragged")
+    stack = as_stack(layers)
+    params = list(checked_params(stack, params))
     params, x = jax.tree.map(_as_array, (params, x))
     if not jnp.issubdtype(x.dtype, jnp.floating) or x.ndim < 2:
         raise TypeError(
             f"x: got {x.dtype}{list(x.shape)}; real floats (batch, *features) are wanted"
         )
     solver = Planned() if solver is None else solver
-    if not isinstance(solver, Solver):
-        raise TypeError(f"solver: got {solver!r}; None, Planned(), Sweep() or Blelloch() is wanted")
     solver.check_nothing_kept()
-    if not solver.ragged:
-        raise NotImplementedError(
-            f"solver: {type(solver).__name__} takes uniform systems only; layers of different "
-            "sizes want Planned(), Sweep() or Blelloch()"
-        )
     return stack, params, x, solver
 
 

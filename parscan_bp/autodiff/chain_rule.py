@@ -87,9 +87,10 @@ class ChainRule:
         """x_n."""
         return self._value(params, x)
 
-    def run(self, params: Sequence[PyTree], x: Array) -> Array:
-        """x_n, by the layers as they are."""
-        return activations(self.layers, params, x)[-1]
+    @functools.cached_property
+    def trace(self):
+        """Function from parameters and input, or their types, to the jaxpr of the layers."""
+        return jax.make_jaxpr(lambda params, x: activations(self.layers, params, x)[-1])
 
     @functools.cached_property
     def _value(self):

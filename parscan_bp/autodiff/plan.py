@@ -16,17 +16,19 @@ from parscan_bp.autodiff.body import Body
 from parscan_bp.autodiff.by_products import ByProducts
 from parscan_bp.autodiff.check import check_operator
 from parscan_bp.autodiff.fused import Fused, fused_loop
+from parscan_bp.autodiff.given import batch_axes_given
 from parscan_bp.autodiff.hoist import Hoist
 from parscan_bp.autodiff.linearise import ByColumns, Given, Linearisation, Steps
 from parscan_bp.autodiff.of_cell import CellJacobian, CellProducts, OfCell
 from parscan_bp.autodiff.replay import bind
 from parscan_bp.autodiff.rule import ScanRule
 from parscan_bp.autodiff.stage import Staged
-from parscan_bp.operators import Operator
 from parscan_bp.solvers import ON_CHIP, Choice, Facts, Solver, Sweep, TreeSolver, choose
 from parscan_bp.structure import (
+    ALONG_MAPPED_AXIS,
     CarryStructure,
     check_structure,
+    couples_mapped_axis,
     find_structure,
     has_outer_gates,
     is_holomorphic,
@@ -34,11 +36,9 @@ from parscan_bp.structure import (
     unsupported,
     work_of,
 )
+from parscan_bp.structure.base import Reason
 from parscan_bp.trees import CarryLayout, is_sharded, nbytes
 from parscan_bp.types import PyTree
-
-JACOBIANS = ("auto", "dense", "diagonal")
-"""Names that ``jacobian=`` takes, besides a function."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def make_plan(
         Jacobian needs them.
       cell: the cell that the body is, if it is known to be one.
       solver: a named solver, or ``None``.
-      jacobian: a name of `JACOBIANS`, or a function.
+      jacobian: a name that `scan` takes, or a function.
       forward: the fused kernels, or ``None`` for the values of `lax.scan`.
       may_keep: see `Facts`.
 
@@ -146,7 +146,7 @@ def make_plan(
     if forward is not None:
         adjoins = solver is None and jacobian == "auto"
         loop = fused_loop(forward, body, cell, reverse=params["reverse"], adjoins=adjoins)
-    reasons = unsupported(body.jaxpr)
+    reasons = _reasons(body, solver, jacobian)
     if callable(jacobian):
         reasons = [r for r in reasons if r.primitive != "custom_vjp_call"]
     if reasons:
@@ -182,6 +182,20 @@ def make_plan(
         linear, extra = _linearisation(body, structure, cell, trees, choice.solver, jacobian)
     rule = ScanRule(staged.equation, linear, choice.solver, loop, chosen, obstacle, hoist)
     return Plan(staged, body, choice, structure, rule, facts, extra)
+
+
+def _reasons(body: Body, solver: Solver | None, jacobian: str | Callable) -> list[Reason]:
+    """Why a step cannot be solved so. What works along a mapped axis is left to `lax.scan`, too,
+    but for a solver that was named, which takes it where its Jacobians say all."""
+    reasons = unsupported(body.jaxpr)
+    if solver is None:
+        return reasons
+    along = [r for r in reasons if r.message == ALONG_MAPPED_AXIS]
+    reasons = [r for r in reasons if r not in along]
+    if along and (isinstance(solver, TreeSolver) or jacobian != "auto"):
+        coupled = couples_mapped_axis(body.jaxpr, body.num_consts, body.num_carry)
+        reasons += [] if coupled is None else [coupled]
+    return reasons
 
 
 def _linearisation(
@@ -227,12 +241,7 @@ def _given(body, shapes, dtypes, trees, jacobian):
     carry = jax.tree.unflatten(carry_tree, struct(body.carry_avals))
     x = jax.tree.unflatten(x_tree, struct(body.x_avals))
     closed, shape = jax.make_jaxpr(jacobian, return_shape=True)(carry, x, carry)
-    if not isinstance(shape, Operator):
-        raise TypeError(
-            f"jacobian: the function returned {type(shape).__name__}; an operator of "
-            "parscan_bp.operators is wanted, such as Dense(matrix) or Diagonal(vector)"
-        )
-    rank = len(shape.stack_shape)
+    rank = len(batch_axes_given(shape))
     layout = CarryLayout(shapes, dtypes, tuple(tuple(range(rank)) for _ in shapes), False)
     size = sum(layout.features) if all(len(s) >= rank for s in shapes) else None
     if size is None or tuple(shape.shape) != (size, size):

@@ -10,14 +10,16 @@ from typing import Any
 
 import jax
 
+from parscan_bp.arguments import as_int
 from parscan_bp.autodiff.fused import Fused, checked_forward
+from parscan_bp.autodiff.given import check_jacobian_argument
 from parscan_bp.autodiff.of_cell import OfCell
-from parscan_bp.autodiff.plan import JACOBIANS, Plan, make_plan
+from parscan_bp.autodiff.plan import Plan, make_plan
 from parscan_bp.autodiff.stage import copied, is_jit_disabled
 from parscan_bp.autodiff.traces import MOST, Traces, TracesOf, plan_anew
 from parscan_bp.cells import Cell
 from parscan_bp.originals import lax_scan
-from parscan_bp.solvers import Solver, TreeSolver
+from parscan_bp.solvers import Solver, TreeSolver, check_solver
 from parscan_bp.types import PyTree
 
 
@@ -78,8 +80,9 @@ def scan(
         a function ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian
         of one step, on the carry's leaves joined along their features, leading axes being
         batch axes.
-      memory_limit: bytes that a solver which forms Jacobians may use; replaces the
-        solver's own limit.
+      memory_limit: bytes that a solver which forms Jacobians may use, an int; replaces the
+        solver's own limit. The axes of an outer `jax.vmap` are not seen: each of its entries
+        may use so many.
       check_jacobian: debug check. Compares the structure found, or the Jacobian given, with
         random products at the first step, and raises with the offending entry.
 
@@ -144,21 +147,12 @@ def left_to_lax(solver, jacobian, forward) -> str | None:
 
 def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
     """The solver under the call's memory limit, the options of the call being valid."""
-    if solver is not None and not isinstance(solver, Solver):
-        raise TypeError(
-            f"solver: got {solver!r}; None, Sweep(), Chunked(), Blelloch() or Associative() "
-            "is wanted"
-        )
-    if not callable(jacobian) and jacobian not in JACOBIANS:
-        names = ", ".join(map(repr, JACOBIANS))
-        raise ValueError(f"jacobian: got {jacobian!r}; {names} or a function is wanted")
+    check_solver(solver, "uniform")
+    check_jacobian_argument(jacobian)
     if memory_limit is None:
         return solver
-    if not isinstance(memory_limit, int) or memory_limit < 1:
-        raise ValueError(
-            f"memory_limit: got {memory_limit!r}; a positive number of bytes is wanted"
-        )
-    return solver.with_memory_limit(memory_limit) if isinstance(solver, TreeSolver) else solver
+    limit = as_int("memory_limit", memory_limit)
+    return solver.with_memory_limit(limit) if isinstance(solver, TreeSolver) else solver
 
 
 def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:

@@ -10,11 +10,12 @@ from typing import Any, Literal, overload
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.autodiff.chain_rule import solve_lower, solve_upper
 from parscan_bp.autodiff.linear_solve import LinearSolve
 from parscan_bp.operators import Operator
 from parscan_bp.report import Report, report_on
-from parscan_bp.solvers import Solver, Sweep, TreeSolver
+from parscan_bp.solvers import Solver, Sweep, TreeSolver, check_solver
 from parscan_bp.system import Block, Ragged, System, Uniform
 from parscan_bp.trees import stretch
 from parscan_bp.types import Array
@@ -66,12 +67,11 @@ def solve(
       ([2.0, 2.0, 2.0], Array(True, dtype=bool))
     """
     if not isinstance(system, (Uniform, Ragged)):
-        raise TypeError(f"system: got {type(system).__name__}; Uniform or Ragged is wanted")
+        raise TypeError(f"system: got {described(system)}; Uniform or Ragged is wanted")
     if not isinstance(report, bool):
         raise TypeError(f"report: got {report!r}; a bool is wanted")
+    check_solver(solver, "ragged" if isinstance(system, Ragged) else "uniform")
     solver = Sweep() if solver is None else solver
-    if not isinstance(solver, Solver):
-        raise TypeError(f"solver: got {solver!r}; None or a solver such as Sweep() is wanted")
     solver.check_nothing_kept()
     solution = _ragged(system, solver) if isinstance(system, Ragged) else _uniform(system, solver)
     return (solution, report_on(system, solution)) if report else solution

@@ -13,7 +13,7 @@ from parscan_bp.autodiff.scan import left_to_lax, within
 from parscan_bp.autodiff.stage import Staged
 from parscan_bp.autodiff.traces import TracesOf, plan_anew
 from parscan_bp.cells import View
-from parscan_bp.solvers import Solver
+from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.structure import scan_counts
 from parscan_bp.types import PyTree
 
@@ -61,6 +61,7 @@ def solve_within(
       >>> float(jax.grad(ours)(2.0, jnp.ones(3)))
       5.0
     """
+    check_solver(solver, "uniform")
     fused = checked_forward(forward)
     left = left_to_lax(solver, "auto", fused)
     plan = None if left else _plan_within(f, args, solver, fused, view, anew)

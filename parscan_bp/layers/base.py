@@ -5,11 +5,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parscan_bp.arguments import described
 from parscan_bp.operators import Operator
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.pattern import on_device
@@ -73,6 +76,13 @@ class Layer(abc.ABC):
         """
         del params, x, y, ct
         return None
+
+
+def check_params(layer: Layer, params: Any, names: Sequence[str]) -> None:
+    """Raises unless ``params`` is a mapping with these names and no others."""
+    got = sorted(params) if isinstance(params, Mapping) else described(params)
+    if got != sorted(names):
+        raise ValueError(f"params: got {got}; {type(layer).__name__} wants {sorted(names)}")
 
 
 def flat(x: Array) -> Array:

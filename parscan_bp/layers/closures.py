@@ -48,9 +48,9 @@ def opened(
     return tuple(found), own
 
 
-def closes_over_tracers(function: Callable[..., Any], *args: Any) -> bool:
-    """Whether a function of pytrees reads values that are traced outside of it."""
-    return any(map(_is_traced, jax.make_jaxpr(function)(*args).consts))
+def reads_traced(closed: ClosedJaxpr) -> bool:
+    """Whether a traced function reads values that are traced outside of it."""
+    return any(map(_is_traced, closed.consts))
 
 
 def _opened(layer: Layer, params: PyTree, x: Any, y: Any) -> tuple[Layer, PyTree]:
@@ -92,7 +92,7 @@ class _Program:
         consts = list(self.jaxpr.consts)
         for k, value in zip(self.traced, values, strict=True):
             consts[k] = value
-        run = jaxpr_as_fun(ClosedJaxpr(getattr(self.jaxpr, "jaxpr", self.jaxpr), consts))
+        run = jaxpr_as_fun(ClosedJaxpr(self.jaxpr.jaxpr, consts))
         return jax.tree.unflatten(self.tree, run(*jax.tree.leaves((own, *others))))
 
 

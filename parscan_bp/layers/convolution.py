@@ -10,15 +10,17 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.layers.base import (
     Layer,
     as_mask,
     check_channels,
+    check_params,
     masked,
     over_features,
     scaled_normal,
 )
-from parscan_bp.layers.windows import Padding, PerAxis, Window, per_axis
+from parscan_bp.layers.windows import Padding, PerAxis, Window
 from parscan_bp.operators import Convolution
 from parscan_bp.trees import struct_like
 from parscan_bp.types import Array
@@ -39,8 +41,8 @@ class Convolutional(Layer):
 
     def __post_init__(self):
         object.__setattr__(self, "mask", as_mask(self.mask))
-        per_axis("channels", self.channels, 1)
-        per_axis("groups", self.groups, 1)
+        set_ints(self, channels=1, groups=1)
+        check_bool("bias", self.bias)
         for name, value in self._window.fields.items():
             object.__setattr__(self, name, value)
         if self.channels % self.groups:
@@ -67,6 +69,7 @@ class Convolutional(Layer):
         return {**params, "bias": jnp.zeros(self.channels, dtype)} if self.bias else params
 
     def apply(self, params, x):
+        check_params(self, params, ("kernel", "bias")[: 1 + self.bias])
         dtype = jnp.result_type(x, params["kernel"])
         jacobian = self._jacobian(params["kernel"].astype(dtype), x)
         y = jacobian.convolve(x.astype(dtype), precision=None)
@@ -123,7 +126,7 @@ class Conv(Convolutional):
         other numbers count as zero and have no gradient; the Jacobian has no entries for them.
 
     Raises:
-      ValueError: if an argument is none of the above; by `apply`, if sizes do not fit.
+      TypeError, ValueError: if an argument is none of the above; by `apply`, if sizes do not fit.
       TypeError: if the mask is not an array of bools, or is traced.
 
     Source: BPPSA appendix D.1, for any geometry.
@@ -171,6 +174,5 @@ class ConvTranspose(Convolutional):
 
     def _geometry(self, kernel, sizes):
         w = self._window
-        return Convolution(
-            kernel, sizes, None, w.transposed_pads(), w.dilation, w.strides, groups=self.groups
-        )
+        pads = w.transposed_pads(sizes)
+        return Convolution(kernel, sizes, None, pads, w.dilation, w.strides, groups=self.groups)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from typing import final
 
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.layers.base import Layer, flat, no_cotangent
 from parscan_bp.operators import Diagonal
 
@@ -24,7 +26,7 @@ class Dropout(Layer):
 
     Raises:
       ValueError: if ``rate`` is not in [0, 1); by `apply`, if the mask does not fit.
-      TypeError: by `apply`, if the mask is not of bools.
+      TypeError: if it is no number; by `apply`, if the mask is not of bools.
 
     Source: Srivastava et al., 2014, in the form that scales in training.
 
@@ -38,12 +40,16 @@ class Dropout(Layer):
     rate: float
 
     def __post_init__(self):
+        if isinstance(self.rate, bool) or not isinstance(self.rate, numbers.Real):
+            raise TypeError(f"rate: got {described(self.rate)}; a number in [0, 1) is wanted")
         if not 0 <= self.rate < 1:
             raise ValueError(f"rate: got {self.rate}; a number in [0, 1) is wanted")
 
     def apply(self, params, x):
         if not hasattr(params, "dtype") or params.dtype.kind != "b":
-            raise TypeError(f"mask: got {params!r}; an array of bools is wanted as the parameter")
+            raise TypeError(
+                f"mask: got {described(params)}; an array of bools is wanted as the parameter"
+            )
         if params.shape[1:] != x.shape[1:] or params.shape[0] not in (1, x.shape[0]):
             raise ValueError(
                 f"mask: got shape {tuple(params.shape)} for x of shape {tuple(x.shape)}; the same "

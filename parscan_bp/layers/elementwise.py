@@ -9,6 +9,7 @@ from typing import final
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.layers.base import Layer, flat
 from parscan_bp.operators import Diagonal
 from parscan_bp.structure import find_structure
@@ -46,6 +47,13 @@ class Elementwise(Layer):
     function: Callable[[Array], Array]
     derivative: Callable[[Array, Array], Array] | None = None
 
+    def __post_init__(self):
+        if not callable(self.function) or not (
+            self.derivative is None or callable(self.derivative)
+        ):
+            name = "derivative" if callable(self.function) else "function"
+            raise TypeError(f"{name}: got {described(getattr(self, name))}; a function is wanted")
+
     def apply(self, params, x):
         if self.derivative is None:
             _check_elementwise(self.function, x)
@@ -78,10 +86,12 @@ def _check_elementwise(function, x):
 
 
 def _check_type(what, function, made, x):
-    if (made.shape, made.dtype) != (x.shape, x.dtype):
+    shape, dtype = getattr(made, "shape", None), getattr(made, "dtype", None)
+    if (shape, dtype) != (x.shape, x.dtype):
+        got = described(made) if shape is None else f"{dtype}{list(shape)}"
         raise ValueError(
-            f"{what}: {_name(function)} makes {made.dtype}{list(made.shape)} of "
-            f"{x.dtype}{list(x.shape)}; the same shape and dtype are wanted"
+            f"{what}: {_name(function)} makes {got} of {x.dtype}{list(x.shape)}; the same shape "
+            "and dtype are wanted"
         )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from parscan_bp.arguments import described
 from parscan_bp.layers.base import Layer, flat
 from parscan_bp.operators import Dense, MatrixFree
 from parscan_bp.types import Array, PyTree
@@ -41,6 +42,9 @@ class Function(Layer):
     """
 
     function: OneExample
+
+    def __post_init__(self):
+        _check_function(self.function)
 
     def apply(self, params, x):
         return _batched(self.function, params, x)
@@ -105,6 +109,7 @@ class Coloured(Layer):
     inputs: np.ndarray
 
     def __post_init__(self):
+        _check_function(self.function)
         for name in ("outputs", "inputs"):
             indices = np.asarray(getattr(self, name), np.int64).reshape(-1)
             if (indices < 0).any():
@@ -163,6 +168,11 @@ class Coloured(Layer):
 
     def pullback(self, params, x, y, ct):
         return _pullback(self.function, params, x, ct)
+
+
+def _check_function(function: Any) -> None:
+    if not callable(function):
+        raise TypeError(f"function: got {described(function)}; a function (params, x) is wanted")
 
 
 def _batched(function: OneExample, params: PyTree, x: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parscan_bp.layers.registry import as_layer
+from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import init_stack
 from parscan_bp.types import Array, PyTree
 
@@ -29,5 +29,4 @@ def init(layers: Sequence[Any], key: Array, features: tuple[int, ...], dtype=flo
       >>> [None if p is None else p["kernel"].shape for p in params]
       [(3, 8), None, (8, 2)]
     """
-    stack = [as_layer(thing, f"layers[{k}]") for k, thing in enumerate(layers)]
-    return init_stack(stack, key, features, dtype)
+    return init_stack(as_stack(layers), key, features, dtype)

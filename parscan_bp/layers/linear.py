@@ -8,10 +8,12 @@ from typing import Any, final
 
 import jax.numpy as jnp
 
+from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.layers.base import (
     Layer,
     as_mask,
     check_channels,
+    check_params,
     flat,
     masked,
     over_features,
@@ -37,7 +39,7 @@ class Linear(Layer):
         is then `Sparse`.
 
     Raises:
-      ValueError: if ``channels`` is not positive; by `apply`, if sizes do not fit.
+      TypeError, ValueError: if ``channels`` is no positive int; by `apply`, if sizes do not fit.
       TypeError: if the mask is not an array of bools, or is traced.
 
     Source: BPPSA eq. 3.
@@ -59,10 +61,8 @@ class Linear(Layer):
 
     def __post_init__(self):
         object.__setattr__(self, "mask", as_mask(self.mask))
-        if isinstance(self.channels, bool) or not isinstance(self.channels, int):
-            raise ValueError(f"channels: got {self.channels!r}; a positive int is wanted")
-        if self.channels < 1:
-            raise ValueError(f"channels: got {self.channels}; at least 1 is wanted")
+        set_ints(self, channels=1)
+        check_bool("bias", self.bias)
 
     def init(self, key, features, dtype=float):
         kernel = scaled_normal(key, (features[-1], self.channels), features[-1], dtype)
@@ -70,6 +70,7 @@ class Linear(Layer):
         return {"kernel": kernel, **bias}
 
     def apply(self, params, x):
+        check_params(self, params, ("kernel", "bias")[: 1 + self.bias])
         kernel = params["kernel"]
         if kernel.ndim != 2 or kernel.shape[1] != self.channels:
             raise ValueError(

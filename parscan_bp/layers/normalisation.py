@@ -9,7 +9,13 @@ from typing import final
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.layers.base import Layer, check_channels, over_features, per_channel
+from parscan_bp.layers.base import (
+    Layer,
+    check_channels,
+    check_params,
+    over_features,
+    per_channel,
+)
 from parscan_bp.operators import Diagonal, LowRankUpdate
 from parscan_bp.types import Array
 
@@ -58,6 +64,7 @@ class BatchNorm(Layer):
         return {"scale": ones, "bias": zeros, "mean": zeros, "var": ones}
 
     def apply(self, params, x):
+        check_params(self, params, ("scale", "bias", "mean", "var"))
         for name, value in params.items():
             check_channels(f"BatchNorm with {name} of shape {tuple(value.shape)}", value.size, x)
         return (x - params["mean"]) * self._factor(params) + params["bias"]
@@ -117,6 +124,7 @@ class LayerNorm(Layer):
         return {"scale": jnp.ones(features[-1], dtype), "bias": jnp.zeros(features[-1], dtype)}
 
     def apply(self, params, x):
+        check_params(self, params, ("scale", "bias"))
         for name, value in params.items():
             check_channels(f"LayerNorm with {name} of shape {tuple(value.shape)}", value.size, x)
         return self._normalised(x)[0] * params["scale"] + params["bias"]
@@ -152,6 +160,11 @@ class Softmax(Layer):
     """
 
     def apply(self, params, x):
+        if x.ndim < 2:
+            raise ValueError(
+                f"x: got shape {tuple(x.shape)}; Softmax wants the batch in its first axis and "
+                "channels in its last"
+            )
         return jax.nn.softmax(x, axis=-1)
 
     def adjoint_operator(self, params, x, y):

@@ -10,6 +10,7 @@ from typing import final
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.arguments import check_bool
 from parscan_bp.layers.base import Layer, flat
 from parscan_bp.layers.windows import Padding, Pairs, PerAxis, Window
 from parscan_bp.operators import Convolution, Diagonal, Product, Selection
@@ -145,6 +146,10 @@ class AveragePool(Pool):
     """
 
     count_padding: bool = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_bool("count_padding", self.count_padding)
 
     def apply(self, params, x):
         return self._reduce(x, 0.0, lax.add) * self._weight(x)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.layers.base import Layer
 from parscan_bp.layers.convolution import Conv, ConvTranspose
 from parscan_bp.layers.dropout import Dropout
@@ -95,14 +96,35 @@ def as_layer(thing: Any, where: str = "layer") -> Layer:
         return thing
     if type(thing) in _KINDS:
         return _KINDS[type(thing)](thing)
-    found = _FUNCTIONS.get(thing) if callable(thing) and not isinstance(thing, type) else None
+    found = _FUNCTIONS.get(thing) if _may_be_known(thing) else None
     if found is not None:
         return found
+    if isinstance(thing, type) and issubclass(thing, Layer):
+        raise TypeError(
+            f"{where}: {thing.__name__} is a class; a layer is wanted, such as Linear(8)"
+        )
     raise TypeError(
         f"{where}: there is no builder for {thing!r}. Known layers: {_names(LAYERS)}; known "
         f"functions: {_names(_FUNCTIONS)}; registered classes: {_names(_KINDS) or 'none'}. "
         "Elementwise(f) takes an elementwise function, Function(f) any; register adds a class"
     )
+
+
+def _may_be_known(thing: Any) -> bool:
+    return callable(thing) and isinstance(thing, Hashable) and not isinstance(thing, type)
+
+
+def as_stack(layers: Any) -> tuple[Layer, ...]:
+    """The layers of a sequence of what `as_layer` takes.
+
+    Raises:
+      TypeError: if it is no sequence, such as a single layer; or as `as_layer`.
+    """
+    if isinstance(layers, Layer | str | Mapping) or not isinstance(layers, Iterable):
+        raise TypeError(
+            f"layers: got {described(layers)}; a sequence of layers is wanted, such as [Linear(8)]"
+        )
+    return tuple(as_layer(thing, f"layers[{k}]") for k, thing in enumerate(layers))
 
 
 def _names(things) -> str:

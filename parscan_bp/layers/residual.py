@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import final
 
 import jax
 
-from parscan_bp.layers.base import Layer, flat
-from parscan_bp.layers.stack import activations, adjoint_operators, init_stack
+from parscan_bp.arguments import described
+from parscan_bp.layers.base import Layer, check_params, flat
+from parscan_bp.layers.stack import activations, adjoint_operators, checked_params, init_stack
 from parscan_bp.operators import Identity, Operator, Product, Sum
 from parscan_bp.types import Array, PyTree
 
@@ -44,8 +46,14 @@ class Residual(Layer):
     shortcut: tuple[Layer, ...] = ()
 
     def __post_init__(self):
-        object.__setattr__(self, "branch", tuple(self.branch))
-        object.__setattr__(self, "shortcut", tuple(self.shortcut))
+        for name in ("branch", "shortcut"):
+            layers = getattr(self, name)
+            if not isinstance(layers, Sequence) or not all(isinstance(a, Layer) for a in layers):
+                raise TypeError(
+                    f"{name}: got {described(layers)}; a sequence of Layers is wanted, such as "
+                    "(Linear(8), ReLU())"
+                )
+            object.__setattr__(self, name, tuple(layers))
 
     def init(self, key, features, dtype=float):
         first, second = jax.random.split(key)
@@ -64,7 +72,9 @@ class Residual(Layer):
         return ends[0] + ends[1]
 
     def _paths(self, params):
-        return ((self.branch, params["branch"]), (self.shortcut, params["shortcut"]))
+        check_params(self, params, ("branch", "shortcut"))
+        paths = {"branch": self.branch, "shortcut": self.shortcut}
+        return [(own, checked_params(own, params[name], name)) for name, own in paths.items()]
 
     def adjoint_operator(self, params, x, y):
         return Sum(tuple(_adjoint(layers, p, x) for layers, p in self._paths(params)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.layers.base import Layer
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
@@ -54,3 +56,29 @@ def apply_at(k: int, layer: Layer, params: PyTree, x: Array) -> Array:
             f"layers[{k}], {layer}, for an input of shape {tuple(x.shape)}: {error}"
         ) from error
     return y
+
+
+def checked_params(stack: Sequence[Layer], params: Any, what: str = "params") -> Sequence[PyTree]:
+    """The parameters of a stack: one entry for each layer, ``None`` for a layer without any.
+
+    Raises:
+      TypeError: if they are no sequence, such as those of a single layer.
+      ValueError: if their number is another, or a layer without parameters is given some.
+    """
+    if isinstance(params, str | Mapping) or not isinstance(params, Sequence):
+        raise TypeError(
+            f"{what}: got {described(params)}; a sequence with one entry for each layer is "
+            "wanted, None for a layer without parameters"
+        )
+    if len(params) != len(stack):
+        raise ValueError(
+            f"{what}: got {len(params)} entries for {len(stack)} layers; one for each is wanted, "
+            "None for a layer without parameters"
+        )
+    for k, (layer, own) in enumerate(zip(stack, params, strict=True)):
+        # What has no pullback has no parameters.
+        if type(layer).pullback is Layer.pullback and jax.tree.leaves(own):
+            raise ValueError(
+                f"{what}[{k}]: got {described(own)}; {layer} has no parameters: None is wanted"
+            )
+    return params

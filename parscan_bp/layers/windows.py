@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jax import lax
 
+from parscan_bp.arguments import as_int, described
 from parscan_bp.types import Array
 
 PerAxis = int | Sequence[int]
@@ -41,8 +42,13 @@ class Window:
         """The window of a layer's options.
 
         Raises:
-          ValueError: naming the option that is wrong.
+          TypeError, ValueError: naming the option that is wrong.
         """
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+            raise TypeError(
+                f"window: got {described(sizes)}; a sequence of sizes, one for each spatial axis, "
+                "is wanted, such as (3, 3)"
+            )
         rank = len(sizes)
         return cls(
             per_axis("window", sizes, rank),
@@ -78,6 +84,9 @@ class Window:
             )
         else:
             pairs = self.padding
+        return self._fitting(spatial, pairs)
+
+    def _fitting(self, spatial: tuple[int, ...], pairs: Pairs) -> Pairs:
         for size, reach, (low, high) in zip(spatial, self.reach, pairs, strict=True):
             if size + low + high < reach:
                 raise ValueError(
@@ -86,19 +95,20 @@ class Window:
                 )
         return pairs
 
-    def transposed_pads(self) -> Pairs:
+    def transposed_pads(self, spatial: tuple[int, ...]) -> Pairs:
         """(low, high) around the spread input of a transposed convolution.
 
         As `jax.lax.conv_transpose`: "SAME" makes outputs of strides times the input's sizes,
         "VALID" all that the window reaches.
 
         Raises:
-          ValueError: if the padding is not defined for it.
+          ValueError: if the padding is not defined for it, or the window does not fit.
         """
         if self.padding == "SAME_LOWER":
             raise ValueError("padding: 'SAME_LOWER' is not defined for a transposed convolution")
         if not isinstance(self.padding, str):
-            return self.padding
+            spread = tuple((n - 1) * s + 1 for n, s in zip(spatial, self.strides, strict=True))
+            return self._fitting(spread, self.padding)
         pairs = []
         for reach, stride in zip(self.reach, self.strides, strict=True):
             total = reach + stride - 2
@@ -128,14 +138,12 @@ def per_axis(name: str, value: PerAxis, rank: int) -> tuple[int, ...]:
     """One positive int for each of ``rank`` axes; an int stands for all of them.
 
     Raises:
-      ValueError: if it is something else.
+      TypeError, ValueError: if it is something else.
     """
-    values = (value,) * rank if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
     if len(values) != rank:
         raise ValueError(f"{name}: got {value!r}; one for each of {rank} axes is wanted")
-    if any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
-        raise ValueError(f"{name}: got {value!r}; positive ints are wanted")
-    return values
+    return tuple(as_int(name, v) for v in values)
 
 
 def _checked_padding(padding: Padding, rank: int) -> str | Pairs:
@@ -146,10 +154,8 @@ def _checked_padding(padding: Padding, rank: int) -> str | Pairs:
                 f"{', '.join(PADDINGS)}, an int, or (low, high) for each axis is wanted"
             )
         return padding
-    sides = (padding,) * rank if isinstance(padding, int) else tuple(padding)
-    pairs = [(side, side) if isinstance(side, int) else tuple(side) for side in sides]
+    sides = tuple(padding) if isinstance(padding, Sequence) else (padding,) * rank
+    pairs = [tuple(side) if isinstance(side, Sequence) else (side, side) for side in sides]
     if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"padding: got {padding!r}; (low, high) for each of {rank} axes is wanted")
-    if any(not isinstance(width, int) or width < 0 for pair in pairs for width in pair):
-        raise ValueError(f"padding: got {padding!r}; widths of at least 0 are wanted")
-    return tuple((pair[0], pair[1]) for pair in pairs)
+    return tuple((as_int("padding", low, 0), as_int("padding", high, 0)) for low, high in pairs)

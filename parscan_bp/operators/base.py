@@ -329,9 +329,11 @@ class Operator(abc.ABC):
 
 
 def _too_few_axes(op: Operator, leaf: Any, ndim: int, name: str = "a leaf") -> str:
+    got = "is a scalar" if leaf.ndim == 0 else f"has shape {tuple(leaf.shape)}"
+    wanted = "1 axis is" if ndim == 1 else f"{ndim} axes are"
     return (
-        f"{type(op).__name__}: {name} has shape {tuple(leaf.shape)}; "
-        f"at least {ndim} axes are wanted, the last {ndim} being those of one map"
+        f"{type(op).__name__}: {name} {got}; at least {wanted} wanted, the last {ndim} being "
+        "those of one map, even of order one"
     )
 
 

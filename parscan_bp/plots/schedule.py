@@ -20,9 +20,10 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import as_int
 from parscan_bp.operators import Dense, Operator, compose_cost, compose_shape
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Solver, Sweep
-from parscan_bp.solvers.base import check_positive, explicit
+from parscan_bp.solvers.base import explicit
 from parscan_bp.system import Ragged
 
 
@@ -173,8 +174,8 @@ def schedule_of(solver: Solver, chain: int | Ragged, *, features: int = 20) -> S
     if isinstance(chain, Ragged):
         states = _record_ragged(solver, recorder, chain)
         return Schedule(states, _earliest(recorder.levels, states))
-    check_positive("chain", chain)
-    check_positive("features", features)
+    as_int("chain", chain)
+    as_int("features", features)
     matrix = jax.ShapeDtypeStruct((features, features), jnp.float32)
     operator = jax.eval_shape(Dense, matrix)
     maps = [

@@ -6,6 +6,7 @@ from parscan_bp.solvers.auto import choose as choose
 from parscan_bp.solvers.base import Complexity as Complexity
 from parscan_bp.solvers.base import Solver as Solver
 from parscan_bp.solvers.base import TreeSolver as TreeSolver
+from parscan_bp.solvers.base import check_solver as check_solver
 from parscan_bp.solvers.blelloch import Blelloch as Blelloch
 from parscan_bp.solvers.chunked import Chunked as Chunked
 from parscan_bp.solvers.facts import Choice as Choice
@@ -27,5 +28,6 @@ __all__ = [
     "Solver",
     "Sweep",
     "TreeSolver",
+    "check_solver",
     "choose",
 ]

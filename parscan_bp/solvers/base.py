@@ -10,12 +10,13 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.arguments import check_bool, described, set_ints
 from parscan_bp.operators import (
     BlockDiagonal,
     Convolution,
@@ -116,6 +117,43 @@ class Solver(abc.ABC):
             )
 
 
+KNOWN = {
+    "uniform": "None, Sweep(), Chunked(), Blelloch(), Associative() or Pallas()",
+    "ragged": "None, Planned(), Sweep() or Blelloch()",
+}
+"""What ``solver=`` takes, by the kind of systems that a front end makes."""
+
+
+def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
+    """The check of ``solver=`` in every front end.
+
+    Args:
+      solver: what came.
+      kind: "uniform" for equal steps, "ragged" for layers of different sizes.
+
+    Raises:
+      TypeError: if it is neither ``None`` nor a solver, but a class or a name, for instance.
+      NotImplementedError: if it takes no such systems.
+    """
+    if solver is None:
+        return
+    if isinstance(solver, type) and issubclass(solver, Solver):
+        name = solver.__name__
+        raise TypeError(f"solver: {name} is a class; {name}() is wanted, or one of {KNOWN[kind]}")
+    if not isinstance(solver, Solver):
+        raise TypeError(f"solver: got {described(solver)}; {KNOWN[kind]} is wanted")
+    if kind == "ragged" and not solver.ragged:
+        raise NotImplementedError(
+            f"solver: {type(solver).__name__} takes uniform systems only; layers of different "
+            f"sizes want {KNOWN[kind]}"
+        )
+    if kind == "uniform" and not solver.uniform:
+        raise NotImplementedError(
+            f"solver: {type(solver).__name__} takes ragged systems only; equal steps want "
+            f"{KNOWN[kind]}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class TreeSolver(Solver):
     """Base of the solvers that form every Jacobian and multiply them in a tree.
@@ -137,9 +175,8 @@ class TreeSolver(Solver):
     uniform: ClassVar[tuple[type[Operator], ...]] = EXPLICIT + KEPT_APART
 
     def __post_init__(self):
-        check_positive("memory_limit", self.memory_limit)
-        if self.collect_chunk is not None:
-            check_positive("collect_chunk", self.collect_chunk)
+        set_ints(self, ("collect_chunk",), memory_limit=1, collect_chunk=1)
+        check_bool("scaled", self.scaled)
 
     def with_memory_limit(self, limit: int) -> TreeSolver:
         """The same solver under another limit."""
@@ -283,11 +320,3 @@ def default_chunk(n: int, total_bytes: int, bounds: tuple[int, int] = CHUNK_BYTE
         (d for pair in ((d, n // d) for d in small) for d in pair if d <= size), default=1
     )
     return nearest if 2 * nearest > size else size
-
-
-def check_positive(name: str, value: int) -> None:
-    """Raises unless ``value`` is an int of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}: got {value!r}; a positive int is wanted")
-    if value < 1:
-        raise ValueError(f"{name}: got {value}; at least 1 is wanted")

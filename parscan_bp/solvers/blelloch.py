@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import set_ints
 from parscan_bp.operators import PATTERNED, Operator, compose, to_scaled
 from parscan_bp.originals import lax_scan
 from parscan_bp.planner import blelloch, run
@@ -36,7 +37,7 @@ class Blelloch(TreeSolver):
       memory_limit, scaled, collect_chunk: see `TreeSolver`.
 
     Raises:
-      ValueError: if ``up_levels`` is below 0.
+      TypeError, ValueError: if ``up_levels`` is not an int of at least 0.
 
     Example:
       >>> import jax, jax.numpy as jnp, parscan_bp as pb
@@ -52,8 +53,7 @@ class Blelloch(TreeSolver):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.up_levels is not None and self.up_levels < 0:
-            raise ValueError(f"up_levels: got {self.up_levels}; at least 0 is wanted, or None")
+        set_ints(self, ("up_levels",), up_levels=0)
 
     def states(self, operator, leaving, state):
         n = leaving.shape[0]

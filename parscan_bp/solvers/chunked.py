@@ -7,9 +7,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import set_ints
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
-from parscan_bp.solvers.base import Complexity, TreeSolver, check_positive
+from parscan_bp.solvers.base import Complexity, TreeSolver
 from parscan_bp.solvers.blelloch import Blelloch
 
 
@@ -31,7 +32,7 @@ class Chunked(TreeSolver):
       memory_limit, scaled, collect_chunk: see `TreeSolver`.
 
     Raises:
-      ValueError: if ``chunks`` is below 1.
+      TypeError, ValueError: if ``chunks`` is not an int of at least 1.
 
     Example:
       >>> import jax, jax.numpy as jnp, parscan_bp as pb
@@ -45,7 +46,7 @@ class Chunked(TreeSolver):
 
     def __post_init__(self):
         super().__post_init__()
-        check_positive("chunks", self.chunks)
+        set_ints(self, chunks=1)
 
     def states(self, operator, leaving, state):
         n = leaving.shape[0]

@@ -13,8 +13,9 @@ import numpy as np
 from jax import lax
 
 from parscan_bp import kernels
+from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.operators import Dense, Diagonal, Factored, Operator, Product
-from parscan_bp.solvers.base import Complexity, TreeSolver, check_positive, explicit
+from parscan_bp.solvers.base import Complexity, TreeSolver, explicit
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import nbytes
@@ -77,10 +78,10 @@ class Pallas(TreeSolver):
             raise ValueError(f"mode: got {self.mode!r}; one of {names} is wanted")
         if self.otherwise not in ("refuse", "sweep"):
             raise ValueError(f"otherwise: got {self.otherwise!r}; 'refuse' or 'sweep' is wanted")
-        if self.chunk is not None:
-            check_positive("chunk", self.chunk)
-            if self.mode != "chunked":
-                raise ValueError(f"chunk: {self.chunk} needs mode='chunked', not {self.mode!r}")
+        set_ints(self, ("chunk",), chunk=1)
+        check_bool("interpret", self.interpret)
+        if self.chunk is not None and self.mode != "chunked":
+            raise ValueError(f"chunk: {self.chunk} needs mode='chunked', not {self.mode!r}")
         if self.scaled:
             raise ValueError("scaled: the kernels keep no exponents; use Chunked(scaled=True)")
 

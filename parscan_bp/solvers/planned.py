@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from parscan_bp.arguments import described, set_ints
 from parscan_bp.operators import PATTERNED, MatrixFree
 from parscan_bp.planner import CPU, Machine, Plan, Problem, plan, run
-from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Solver, check_positive
+from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Solver
 from parscan_bp.system import Ragged
 
 
@@ -49,9 +50,9 @@ class Planned(Solver):
     ragged = (*EXPLICIT, *PATTERNED, *KEPT_APART, MatrixFree)
 
     def __post_init__(self):
-        check_positive("workers", self.workers)
-        if self.memory_limit is not None:
-            check_positive("memory_limit", self.memory_limit)
+        set_ints(self, ("memory_limit",), workers=1, memory_limit=1)
+        if not isinstance(self.machine, Machine):
+            raise TypeError(f"machine: got {described(self.machine)}; a Machine is wanted")
 
     def plan(self, system: Ragged) -> Plan:
         """What `run_ragged` does with a system, whose arrays may be abstract."""

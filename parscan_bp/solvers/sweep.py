@@ -6,6 +6,7 @@ import dataclasses
 
 import jax
 
+from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.operators import PATTERNED, MatrixFree, Operator
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import (
@@ -15,7 +16,6 @@ from parscan_bp.solvers.base import (
     Complexity,
     Solver,
     accumulators,
-    check_positive,
     default_chunk,
     in_chunks,
 )
@@ -103,7 +103,8 @@ class Sweep(Solver):
         ``forward="exact"``.
 
     Raises:
-      ValueError: if ``chunk`` or ``unroll`` is below 1.
+      TypeError, ValueError: if ``chunk`` or ``unroll`` is not an int of at least 1, or
+        ``recompute`` no bool.
       NotImplementedError: when used, with ``recompute=False`` where nothing can be kept.
 
     Example:
@@ -122,9 +123,8 @@ class Sweep(Solver):
     ragged = uniform
 
     def __post_init__(self):
-        if self.chunk is not None:
-            check_positive("chunk", self.chunk)
-        check_positive("unroll", self.unroll)
+        set_ints(self, ("chunk",), chunk=1, unroll=1)
+        check_bool("recompute", self.recompute)
 
     def __repr__(self):
         kept = "" if self.recompute else ", recompute=False"

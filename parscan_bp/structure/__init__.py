@@ -15,16 +15,20 @@ from parscan_bp.structure.obstacles import check_no_obstacle as check_no_obstacl
 from parscan_bp.structure.obstacles import explicit_sharding as explicit_sharding
 from parscan_bp.structure.obstacles import symbolic_size as symbolic_size
 from parscan_bp.structure.outer_gates import has_outer_gates as has_outer_gates
+from parscan_bp.structure.unsupported import ALONG_MAPPED_AXIS as ALONG_MAPPED_AXIS
+from parscan_bp.structure.unsupported import couples_mapped_axis as couples_mapped_axis
 from parscan_bp.structure.unsupported import unsupported as unsupported
 from parscan_bp.structure.work import Work as Work
 from parscan_bp.structure.work import work_of as work_of
 
 __all__ = [
+    "ALONG_MAPPED_AXIS",
     "CarryStructure",
     "Reason",
     "Work",
     "check_no_obstacle",
     "check_structure",
+    "couples_mapped_axis",
     "dependencies",
     "explicit_sharding",
     "find_structure",

@@ -11,6 +11,9 @@ from parscan_bp.structure.base import Reason
 from parscan_bp.structure.interpret import Interpreter
 from parscan_bp.structure.jaxprs import is_inexact, open_jaxpr, touches_ref, walk
 
+ALONG_MAPPED_AXIS = "works along a mapped axis (vmap or shard_map)"
+"""The message of `unsupported` for collectives and `axis_index`, which have no side effect."""
+
 _CALLBACKS = frozenset({"pure_callback", "io_callback", "ffi_call"})
 
 
@@ -25,6 +28,8 @@ def unsupported(jaxpr: Any, active: Sequence[bool] | None = None) -> list[Reason
       (a `fori_loop` with static bounds is a `scan`, and fine);
     - effects (`jax.debug.print`, `io_callback`) and mutable arrays: a body that is linearised,
       recomputed and batched would repeat them;
+    - collectives along an axis of an outer `vmap` or `shard_map`, and `axis_index`: a solver that
+      was named may take them, see `couples_mapped_axis`;
     - callbacks that are fed an active value: they have no derivative.
 
     Args:
@@ -65,9 +70,60 @@ def _syntactic(eqn: JaxprEqn) -> list[Reason]:
     if touches_ref(eqn):
         return [Reason(name, "reads or writes a mutable array")]
     # An equation that holds jaxprs shows their effects as its own: blame the innermost one.
-    if eqn.effects and not any(inner.effects for inner in jaxprs_in_params(eqn.params)):
-        return [Reason(name, "has a side effect, which recomputation would repeat")]
-    return []
+    if not eqn.effects or any(inner.effects for inner in jaxprs_in_params(eqn.params)):
+        return []
+    if all(map(_names_axis, eqn.effects)):
+        return [Reason(name, ALONG_MAPPED_AXIS)]
+    return [Reason(name, "has a side effect, which recomputation would repeat")]
+
+
+def _names_axis(effect: Any) -> bool:
+    """Whether JAX notes by it that an axis of an outer `vmap` or `shard_map` is named."""
+    return type(effect).__name__ == "NamedAxisEffect"
+
+
+def couples_mapped_axis(jaxpr: Any, num_consts: int, num_carry: int) -> Reason | None:
+    """The collective through which carry' depends on the carry of other entries of a mapped axis.
+
+    Then no Jacobian per entry exists. A collective of inputs, or of what only enters the outputs,
+    couples no carries, nor does `axis_index`.
+
+    Args:
+      jaxpr: body with flat inputs [consts..., carry..., xs...], outputs [carry'..., ys...].
+      num_consts, num_carry: numbers of constants and of carry leaves.
+
+    Returns:
+      ``None`` if there is none.
+    """
+    opened = open_jaxpr(jaxpr)
+    carried = range(num_consts, num_consts + num_carry)
+    coupling = _Coupling()
+    ins = [k in carried and is_inexact(v) for k, v in enumerate(opened.invars)]
+    coupling.run(opened, ins, [k < num_carry for k in range(len(opened.outvars))])
+    if coupling.found is None:
+        return None
+    message = "couples the carries of a mapped axis, so that no Jacobian per entry exists"
+    return Reason(coupling.found, f"{message}; Sweep() with jacobian='auto' needs none")
+
+
+class _Coupling(Interpreter[bool]):
+    """True: the value has a tangent that depends on the carry's."""
+
+    derivative = True
+    prune = True
+    bottom = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: str | None = None
+
+    def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
+        if any(map(_names_axis, eqn.effects)):
+            self.found = eqn.primitive.name
+        return [True] * len(eqn.outvars)
+
+    def join(self, a: bool, b: bool, name: str) -> bool:
+        return a or b
 
 
 class _Activity(Interpreter[bool]):

@@ -48,7 +48,7 @@ MISTAKES = {
         r"layers\[0\], Conv.*\(2, 4, 4, 5\).*kernel of shape \(3, 3, 3, 2\).*3 channels",
     ),
     "second layer": (
-        lambda: pb.chain([jax.nn.relu, Linear(2)], [None, {"kernel": jnp.ones((4, 2))}], X),
+        lambda: pb.chain([jax.nn.relu, Linear(2, False)], [None, {"kernel": jnp.ones((4, 2))}], X),
         ValueError,
         r"layers\[1\], Linear.*input of shape \(2, 4, 4, 3\).*4 channels",
     ),
@@ -58,7 +58,7 @@ MISTAKES = {
         r"layers\[0\], MaxPool.*3 axes",
     ),
     "kernel": (
-        lambda: pb.chain([Conv(2, (3, 3))], [{"kernel": jnp.ones((2, 2, 3, 2))}], X),
+        lambda: pb.chain([Conv(2, (3, 3), bias=False)], [{"kernel": jnp.ones((2, 2, 3, 2))}], X),
         ValueError,
         r"kernel: got shape \(2, 2, 3, 2\)",
     ),
@@ -90,7 +90,7 @@ MISTAKES = {
     "not elementwise": (
         lambda: pb.chain([Elementwise(jnp.cumsum)], [None], X),
         ValueError,
-        r"cumsum.*(elementwise)",
+        r"cumsum.*not elementwise for x of shape \(2, 4, 4, 3\)|cumsum.*makes",
     ),
     "norm sizes": (
         lambda: run(LayerNorm(), x=jnp.ones((2, 5))),

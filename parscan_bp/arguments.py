@@ -1,0 +1,68 @@
+"""Checks of arguments where they enter: each names the argument, what came, and what is wanted."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+
+def as_int(name: str, value: Any, least: int = 1) -> int:
+    """The integer that ``value`` is, of whatever kind; a bool is none.
+
+    Args:
+      name: of the argument.
+      value: what came.
+      least: the least that it may be.
+
+    Raises:
+      TypeError: if it is no integer.
+      ValueError: if it is less than ``least``.
+
+    Example:
+      >>> import numpy as np
+      >>> from parscan_bp.arguments import as_int
+      >>> as_int("chunk", np.int64(3))
+      3
+      >>> as_int("chunk", 3.0)
+      Traceback (most recent call last):
+      TypeError: chunk: got 3.0, of type float; an int of at least 1 is wanted
+    """
+    wanted = f"an int of at least {least} is wanted"
+    try:
+        number = operator.index(value)
+        if isinstance(value, bool) or getattr(value, "dtype", None) == np.dtype(bool):
+            raise TypeError
+    except TypeError:
+        raise TypeError(f"{name}: got {described(value)}; {wanted}") from None
+    if number < least:
+        raise ValueError(f"{name}: got {number}; at least {least} is wanted")
+    return number
+
+
+def set_ints(config: Any, optional: Collection[str] = (), **least: int) -> None:
+    """Makes fields of a frozen dataclass what `as_int` says; those that are optional may be None.
+
+    Raises:
+      TypeError, ValueError: as `as_int`.
+    """
+    for name, smallest in least.items():
+        value = getattr(config, name)
+        if value is not None or name not in optional:
+            object.__setattr__(config, name, as_int(name, value, smallest))
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Raises `TypeError` unless ``value`` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: got {described(value)}; True or False is wanted")
+
+
+def described(value: Any) -> str:
+    """A value and its type, in a few words."""
+    kind, text = type(value).__name__, repr(value)
+    if value is None or len(text) > 60 or "\n" in text:
+        return "None" if value is None else f"a value of type {kind}"
+    return f"{text}, of type {kind}"
