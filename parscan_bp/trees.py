@@ -114,10 +114,10 @@ class Grouped:
         for k, (shape, dtype) in enumerate(zip(self.shapes, self.dtypes, strict=True)):
             small = math.prod(shape) * dtype.itemsize <= self.most
             kinds.setdefault((shape, dtype) if small else k, []).append(k)
-        groups = kinds.values()
-        return tuple(
-            part for group in groups for part in ([group] if len(group) <= JOINED else zip(group))
-        )
+        parts: list[tuple[int, ...]] = []
+        for group in kinds.values():
+            parts += [tuple(group)] if len(group) <= JOINED else [(k,) for k in group]
+        return tuple(parts)
 
     def join(self, leaves: Sequence[Array]) -> list[Array]:
         """Leaves of shape ``(*lead, *shape)`` as arrays ``(*lead, group, *shape)``."""

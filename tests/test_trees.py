@@ -14,6 +14,13 @@ def test_only_small_leaves_of_one_shape_and_dtype_are_grouped():
     assert GROUPED.groups == ((0, 2), (1,), (3,), (4,), (5,))
 
 
+def test_many_leaves_are_not_joined():
+    """XLA takes long to compile the join, as long as all else for 60 of them."""
+    for count, groups in ((8, 1), (9, 9)):
+        grouped = Grouped(((),) * count, (FLOAT,) * count, most=100)
+        assert len(grouped.groups) == groups
+
+
 @pytest.mark.parametrize("lead", [(), (2,), (5, 2)])
 def test_leaves_come_apart_as_they_were(lead):
     kinds = zip(GROUPED.shapes, GROUPED.dtypes, strict=True)

@@ -169,7 +169,8 @@ class ByProducts(Linearisation):
     def _operator(self, steps: Steps, product, active, *, cotangent: bool) -> MatrixFree:
         """The stack of the maps ``product(self, step, shapes, active)``."""
         one = self._map(product, active, cotangent=cotangent)
-        linear, flags = over_steps(one, *_fixed_and_stacked(steps), of_fewest)
+        fixed, stacked = _fixed_and_stacked(steps)
+        linear, flags = over_steps(one, fixed, stacked, of_fewest)
         shapes = first_of([steps.carry[k] for k in self.body.float_carry])
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
         return _matrix_free(linear, flags, vector)

@@ -60,7 +60,8 @@ class Cell(abc.ABC):
     ) -> tuple[PyTree, PyTree]:
         """Cotangents of the pre-activations and of the carry: what depends on the next step.
 
-        The cotangent of the carry is A_t times ``cts``, written as cheaply as it can be.
+        The cotangent of the carry is A_t times ``cts``, written as cheaply as it can be: but
+        multiplied by one slope after the other, as the sweep says it is.
 
         Args:
           params: parameters.

@@ -70,9 +70,17 @@ class Sweep(Solver):
     Each chunk of steps is linearised as one batch, from the stored carries; a loop of
     one matrix-vector product per step follows; then the chunk's parameter and input
     cotangents are one batched product. The values of a chunk stay in cache, and nothing
-    but the carries is kept for the whole length. No Jacobian is ever formed, so the
-    non-finite values are exactly those of `jax.lax.scan`. On a CPU, products with matrices of a
+    but the carries is kept for the whole length. On a CPU, products with matrices of a
     few numbers are compiled into the loop as sums of elementwise products.
+
+    Of a scan no Jacobian is formed, unless one is given, and no slopes are multiplied with one
+    another: a cotangent is multiplied by one after the other, in the order of `jax.lax.scan`. So
+    in a gradient, cotangents of carries and inputs become zero, infinite or NaN where they do
+    there. Only sums are made in another order, which matters where one leaves the range on its
+    way, or cancels: of a matrix product; of a parameter's cotangents, which go back through what
+    the step makes of its parameters alone when all steps are summed; and of a carry's cotangent
+    with those of outputs other than the carry, which are multiplied by the step's slopes apart.
+    And slopes that are constants of the compiled program are XLA's to multiply.
 
     With ``recompute=False`` the forward pass keeps, as `jax.lax.scan` keeps its residuals, what of
     the linearised steps is slow to make again: functions of products, or the slopes that follow
@@ -216,7 +224,10 @@ def _chunk(n: int, operator: Operator, carried: int, sums: int, *, kept: bool) -
     step = sum(sizes)
     gated = step > PLAIN * carried and len(leaves) <= GATES
     if gated:  # by gate, they are evaluated as one all the same
-        sizes.append(sum(size for size in sizes if size <= carried))
+        apart = [size for size in sizes if size <= carried]
+        # Beside a GRU's three gates stand its carry, which is at hand, and a product.
+        beside = 2 * carried if min(apart, default=0) == carried else 0
+        sizes.append(sum(apart) - beside)
     total, largest = n * step, n * max(sizes, default=0)
     if kept and _are_short(n, step):
         return _short_chunk(n, step, carried, sums)

@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from parscan_bp.autodiff import by_products
 
 H, INPUTS = 4, 3
 SCANS = (pb.scan, lax.scan)
@@ -46,6 +47,20 @@ def test_trees_have_no_loop_over_time(solver, n):
     text = _solve_text(solver, n)
     assert " while(" not in text
     assert f"{n}" in text
+
+
+def test_a_step_is_linearised_once(monkeypatch):
+    """Not for the shapes of a chunk, its length and what is left over again."""
+    made = []
+    counted = by_products.made_ahead
+    monkeypatch.setattr(by_products, "made_ahead", lambda *args: made.append(0) or counted(*args))
+
+    def loss(xs):
+        step = lambda c, x: (jnp.tanh(0.5 * c + x), c)  # noqa: E731
+        return pb.scan(step, 0.0, xs, solver=pb.Sweep(chunk=3))[0]
+
+    jax.jit(jax.grad(loss)).lower(jnp.ones(8))
+    assert len(made) == 1
 
 
 def test_sweep_is_one_loop_over_time():
