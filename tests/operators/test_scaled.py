@@ -282,6 +282,14 @@ def test_scaled_differentiates_as_if_it_were_plain():
         assert_close(got, wide(want), "float32", terms=9)
 
 
+def test_exponents_of_many_steps_add_up():
+    """10**5 products of 2**120 and as many of 2**-120."""
+    up = Scaled.of(Diagonal(float32(2.0**120, 2.0**-120)))
+    down = Scaled.of(Diagonal(float32(2.0**-120, 2.0**120)))
+    product = compose(power(up, 10**5), power(down, 10**5))
+    assert product.matvec(float32(3.0, 5.0)).tolist() == [3.0, 5.0]
+
+
 def random_maps(draw):
     """Two maps of which one entry is zero."""
     return draw(3, 3).at[0, 1].set(0.0), draw(3, 3)
