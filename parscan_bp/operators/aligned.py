@@ -27,6 +27,11 @@ def scaled_terms(mantissa: Array, exponent: Array, v: Array) -> Array:
     Mantissas are in [0.5, 1). The vector is scaled first and multiplied by a number in [1, 2): what
     is scaled is never larger than the result, which so overflows only if it should, and only
     results next to the smallest normal number may be flushed to zero with it.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> scaled_terms(jnp.array([0.5]), jnp.array([131]), jnp.array([2.0**-120])).tolist()
+      [1024.0]
     """
     dtype = accumulation_dtype(jnp.result_type(mantissa, v))
     return ldexp(jnp.asarray(v, dtype), exponent - 1) * (2 * jnp.asarray(mantissa, dtype))
@@ -48,6 +53,15 @@ def aligned_matmul(
     Returns:
       ``(mantissa, exponent)`` of the product, normalised; zeros have exponent 0. Differentiable in
       the mantissas, at fixed exponents.
+
+    Source: the exponents are a product in the max-plus semiring; the sums, standard.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> half, up = jnp.full((1, 2), 0.5), jnp.array([[200, -200]])
+      >>> mantissa, exponent = aligned_matmul(half, up, half.T, -up.T)
+      >>> mantissa.tolist(), exponent.tolist()
+      ([[0.5]], [[0]])
     """
     dtype = jnp.result_type(left, right)
     wide = accumulation_dtype(dtype)

@@ -58,8 +58,9 @@ def test_a_report_is_alive_under_every_transformation():
 
 
 def test_the_residual_is_the_componentwise_backward_error():
-    a, solution = -jnp.ones((1, 2, 2)), jnp.asarray([[-3.3, -3.0], [1.0, 2.0]])
-    system = pb.Uniform(Dense(a), jnp.zeros((2, 2)).at[-1].set(solution[-1]))
+    a = -jnp.ones((1, 2, 2), jnp.float32)
+    solution = jnp.asarray([[-3.3, -3.0], [1.0, 2.0]], jnp.float32)
+    system = pb.Uniform(Dense(a), jnp.zeros_like(solution).at[-1].set(solution[-1]))
     report = report_on(system, solution)
     # An error of 0.3, and |lambda_0| + |A| |lambda_1| of 3.3 + 3.
     np.testing.assert_allclose(report.residual, 0.3 / 6.3, rtol=1e-5)
@@ -79,7 +80,7 @@ def test_what_underflow_loses_is_no_error():
     assert error(1e10 * v, 1e10 * out) > 0.1
     assert error(0 * v, 0 * out) == 0
     # Sizes beyond the range are no denominators.
-    assert np.isnan(error(jnp.asarray([3e38, 0.0]), jnp.asarray([3e38, 0.0])))
+    assert np.isnan(error(*jnp.full((2, 2), 3e38, jnp.float32)))
 
 
 def test_reports_of_ragged_systems():
