@@ -31,7 +31,7 @@ def solve_with(*solvers, operator=Dense):
 
 
 def test_a_tree_that_multiplies_what_is_annihilated_is_reported():
-    trees = (pb.Blelloch(), pb.Blelloch(scaled=True), pb.Associative())
+    trees = (pb.Blelloch(), pb.Chunked(chunks=4, scaled=True))
     (swept, good), *others = solve_with(pb.Sweep(), *trees)(*annihilated())
     assert (swept == 1).all() and good.status == pb.Status.OK and good.residual == 0
     for solution, report in others:
