@@ -123,7 +123,13 @@ def report_on(system: Uniform | Ragged, solution: Array | Sequence[Array | None]
 
 
 def error_bound(dtype: np.dtype) -> float:
-    """The largest residual of a solution of this dtype that is called accurate."""
+    """The largest residual of a solution of this dtype that is called accurate.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> error_bound(jnp.float32) == 1000 * 2.0**-23, error_bound(jnp.float16) == 2.0**-5
+      (True, True)
+    """
     eps = float(jnp.finfo(dtype).eps)
     return min(1000 * eps, math.sqrt(eps))
 
@@ -146,6 +152,15 @@ def backward_error(
 
     Returns:
       A number of at least float32, NaN if anything on the way is not finite. Its derivative is 0.
+
+    Source: see `Report`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from parscan_bp.operators import Diagonal
+      >>> one, v = Diagonal(jnp.ones(2)), jnp.array([1.0, 1e30])
+      >>> float(backward_error(one, v, jnp.array([3.0, 1e30]), None, bound=1e-4))
+      0.5
     """
     operator, v, out, added = lax.stop_gradient((operator, v, out, added))
     own, wide = out.dtype, accumulation_dtype(out.dtype)

@@ -27,12 +27,16 @@ def scaled_terms(mantissa: Array, exponent: Array, v: Array) -> Array:
     Mantissas are in [0.5, 1). The vector is scaled first and multiplied by a number in [1, 2): what
     is scaled is never larger than the result, which so overflows only if it should, and only
     results next to the smallest normal number may be flushed to zero with it.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> scaled_terms(jnp.array([0.5]), jnp.array([131]), jnp.array([2.0**-120])).tolist()
+      [1024.0]
     """
     dtype = accumulation_dtype(jnp.result_type(mantissa, v))
     return ldexp(jnp.asarray(v, dtype), exponent - 1) * (2 * jnp.asarray(mantissa, dtype))
 
 
-@jax.custom_jvp
 def aligned_matmul(
     left: Array, left_exponent: Array, right: Array, right_exponent: Array
 ) -> tuple[Array, Array]:
@@ -48,7 +52,24 @@ def aligned_matmul(
     Returns:
       ``(mantissa, exponent)`` of the product, normalised; zeros have exponent 0. Differentiable in
       the mantissas, at fixed exponents.
+
+    Source: the exponents are a product in the max-plus semiring; the sums, standard.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> half, up = jnp.full((1, 2), 0.5), jnp.array([[200, -200]])
+      >>> mantissa, exponent = aligned_matmul(half, up, half.T, -up.T)
+      >>> mantissa.tolist(), exponent.tolist()
+      ([[0.5]], [[0]])
     """
+    ndim = max(jnp.ndim(left), jnp.ndim(right))
+    operands = (left, left_exponent, right, right_exponent)
+    return _product(*[jnp.expand_dims(a, range(ndim - jnp.ndim(a))) for a in operands])
+
+
+@jax.custom_jvp
+def _product(left, left_exponent, right, right_exponent):
+    """`aligned_matmul` of operands of one rank."""
     dtype = jnp.result_type(left, right)
     wide = accumulation_dtype(dtype)
     lowest = jnp.finfo(wide).minexp
@@ -65,22 +86,25 @@ def aligned_matmul(
         return total + lefts[k] * rights[k] * power_of_two(below, jnp.finfo(wide).dtype)
 
     terms = left.shape[-1]
-    shape = jnp.broadcast_shapes(lefts.shape[1:], rights.shape[1:])
     unroll = max(1, min(terms, _UNROLL[terms > _LONG]))
-    top = jnp.full(shape, 2 * ZERO_EXPONENT, jnp.int32)
-    top = lax.fori_loop(0, terms, highest, top, unroll=unroll)
-    total = lax.fori_loop(0, terms, add, jnp.zeros(shape, wide), unroll=unroll)
+    # The sum of no terms; inside `jax.shard_map` it varies over the axes of both operands.
+    nothing = jnp.sum(lefts[:0] * rights[:0], axis=0)
+    if not terms:
+        return normalise(nothing.astype(dtype))
+    lowest_sum = jnp.full_like(nothing, 2 * ZERO_EXPONENT, jnp.int32)
+    top = lax.fori_loop(0, terms, highest, lowest_sum, unroll=unroll)
+    total = lax.fori_loop(0, terms, add, nothing, unroll=unroll)
     mantissa, exponent = normalise(total, top)
     return mantissa.astype(dtype), exponent
 
 
-@aligned_matmul.defjvp
+@_product.defjvp
 def _pushforward(primals, tangents):
     # Not the derivative of the code above: where a factor is 0, its exponent is no bound on the
     # size of its tangent, and the shifts may be upwards.
     left, left_exponent, right, right_exponent = primals
     left_tangent, _, right_tangent, _ = tangents
-    mantissa, exponent = aligned_matmul(*primals)
+    mantissa, exponent = _product(*primals)
     outer = lambda left, right: _columns(left) * _rows(right)  # noqa: E731
     terms = outer(left_tangent, right) + outer(left, right_tangent)
     terms = jnp.asarray(terms, accumulation_dtype(mantissa.dtype))

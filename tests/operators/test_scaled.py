@@ -282,9 +282,17 @@ def test_scaled_differentiates_as_if_it_were_plain():
         assert_close(got, wide(want), "float32", terms=9)
 
 
+def test_exponents_of_many_steps_add_up():
+    """10**5 products of 2**120 and as many of 2**-120."""
+    up = Scaled.of(Diagonal(float32(2.0**120, 2.0**-120)))
+    down = Scaled.of(Diagonal(float32(2.0**-120, 2.0**120)))
+    product = compose(power(up, 10**5), power(down, 10**5))
+    assert product.matvec(float32(3.0, 5.0)).tolist() == [3.0, 5.0]
+
+
 def random_maps(draw):
-    """Two maps of which one entry is zero."""
-    return draw(3, 3).at[0, 1].set(0.0), draw(3, 3)
+    """A stack of maps, an entry of which is zero, and a map."""
+    return draw(2, 3, 3).at[:, 0, 1].set(0.0), draw(3, 3)
 
 
 @pytest.mark.parametrize("mode", ["jvp", "grad", "grad-grad", "vmapped jvp"])
@@ -292,7 +300,7 @@ def test_scaled_products_have_every_derivative(mode):
     """Those of plain products, in the direction of an entry that is zero, too."""
     draw = Draw(0, "float32")
     args = (*random_maps(draw), draw(3))
-    directions = (draw(3, 3), draw(3, 3), draw(3))
+    directions = (draw(2, 3, 3), draw(3, 3), draw(3))
 
     def loss(wrap, a, b, v):
         return jnp.sum(compose(wrap(Dense(a)), wrap(Dense(b))).matvec(v) ** 2)
