@@ -44,7 +44,8 @@ class Cell(nnx.RNNCellBase):
 
 
 def _layers(cell, solver):
-    return nnx.RNN(cell), parscan_bp.nnx.RNN(cell, solver=SOLVERS[solver])
+    ours = parscan_bp.nnx.RNN(cell, rngs=False, solver=SOLVERS[solver])
+    return nnx.RNN(cell, rngs=False), ours
 
 
 def _inputs():
@@ -54,8 +55,11 @@ def _inputs():
 def _results(layer, x):
     """The value, eager and with its gradient by the parameters."""
     graph, params, rest = nnx.split(layer, nnx.Param, ...)
-    loss = lambda params: jnp.sum(jnp.sin(nnx.merge(graph, params, rest)(x)))  # noqa: E731
-    gradient = jit_quickly(jax.grad(loss))(params)
+
+    def loss(params, rest):
+        return jnp.sum(jnp.sin(nnx.merge(graph, params, rest)(x)))
+
+    gradient = jit_quickly(jax.grad(loss))(params, rest)
     return [np.asarray(v) for v in (layer(x), *jax.tree.leaves(gradient))]
 
 
@@ -111,8 +115,8 @@ def test_a_cell_that_asks_for_the_size_of_a_mapped_axis(solver):
 
         def mapped(layer, x=x):
             graph, state = nnx.split(layer)
-            one = lambda x: nnx.merge(graph, state)(x)  # noqa: E731
-            return [jit_quickly(jax.vmap(one, axis_name="i"))(x)]
+            one = lambda state, x: nnx.merge(graph, state)(x)  # noqa: E731
+            return [jit_quickly(jax.vmap(one, (None, 0), axis_name="i"))(state, x)]
 
         _assert_close(mapped(ours), mapped(flax))
 
