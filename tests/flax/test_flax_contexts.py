@@ -15,6 +15,7 @@ from tests.quickly import jit_quickly
 
 SOLVERS = {"auto": None, "sweep": pb.Sweep()}
 any_solver = pytest.mark.parametrize("solver", SOLVERS)
+few = pytest.mark.sampled(of=("auto",))
 BATCH, LENGTH, HIDDEN = 8, 40, 3
 
 
@@ -68,6 +69,7 @@ def _assert_close(got, want):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@few
 @any_solver
 def test_a_value_of_the_cell_that_changes(solver):
     cell = Cell()
@@ -79,6 +81,7 @@ def test_a_value_of_the_cell_that_changes(solver):
     _assert_close(_results(ours, _inputs()), want)
 
 
+@few
 @any_solver
 def test_a_value_that_the_cell_closes_over_and_that_changes(solver):
     world = {"factor": 1.0}
@@ -93,6 +96,7 @@ def test_a_value_that_the_cell_closes_over_and_that_changes(solver):
     _assert_close(_results(ours, _inputs()), _results(flax, _inputs()))
 
 
+@few
 @any_solver
 @pytest.mark.parametrize("order", [(False, True), (True, False)], ids=["then", "first"])
 def test_random_numbers_of_a_cell_under_two_settings(solver, order):
@@ -107,6 +111,7 @@ def test_random_numbers_of_a_cell_under_two_settings(solver, order):
         _assert_close(got, want)
 
 
+@few
 @any_solver
 def test_a_cell_that_asks_for_the_size_of_a_mapped_axis(solver):
     flax, ours = _layers(Cell("axis"), solver)
@@ -121,6 +126,7 @@ def test_a_cell_that_asks_for_the_size_of_a_mapped_axis(solver):
         _assert_close(mapped(ours), mapped(flax))
 
 
+@few
 @any_solver
 def test_linen_random_numbers_under_two_settings(solver):
     class Noisy(nn.RNNCellBase):

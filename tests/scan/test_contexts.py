@@ -15,7 +15,7 @@ from tests.quickly import jit_quickly
 
 SOLVERS = {"auto": None, "sweep": pb.Sweep(), "blelloch": pb.Blelloch()}
 any_solver = pytest.mark.parametrize("solver", SOLVERS)
-one_solver = pytest.mark.sampled(of=("auto",))
+few = pytest.mark.sampled
 # Large enough for solver=None to take a solver.
 LENGTH, ROWS, HIDDEN = 12, 100, 3
 W = (np.eye(HIDDEN) / 2 + 0.1).astype(np.float32)
@@ -128,7 +128,7 @@ def _by_lax(setting, order):
     return _results(lax.scan, *SETTINGS[setting], order)
 
 
-@one_solver
+@few
 @any_solver
 @pytest.mark.parametrize("order", [(False, True), (True, False)], ids=["then", "first"])
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -198,7 +198,7 @@ def _mapped(scan, step, sizes, names=("i", "i")):
     return found
 
 
-@one_solver
+@few
 @any_solver
 @pytest.mark.parametrize("step", [size_of_axis, place_on_axis, number_on_axis])
 @pytest.mark.parametrize("names", [("i", "i"), ("i", "j"), ("j", "i")], ids="-".join)
