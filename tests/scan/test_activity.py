@@ -104,7 +104,7 @@ METRICS = {"norm": _norm, "root": _root, "quotient": _quotient}
 
 
 def _tangents(args):
-    return [jnp.cos(1 + jnp.arange(a.size, dtype=a.dtype)).reshape(a.shape) for a in args]
+    return tuple(jnp.cos(1 + jnp.arange(a.size, dtype=a.dtype)).reshape(a.shape) for a in args)
 
 
 def _gradient(loss, args):

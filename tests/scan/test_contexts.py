@@ -140,7 +140,8 @@ def test_a_setting_changes_what_it_changes_in_lax_scan(setting, order, solver):
 
 
 def test_every_setting_changes_lax_scan():
-    for setting in SETTINGS:
+    # JAX itself does not trace anew for another kind of keys.
+    for setting in SETTINGS.keys() - {"default_prng_impl"}:
         without, under = _by_lax(setting, (False, True)).values()
         same = without is under or (
             not isinstance(without, type)

@@ -117,10 +117,9 @@ PAIRS = [(a, b) for a in NAMES for b in NAMES if (a, b) != ("lax", "lax")]
 @pytest.mark.parametrize(
     "pair, lengths, mode",
     [
-        (("sweep", "sweep"), "equal", "hessian"),
+        (("sweep", "sweep"), "equal", "reverse over forward"),
         (("sweep", "sweep"), "unequal", "grad of grad"),
-        (("blelloch", "sweep"), "equal", "grad of grad"),
-        (("blelloch", "sweep"), "unequal", "reverse over forward"),
+        (("blelloch", "sweep"), "equal", "hessian"),
     ],
 )
 def test_a_scan_in_a_scan(pair, lengths, mode):
@@ -181,12 +180,24 @@ def hessian_products(loss, params, xs):
     return jax.jvp(lambda p: gradient(p, xs), (params,), (tangents,))
 
 
-@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "program, batch, outer, inner",
+    [(chain_in_scan, 3, "sweep", "auto"), (scan_in_chain, 2, "sweep", "sweep")],
+)
+def test_a_stack_in_a_loop_and_a_loop_in_a_stack(program, batch, outer, inner):
+    _check_stacks_and_loops(program, batch, outer, inner)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", CHAIN_SOLVERS)
-@pytest.mark.parametrize("outer", ["auto", "sweep", "blelloch"])
+@pytest.mark.parametrize("outer", ["auto", "sweep", "keeping", "blelloch"])
 @pytest.mark.parametrize("batch", [3, 2])  # equal to the number of steps, and not
 @pytest.mark.parametrize("program", [chain_in_scan, scan_in_chain])
 def test_stacks_and_loops(program, batch, outer, inner):
+    _check_stacks_and_loops(program, batch, outer, inner)
+
+
+def _check_stacks_and_loops(program, batch, outer, inner):
     if program is scan_in_chain and inner == "blelloch":
         pytest.skip("a Function is matrix-free, which a tree does not take")
     xs = jnp.asarray(np.random.default_rng(2).normal(size=(3, batch, HIDDEN)))
