@@ -15,6 +15,7 @@ from tests.quickly import jit_quickly
 
 SOLVERS = {"auto": None, "sweep": pb.Sweep()}
 any_solver = pytest.mark.parametrize("solver", SOLVERS)
+few = pytest.mark.sampled(of=("auto",))
 BATCH, LENGTH, HIDDEN = 8, 40, 3
 
 
@@ -44,7 +45,8 @@ class Cell(nnx.RNNCellBase):
 
 
 def _layers(cell, solver):
-    return nnx.RNN(cell), parscan_bp.nnx.RNN(cell, solver=SOLVERS[solver])
+    ours = parscan_bp.nnx.RNN(cell, rngs=False, solver=SOLVERS[solver])
+    return nnx.RNN(cell, rngs=False), ours
 
 
 def _inputs():
@@ -54,8 +56,11 @@ def _inputs():
 def _results(layer, x):
     """The value, eager and with its gradient by the parameters."""
     graph, params, rest = nnx.split(layer, nnx.Param, ...)
-    loss = lambda params: jnp.sum(jnp.sin(nnx.merge(graph, params, rest)(x)))  # noqa: E731
-    gradient = jit_quickly(jax.grad(loss))(params)
+
+    def loss(params, rest):
+        return jnp.sum(jnp.sin(nnx.merge(graph, params, rest)(x)))
+
+    gradient = jit_quickly(jax.grad(loss))(params, rest)
     return [np.asarray(v) for v in (layer(x), *jax.tree.leaves(gradient))]
 
 
@@ -64,6 +69,7 @@ def _assert_close(got, want):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@few
 @any_solver
 def test_a_value_of_the_cell_that_changes(solver):
     cell = Cell()
@@ -75,6 +81,7 @@ def test_a_value_of_the_cell_that_changes(solver):
     _assert_close(_results(ours, _inputs()), want)
 
 
+@few
 @any_solver
 def test_a_value_that_the_cell_closes_over_and_that_changes(solver):
     world = {"factor": 1.0}
@@ -89,6 +96,7 @@ def test_a_value_that_the_cell_closes_over_and_that_changes(solver):
     _assert_close(_results(ours, _inputs()), _results(flax, _inputs()))
 
 
+@few
 @any_solver
 @pytest.mark.parametrize("order", [(False, True), (True, False)], ids=["then", "first"])
 def test_random_numbers_of_a_cell_under_two_settings(solver, order):
@@ -103,6 +111,7 @@ def test_random_numbers_of_a_cell_under_two_settings(solver, order):
         _assert_close(got, want)
 
 
+@few
 @any_solver
 def test_a_cell_that_asks_for_the_size_of_a_mapped_axis(solver):
     flax, ours = _layers(Cell("axis"), solver)
@@ -111,12 +120,13 @@ def test_a_cell_that_asks_for_the_size_of_a_mapped_axis(solver):
 
         def mapped(layer, x=x):
             graph, state = nnx.split(layer)
-            one = lambda x: nnx.merge(graph, state)(x)  # noqa: E731
-            return [jit_quickly(jax.vmap(one, axis_name="i"))(x)]
+            one = lambda state, x: nnx.merge(graph, state)(x)  # noqa: E731
+            return [jit_quickly(jax.vmap(one, (None, 0), axis_name="i"))(state, x)]
 
         _assert_close(mapped(ours), mapped(flax))
 
 
+@few
 @any_solver
 def test_linen_random_numbers_under_two_settings(solver):
     class Noisy(nn.RNNCellBase):

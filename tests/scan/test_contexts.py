@@ -15,7 +15,7 @@ from tests.quickly import jit_quickly
 
 SOLVERS = {"auto": None, "sweep": pb.Sweep(), "blelloch": pb.Blelloch()}
 any_solver = pytest.mark.parametrize("solver", SOLVERS)
-one_solver = pytest.mark.sampled(of=("auto",))
+few = pytest.mark.sampled
 # Large enough for solver=None to take a solver.
 LENGTH, ROWS, HIDDEN = 12, 100, 3
 W = (np.eye(HIDDEN) / 2 + 0.1).astype(np.float32)
@@ -62,7 +62,8 @@ def zero_by_zero(h, x):
 
 
 def looks_at_values(h, x):
-    return jnp.tanh(h @ W + x) * (2.0 if float(x.sum()) > 0 else 1.0), h
+    positive = float(lax.stop_gradient(x).sum()) > 0
+    return jnp.tanh(h @ W + x) * (2.0 if positive else 1.0), h
 
 
 def looks_at_the_mesh(h, x):
@@ -128,7 +129,7 @@ def _by_lax(setting, order):
     return _results(lax.scan, *SETTINGS[setting], order)
 
 
-@one_solver
+@few
 @any_solver
 @pytest.mark.parametrize("order", [(False, True), (True, False)], ids=["then", "first"])
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -140,7 +141,8 @@ def test_a_setting_changes_what_it_changes_in_lax_scan(setting, order, solver):
 
 
 def test_every_setting_changes_lax_scan():
-    for setting in SETTINGS:
+    # JAX itself does not trace anew for another kind of keys.
+    for setting in SETTINGS.keys() - {"default_prng_impl"}:
         without, under = _by_lax(setting, (False, True)).values()
         same = without is under or (
             not isinstance(without, type)
@@ -198,7 +200,7 @@ def _mapped(scan, step, sizes, names=("i", "i")):
     return found
 
 
-@one_solver
+@few
 @any_solver
 @pytest.mark.parametrize("step", [size_of_axis, place_on_axis, number_on_axis])
 @pytest.mark.parametrize("names", [("i", "i"), ("i", "j"), ("j", "i")], ids="-".join)
