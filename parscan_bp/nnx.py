@@ -271,7 +271,8 @@ class Sequential(FlaxSequential):
 
     Known are `nnx.Linear`, `nnx.Conv`, `nnx.LayerNorm`, `nnx.BatchNorm` with running averages,
     deterministic `nnx.Dropout`, and functions of one array: activations, pooling, flattening, by
-    name, as partials or lambdas. All others, and inputs that are no batch of arrays of floats, go
+    name, as partials or lambdas; elementwise ones of one's own if they read nothing that may
+    change, such as an attribute. All others, and inputs that are no batch of arrays of floats, go
     through Flax as they are and are differentiated automatically; `explain` tells which.
 
     Values are those of Flax up to rounding.

@@ -39,6 +39,9 @@ def chain(
     parameters. Activations are stored. Of a stack whose input is not differentiated the first
     A_1 is never made, nor any A_k up to the first layer with parameters that are.
 
+    What layers close over may be traced, as by a `jax.grad` around the call: it counts as a
+    parameter. All else that they close over is read when the stack is traced, as under `jax.jit`.
+
     Layers share parameters where the same arrays stand in ``params`` twice; their cotangents
     add up.
 

@@ -65,9 +65,10 @@ def scan(
         the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
         then runs through `jax.lax.scan` itself. So does a step that is mostly work, which a
         solver would make slower (`explain` says why), and a scan with symbolic sizes
-        (`jax.export`), of which a named solver takes the values only. Under `jax.disable_jit` all
-        scans with ``None`` are `jax.lax.scan`'s own, whose steps may look at their values; a named
-        solver wants a step that can be traced, also then.
+        (`jax.export`), of which a named solver takes the values only; and one with collectives
+        along a mapped axis, which a named solver takes unless it forms Jacobians that they couple.
+        Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may
+        look at their values; a named solver wants a step that can be traced, also then.
       forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
         of an `Elman`, `GRU` or `LSTM` of `parscan_bp.cells` in float32 or bfloat16, with float32
         accumulation (`Fused` has its options). With ``solver=None`` the backward pass is such a

@@ -9,7 +9,16 @@ import pytest
 from random_layers import DRAWN, random_case
 
 import parscan_bp as pb
-from parscan_bp.layers import LAYERS, Function, activations
+from parscan_bp.layers import (
+    LAYERS,
+    Conv,
+    Flatten,
+    Function,
+    Linear,
+    MaxPool,
+    activations,
+    init,
+)
 from parscan_bp.testing import jit_once
 
 # Relative to the largest entry of a leaf, or to this.
@@ -77,6 +86,16 @@ def evaluate(run, layers, params, x):
 
 def _widened(leaf):
     return leaf if leaf.dtype == bool else leaf.astype(jnp.float32)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=["none", "sweep", "tree"])
+def test_an_empty_batch_has_zero_gradients(solver):
+    layers = [Conv(2, (2,)), jax.nn.relu, MaxPool((2,)), Flatten(), Linear(2)]
+    params, x = init(layers, jax.random.key(0), (4, 1), jnp.float32), jnp.ones((0, 4, 1))
+    loss = lambda params, x: pb.chain(layers, params, x, solver=solver).sum()  # noqa: E731
+    grads, ct = jax.grad(loss, (0, 1))(params, x)
+    assert ct.shape == x.shape and not any(leaf.any() for leaf in jax.tree.leaves(grads))
+    assert pb.explain_chain(layers, params, x).outlook.flops == 0
 
 
 def test_every_layer_is_drawn():
