@@ -71,7 +71,7 @@ def _two_ways(h, x):
 def test_cotangents_by_powers_of_two_are_those_of_lax_scan(step, name):
     keys = jax.random.split(jax.random.key(0), 2)
     xs = list(_powers(keys[0], (4, LENGTH, WIDTH)))
-    carry = jnp.zeros(WIDTH)
+    carry = jnp.zeros(WIDTH, jnp.float32)
     ct = jax.random.permutation(keys[1], jnp.tile(jnp.array(COTANGENTS, jnp.float32), 3))
     if step is _two_ways:
         carry, ct = (carry, carry), (ct, ct[::-1])
@@ -84,8 +84,9 @@ def test_cotangents_by_powers_of_two_are_those_of_lax_scan(step, name):
 def test_slopes_that_leave_the_range_together(name):
     """Under- and overflow, also of a zero cotangent; and what is infinite before the last slope."""
     slopes = [[1e-25, 1e25, 1e25, 1e-30], [1e-25, 1e25, 1e25, 1e25], [1e30, 1e-30, 1e-30, 1e25]]
-    xs = [jnp.broadcast_to(jnp.array(row), (2, 4)) for row in slopes]
-    args = jnp.zeros(4), xs, jnp.array([1e20, 1e-20, 0.0, 1e30])
+    xs = [jnp.broadcast_to(jnp.array(row, jnp.float32), (2, 4)) for row in slopes]
+    cts = jnp.array([1e20, 1e-20, 0.0, 1e30], jnp.float32)
+    args = jnp.zeros(4, jnp.float32), xs, cts
     for got, wanted in zip(_pulled(_chain, name)(*args), _pulled(_chain)(*args), strict=True):
         np.testing.assert_array_equal(_in_range(got), _in_range(wanted))
         np.testing.assert_allclose(got, wanted, rtol=1e-5)

@@ -82,7 +82,7 @@ def test_every_component_that_a_sweep_keeps_is_kept(name, n):
     gamma = n * (H + 4) * F32.eps
     assert (error[inside] <= (gamma * size + lost)[inside]).all()
     # Most of what is compared is far above what underflow explains.
-    assert (inside & (lost < 1e-3 * gamma * size)).mean() > 0.3
+    assert (inside & (lost < 1e-3 * gamma * size)).mean() > 0.1
     # Of diag(2, 1, ...), the component that stays is exact.
     assert (got[:, 0, 1] == 1).all() and (got[:, 0, 0] == 0).all()
 
