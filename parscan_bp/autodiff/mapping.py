@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import batching
+from jax.interpreters import ad, batching, mlir
 
 from parscan_bp.types import Array
 
@@ -75,6 +75,21 @@ def at_front(value: Array, axis: Axis) -> Array:
     """The value with its mapped axis, if it has one, in front."""
     return value if axis is None else jnp.moveaxis(value, axis, 0)
 
+
+def in_front(values: Sequence[Array]) -> list[Array]:
+    """The values; under `jax.vmap` they have the mapped axis in front from here on.
+
+    For two programs of the same results, of which JAX takes one in the place of the other.
+    """
+    return [_front_p.bind(v) for v in values]
+
+
+_front_p = Primitive("mapped_axis_in_front")
+_front_p.def_impl(lambda v: v)
+_front_p.def_abstract_eval(lambda aval: aval)
+ad.deflinear2(_front_p, lambda ct, _: [ct])
+batching.primitive_batchers[_front_p] = lambda values, axes: (at_front(values[0], axes[0]), 0)
+mlir.register_lowering(_front_p, mlir.lower_fun(lambda v: v, False))
 
 _look_p = Primitive("look")
 _look_p.multiple_results = True

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
 from parscan_bp.autodiff.fused import checked_forward
+from parscan_bp.autodiff.mapping import in_front
 from parscan_bp.autodiff.scan import left_to_lax, scan
 from parscan_bp.types import PyTree
+
+SHARED: dict[str, Any] = (
+    {"generic_batching": True}
+    if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters
+    else {}
+)
+"""Newer versions of JAX ask how outputs are transposed that are the same for all of a batch."""
 
 
 def custom_vjp_scan(
@@ -53,7 +63,18 @@ def custom_vjp_scan(
         return run(init, xs)
 
     explicit, closed_over = jax.closure_convert(run, init, xs)
-    solved = jax.custom_vjp(explicit)
-    # The pullback is a pytree of what it needs, so it can be what is saved.
-    solved.defvjp(lambda *args: jax.vjp(explicit, *args), lambda pullback, cts: pullback(cts))
+
+    def forward(*args):
+        # The pullback is a pytree of what it needs, so it can be what is saved.
+        result, pullback = jax.vjp(explicit, *args)
+        return _in_front(result), pullback
+
+    # JAX maps the two apart, and takes their results to have the mapped axis in the same places.
+    solved = jax.custom_vjp(lambda *args: _in_front(explicit(*args)))
+    solved.defvjp(forward, lambda pullback, cts: pullback(cts), **SHARED)
     return solved(init, xs, *closed_over)
+
+
+def _in_front(tree: PyTree) -> PyTree:
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, in_front(leaves))
