@@ -23,16 +23,11 @@ from typing import TYPE_CHECKING
 import jax
 
 from parscan_bp.autodiff.active import Active
-from parscan_bp.autodiff.linear_solve import (
-    LinearSolve,
-    empty_of,
-    instantiated,
-    is_zero,
-    tied_zeros,
-)
+from parscan_bp.autodiff.linear_solve import LinearSolve
 from parscan_bp.autodiff.parts import backward_part
 from parscan_bp.autodiff.systems import Adjoint, Primal, Tangent
 from parscan_bp.autodiff.trajectory import before
+from parscan_bp.autodiff.zeros import empty_of, instantiated, is_zero, tied_zeros
 from parscan_bp.trees import add
 
 if TYPE_CHECKING:

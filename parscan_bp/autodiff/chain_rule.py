@@ -22,9 +22,10 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-from parscan_bp.autodiff.linear_solve import LinearSolve, empty_of, tied_zeros
+from parscan_bp.autodiff.linear_solve import LinearSolve
 from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.with_rule import WithRule
+from parscan_bp.autodiff.zeros import empty_of, tied_zeros
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator

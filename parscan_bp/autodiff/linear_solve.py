@@ -22,36 +22,12 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec
 
 from parscan_bp.autodiff.active import replace_at
-from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.mapping import at_front, vmapped
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only
-from parscan_bp.trees import is_sharded
+from parscan_bp.autodiff.zeros import Zero
 from parscan_bp.types import Array, PyTree
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Zero:
-    """An array known to be zero. Where nothing reads it, none is made.
-
-    Attributes:
-      value: the array.
-    """
-
-    value: Array
-
-
-def is_zero(value: Any) -> bool:
-    """Whether it is a `Zero`."""
-    return isinstance(value, Zero)
-
-
-def instantiated(tree: PyTree) -> PyTree:
-    """The tree with arrays for every `Zero`."""
-    return jax.tree.map(lambda v: v.value if is_zero(v) else v, tree, is_leaf=is_zero)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -290,32 +266,6 @@ class _Flat:
         in_ts = [avals[k].to_tangent_aval() for k in moving]
         out_ts = [a.to_tangent_aval() for a in gives]
         return Pushforward(together, primal, tangent, (list(avals), in_ts), (gives, out_ts))
-
-
-def empty_of(values: Sequence[Any]) -> Array:
-    """An array without entries that depends linearly on every float of ``values``."""
-    parts = [
-        jnp.sum(jnp.atleast_1d(v)[:0], axis=tuple(range(1, jnp.ndim(v))))
-        for v in jax.tree.leaves(values)
-        if is_differentiable(v)
-    ]
-    return functools.reduce(jnp.add, [jnp.real(p).astype(jnp.float32) for p in parts])
-
-
-def tied_zeros(empty: Array, like: Array, *, entry: bool = False) -> Array:
-    """Zeros of ``like``'s type, or of one entry's of its leading axis, tied to ``empty``.
-
-    A linear solve can be transposed only if every leaf of its right-hand side is
-    linear in the tangents. The sum of no entries is linear, and its transpose costs nothing.
-    """
-    # Inside shard_map the result varies over the mesh axes of ``like``, too.
-    zero = jnp.sum(empty.astype(like.dtype) + jnp.zeros_like(like, shape=(0,)))
-    first, aval = int(entry), jax.typeof(like)
-    zeros = jnp.broadcast_to(zero, aval.shape[first:])
-    if not is_sharded(aval):
-        return zeros
-    spec = PartitionSpec(*aval.sharding.spec[first:])
-    return jax.reshard(zeros, NamedSharding(aval.sharding.mesh, spec))
 
 
 _solve_p = Primitive("linear_solve")

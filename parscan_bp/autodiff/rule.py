@@ -17,23 +17,20 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-from parscan_bp.autodiff.active import Active, replace_at
+from parscan_bp.autodiff.active import Active, filled, nonzero, replace_at, zeros_of
 from parscan_bp.autodiff.augmented import Augmented
 from parscan_bp.autodiff.body import is_differentiable
 from parscan_bp.autodiff.by_products import ByProducts, Keeping, Kept
 from parscan_bp.autodiff.components import solve_by_components
 from parscan_bp.autodiff.fused import FusedLoop
 from parscan_bp.autodiff.hoist import Hoist
-from parscan_bp.autodiff.linear_solve import (
-    LinearSolve,
-    empty_of,
-    tied_zeros,
-)
+from parscan_bp.autodiff.linear_solve import LinearSolve
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.pushforward import Pushforward, is_forward_only, struct_of
 from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.trajectory import before, run_with_trajectory
 from parscan_bp.autodiff.with_rule import WithRule
+from parscan_bp.autodiff.zeros import empty_of, tied_zeros
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Solver, TreeSolver
 from parscan_bp.solvers.sweep import Sweep
@@ -102,7 +99,7 @@ class ScanRule:
             rule = self._of_moving(ts)
             if rule is None:
                 outs = self(*given)
-                return outs, _fill(outs, [None] * len(outs))
+                return outs, zeros_of(outs)
             return rule._values_and_tangents(primals, (ts, extra_ts))
 
         return WithRule(values, jvp)
@@ -119,12 +116,12 @@ class ScanRule:
     def _effective(self, args, tangents):
         """The tangents, zero where nothing has a derivative by the argument."""
         kept = self.body.reach.depends.any(0)
-        zeros = _fill(args, [None] * len(args))
+        zeros = zeros_of(args)
         return [t if k else zero for t, k, zero in zip(tangents, kept, zeros, strict=True)]
 
     def _of_moving(self, tangents) -> ScanRule | None:
         """The rule for the carry leaves that these tangents move; ``None`` if nothing moves."""
-        carry, y = self._moved(_moving(tangents))
+        carry, y = self._moved(nonzero(tangents))
         return self.restricted(carry) if carry or y else None
 
     def _moved(self, moving):
@@ -226,12 +223,12 @@ class ScanRule:
 
         Without a ``trajectory``, only the outputs; ``None`` for the others.
         """
-        moving = _moving(ts)
+        moving = nonzero(ts)
         push, floats, tree = self._pushforward(moving, active, trajectory)
         made, pushed = push(args, [ts[k] for k in moving])
         out_ts = dict(zip(floats, pushed, strict=True))
-        filled = _fill(made, [out_ts.get(k) for k in range(len(made))])
-        return jax.tree.unflatten(tree, made), jax.tree.unflatten(tree, filled)
+        known = filled(made, [out_ts.get(k) for k in range(len(made))])
+        return jax.tree.unflatten(tree, made), jax.tree.unflatten(tree, known)
 
     @functools.cached_property
     def _pushforward(self) -> Callable[..., tuple[Pushforward, tuple[int, ...], Any]]:
@@ -296,8 +293,8 @@ class ScanRule:
 
     def _active(self, tangents) -> Active:
         consts, _, xs = self._split(tangents)
-        _, y = self._moved(_moving(tangents))
-        return Active(_moving(consts), _moving(xs), tuple(j for j in self.body.float_y if j in y))
+        _, y = self._moved(nonzero(tangents))
+        return Active(nonzero(consts), nonzero(xs), tuple(j for j in self.body.float_y if j in y))
 
     def _tangents(self, primals, tangents, made):
         """Tangents of the outputs and of the carry after every step."""
@@ -339,10 +336,10 @@ class ScanRule:
         after_t = dict(zip(body.float_carry, d, strict=True))
         y_t = dict(zip(active.y, dy, strict=True))
         y_t.update({j: after_t[k] for j, k in body.forwarded.items() if k in after_t})
-        n, (moved, _) = body.num_carry, self._moved(_moving(given))
+        n, (moved, _) = body.num_carry, self._moved(nonzero(given))
         carry_t, after_t = ({k: t[k] for k in moved} for t in (carry_t, after_t))
         out_t = [(carry_t.get(k) if k < n else y_t.get(k - n)) for k in range(len(outs))]
-        return _fill(outs, out_t), _fill(after, [after_t.get(k) for k in range(n)])
+        return filled(outs, out_t), filled(after, [after_t.get(k) for k in range(n)])
 
     @functools.cached_property
     def _groups(self) -> Sequence[tuple[int, ...]]:
@@ -365,7 +362,7 @@ class ScanRule:
         out_ts, after_ts = rule._tangents(primals, tangents, (outs, after, usable))
         if kept is None:
             return out_ts, after_ts, None
-        moving = _moving(ts)
+        moving = nonzero(ts)
         floats = [k for k in rule.body.float_carry if k in self._moved(moving)[0]]
 
         def values(moved, carries):
@@ -379,7 +376,7 @@ class ScanRule:
         at = [args[k] for k in moving], [after[k] for k in floats]
         _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))
         pushed = [None if t.dtype == jax.dtypes.float0 else t for t in pushed]
-        return out_ts, after_ts, Kept(_fill(kept.values, pushed), kept.keeping)
+        return out_ts, after_ts, Kept(filled(kept.values, pushed), kept.keeping)
 
     @functools.cached_property
     def solve(self) -> Callable[[Active], LinearSolve]:
@@ -390,16 +387,3 @@ class ScanRule:
 def _keep(keeping: Keeping, consts, extra) -> Callable[..., list[Array]]:
     """``(carry, x, new_carry) -> what is kept`` of a step."""
     return lambda carry, x, new: keeping.of_step(Steps(consts, carry, x, new, extra))
-
-
-def _moving(tangents) -> tuple[int, ...]:
-    """Positions of the tangents that are not known to be zero."""
-    return tuple(k for k, t in enumerate(tangents) if not isinstance(t, SymbolicZero))
-
-
-def _fill(values, tangents):
-    """Tangents with symbolic zeros where a value has none."""
-    return [
-        zero_from_primal(v, symbolic_zeros=True) if t is None else t
-        for v, t in zip(values, tangents, strict=True)
-    ]

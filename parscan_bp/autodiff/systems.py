@@ -20,9 +20,9 @@ import jax.numpy as jnp
 
 from parscan_bp.autodiff.active import Active, replace_at
 from parscan_bp.autodiff.by_products import Kept
-from parscan_bp.autodiff.linear_solve import Zero, is_zero
 from parscan_bp.autodiff.linearise import Linearisation, Steps
 from parscan_bp.autodiff.trajectory import before
+from parscan_bp.autodiff.zeros import Zero, is_zero
 from parscan_bp.solvers.base import default_chunk
 from parscan_bp.system import Block, System
 from parscan_bp.trees import map_chunks, stretch

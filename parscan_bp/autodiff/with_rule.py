@@ -16,11 +16,11 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.custom_derivatives import SymbolicZero, zero_from_primal
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from parscan_bp.autodiff.active import replace_at
+from parscan_bp.autodiff.active import nonzero, replace_at, zeros_of
 from parscan_bp.autodiff.mapping import Axis, in_place, moved
 from parscan_bp.autodiff.replay import RETRACED, evaluate
 from parscan_bp.types import Array, PyTree
@@ -97,21 +97,21 @@ class Call:
             return outs
 
         def rule(primals, tangents):
-            moving = [k for k, t in enumerate(tangents) if not _is_zero(t)]
-            nonzero: list[int] = []
+            places = nonzero(tangents)
+            left: list[int] = []
 
             def one(*values):
                 at, ts = list(values[: len(primals)]), values[len(primals) :]
-                outs, out_ts = self.rule(at, replace_at(_zeros(at), moving, ts))
-                nonzero[:] = [k for k, t in enumerate(out_ts) if not _is_zero(t)]
-                return [*outs, *(out_ts[k] for k in nonzero)]
+                outs, out_ts = self.rule(at, replace_at(zeros_of(at), places, ts))
+                left[:] = nonzero(out_ts)
+                return [*outs, *(out_ts[k] for k in left)]
 
-            each = (*axes, *(axes[k] for k in moving))
-            made, at = in_place(one, each, how)(*primals, *(tangents[k] for k in moving))
-            wanted = [*to, *(to[k] for k in nonzero)]
+            each = (*axes, *(axes[k] for k in places))
+            made, at = in_place(one, each, how)(*primals, *(tangents[k] for k in places))
+            wanted = [*to, *(to[k] for k in left)]
             made = [moved(v, a, b, how) for v, a, b in zip(made, at, wanted, strict=True)]
             outs, out_ts = made[: len(to)], made[len(to) :]
-            return outs, replace_at(_zeros(outs), nonzero, out_ts)
+            return outs, replace_at(zeros_of(outs), left, out_ts)
 
         return Call(jax.make_jaxpr(function)(*types), rule), to
 
@@ -135,10 +135,6 @@ def _of_type(value: Array, aval: Any) -> Array:
         return value
     how = {"new_dtype": aval.dtype, "weak_type": True, "sharding": None}
     return lax.convert_element_type_p.bind(value, **how)
-
-
-def _zeros(values: Sequence[Array]) -> list[Any]:
-    return [zero_from_primal(v, symbolic_zeros=True) for v in values]
 
 
 _call_p = Primitive("call_with_rule")

@@ -8,13 +8,8 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.autodiff.linear_solve import (
-    LinearSolve,
-    empty_of,
-    instantiated,
-    is_zero,
-    tied_zeros,
-)
+from parscan_bp.autodiff.linear_solve import LinearSolve
+from parscan_bp.autodiff.zeros import empty_of, instantiated, is_zero, tied_zeros
 from parscan_bp.testing import assert_derivatives_close, jit_once
 
 FLOAT = jnp.result_type(float)
