@@ -14,8 +14,11 @@ import jax
 import parscan_bp as pb
 from tests.conformance.other_peoples import PROGRAMS
 from tests.conformance.trials import SOLVERS, differences, results
+from tests.python_loop import python_loop
 
 ORIGINAL = jax.lax.scan
+WRONG_BY_SCAN = ("spiking_neurons",)
+"""Programs whose second derivatives are wrong by `lax.scan`, see `python_loop`."""
 
 
 def _patched(*args, **kwargs):
@@ -30,8 +33,10 @@ def main() -> None:
     args = parser.parse_args()
     failures = count = 0
     for name in [args.only] if args.only else PROGRAMS:
-        want = results(PROGRAMS[name](ORIGINAL))
+        by_scan = results(PROGRAMS[name](ORIGINAL))
+        by_loop = results(PROGRAMS[name](python_loop)) if name in WRONG_BY_SCAN else by_scan
         for label, solver in SOLVERS.items():
+            want = by_scan if solver is None else by_loop  # so small ones are left to it
             scan = functools.partial(pb.scan, solver=solver)
             if args.patched:
                 jax.lax.scan, scan = scan, _patched

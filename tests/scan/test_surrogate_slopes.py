@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
+from tests.python_loop import python_loop
 from tests.quickly import jit_quickly
 
 SOLVERS = {"auto": None, "sweep": pb.Sweep(), "keeping": pb.Sweep(recompute=False)}
@@ -49,20 +50,12 @@ MODES = {
 }
 
 
-def _loop(step, carry, xs):
-    ys = []
-    for x in xs:
-        carry, y = step(carry, x)
-        ys.append(y)
-    return carry, jnp.stack(ys)
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("mode", MODES)
 def test_derivatives_of_surrogate_slopes(mode, solver):
     w, t = jnp.array([0.7, -1.2]), jnp.array([0.3, 1.0])
     got, want = (
         jit_quickly(functools.partial(MODES[mode], functools.partial(_loss, scan)))(w, t)
-        for scan in (functools.partial(pb.scan, solver=SOLVERS[solver]), _loop)
+        for scan in (functools.partial(pb.scan, solver=SOLVERS[solver]), python_loop)
     )
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
