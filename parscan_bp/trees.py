@@ -68,6 +68,12 @@ def struct_like(array: Array, shape: Sequence[int], dtype: Any) -> jax.ShapeDtyp
     return jax.eval_shape(zeros, array)
 
 
+def at_least_single(*dtypes: Any) -> np.dtype:
+    """The type that holds numbers of these, and those of float32, whatever JAX's settings are."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(jnp.float32, *dtypes)
+
+
 def is_sharded(aval: Any) -> bool:
     """Whether a type says that an axis is divided among devices: explicit sharding.
 
@@ -194,7 +200,7 @@ class CarryLayout:
     def dtype(self) -> np.dtype:
         """The dtype of the joined vector: at least float32, real unless `keep_complex`."""
         parts = self.dtypes if self.keep_complex else [jnp.finfo(d).dtype for d in self.dtypes]
-        return jnp.result_type(jnp.float32, *parts)
+        return at_least_single(*parts)
 
     def join(self, leaves: Sequence[Array], *, cotangent: bool) -> Array:
         """Leaves of shape ``(*lead, *shape)`` as one array ``(*lead, *batch, features)``."""

@@ -28,8 +28,8 @@ def is_fixed(value: Any) -> bool:
     there is, and arrays are arguments, whatever module holds them.
 
     Example:
-      >>> import jax
-      >>> is_fixed((jax.nn.relu, {"features": 3})), is_fixed(lambda x: x)
+      >>> import fractions, jax
+      >>> is_fixed((jax.nn.relu, {"features": 3})), is_fixed(fractions.Fraction(1, 2))
       (True, False)
     """
     return _is_fixed(value, set())

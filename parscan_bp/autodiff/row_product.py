@@ -98,7 +98,10 @@ def _on_cpu(rows: Array, matrix: Array, **how) -> Array:
     sharded = any(is_sharded(jax.typeof(v)) for v in (rows, matrix))
     if sharded or not _is_small(product, rows, axis):
         return lax.dot_general_p.bind(rows, matrix, **how)
-    return jnp.sum(jnp.moveaxis(rows, axis, -1)[..., :, None] * matrix, axis=-2)
+    columns = jnp.expand_dims(jnp.moveaxis(rows, axis, -1), -1)
+    # Said in full, as `jax.numpy_rank_promotion` may not allow a matrix to be repeated.
+    matrix = jnp.broadcast_to(matrix, (*columns.shape[:-2], *matrix.shape))
+    return jnp.sum(columns * matrix, axis=-2)
 
 
 row_product_p = Primitive("row_product")

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from parscan_bp.trees import at_least_single
 from parscan_bp.types import Array
 
 PRECISION = lax.Precision.HIGHEST
@@ -30,7 +31,7 @@ def accumulation_dtype(dtype: np.dtype) -> np.dtype:
     Integers accumulate in themselves.
     """
     if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.promote_types(dtype, jnp.float32)
+        return at_least_single(dtype)
     return np.dtype(dtype)
 
 

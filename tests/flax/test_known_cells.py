@@ -111,6 +111,7 @@ def test_what_is_kept_of_a_step_is_what_it_makes_itself(library, name):
 def test_what_their_layer_stores_may_be_kept(library, name):
     """But where products would be made twice for it, in the cell whose step joins its weights."""
     facts = []
+    jax.clear_caches()  # a layer of the same types was planned before
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             plan, "choose", lambda found, work: facts.append(found) or choose(found, work)

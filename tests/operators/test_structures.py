@@ -222,7 +222,7 @@ def test_results_follow_the_operands(dtype):
     ("build", "message"),
     [
         (lambda: Dense(jnp.ones(3)), r"Dense: matrix has shape \(3,\); at least 2 axes"),
-        (lambda: Diagonal(jnp.ones(())).shape, "Diagonal: a leaf has shape"),
+        (lambda: Diagonal(jnp.ones(())).shape, "Diagonal: a leaf is a scalar"),
         (lambda: BlockDiagonal(jnp.ones((2, 2))), "BlockDiagonal: blocks has shape"),
         (lambda: BlockDiagonal(jnp.ones((2, 2, 3))).shape, "blocks: got .* square blocks"),
         (lambda: Factored(jnp.ones((2, 2)), jnp.ones(2)), "Factored: gates has shape"),

@@ -223,7 +223,7 @@ def test_numbers_have_to_be_positive(options):
 
 def test_uniform_systems_are_refused():
     system = pb.Uniform(Dense(jnp.ones((2, 3, 3))), jnp.ones((3, 3)))
-    with pytest.raises(NotImplementedError, match="Planned cannot take a uniform system"):
+    with pytest.raises(NotImplementedError, match="Planned takes ragged systems only"):
         pb.solve(system, pb.Planned())
     with pytest.raises(NotImplementedError, match="ragged systems only"):
         pb.Planned().complexity(3)

@@ -71,7 +71,7 @@ def test_sweep_is_one_loop_over_time():
 def test_blelloch_keeps_its_bounds_in_the_program(n):
     """Matrix products and levels are counted in the jaxpr, where a batched product is one."""
     operators, g = pb.operators.Dense(jnp.ones((n, H, H))), jnp.ones((n + 1, H))
-    jaxpr = jax.make_jaxpr(lambda op, g: pb.solve(pb.Uniform(op, g), pb.Blelloch()))(operators, g)
+    jaxpr = jax.make_jaxpr(lambda op, g: pb.Blelloch().states(op, g[1:], g[0]))(operators, g)
     matrix, levels = 0, 0
     for eqn in _equations(jaxpr.jaxpr):
         if eqn.primitive.name != "dot_general":

@@ -15,7 +15,7 @@ import parscan_bp as pb
 from tests.python_loop import python_loop
 from tests.quickly import jit_quickly
 
-SOLVERS = {"auto": None, "sweep": pb.Sweep(), "keeping": pb.Sweep(recompute=False)}
+SOLVERS = {"sweep": pb.Sweep(), "keeping": pb.Sweep(recompute=False)}
 SOLVERS["blelloch"] = pb.Blelloch()
 XS = np.linspace(-1.0, 1.5, 8).reshape(4, 2)
 
