@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp import kernels
-from parscan_bp.autodiff.body import Body
+from parscan_bp.autodiff.body import Body, is_differentiable
 from parscan_bp.autodiff.by_products import ByProducts
 from parscan_bp.autodiff.check import check_operator
 from parscan_bp.autodiff.fused import Fused, fused_loop
@@ -32,6 +32,7 @@ from parscan_bp.structure import (
     find_structure,
     has_outer_gates,
     is_holomorphic,
+    replicated_output,
     scan_counts,
     unsupported,
     work_of,
@@ -134,8 +135,13 @@ def make_plan(
         why = "no step carries a derivative: there is nothing to solve"
         return Plan(staged, body, Choice(None, why), None, None)
     obstacle = staged.symbolic_size
-    if obstacle is not None and solver is None and forward is None:
-        return Plan(staged, body, Choice(None, obstacle), None, None)
+    if solver is None and forward is None:
+        outputs = [body.jaxpr.out_avals[k] for k in body.float_carry]
+        outputs += [body.y_avals[j] for j in body.float_y]
+        inputs = filter(is_differentiable, body.jaxpr.in_avals)
+        left = obstacle or replicated_output(outputs, inputs)
+        if left is not None:
+            return Plan(staged, body, Choice(None, left), None, None)
     if cell is not None and any(is_sharded(v.aval) for v in staged.equation.invars):
         cell = None  # its products join arrays that may be spread in different ways
     if cell is None:

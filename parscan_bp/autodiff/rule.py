@@ -34,7 +34,7 @@ from parscan_bp.autodiff.zeros import empty_of, tied_zeros
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Solver, TreeSolver
 from parscan_bp.solvers.sweep import Sweep
-from parscan_bp.structure import check_no_obstacle
+from parscan_bp.structure import check_no_obstacle, replicated_output
 from parscan_bp.types import Array
 
 
@@ -308,6 +308,8 @@ class ScanRule:
         t_consts, t_init, t_xs = self._split(given)
 
         active = self._active(given)
+        read = map(jax.typeof, [outs[body.num_carry + j] for j in active.y])
+        check_no_obstacle(replicated_output(read, map(jax.typeof, after)), self.solver)
         residuals = (consts, init, xs, after, extra)
         known = [
             *active.of_consts(t_consts),

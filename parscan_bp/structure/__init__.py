@@ -13,6 +13,7 @@ from parscan_bp.structure.holomorphic import is_holomorphic as is_holomorphic
 from parscan_bp.structure.jaxprs import scan_counts as scan_counts
 from parscan_bp.structure.obstacles import check_no_obstacle as check_no_obstacle
 from parscan_bp.structure.obstacles import explicit_sharding as explicit_sharding
+from parscan_bp.structure.obstacles import replicated_output as replicated_output
 from parscan_bp.structure.obstacles import symbolic_size as symbolic_size
 from parscan_bp.structure.outer_gates import has_outer_gates as has_outer_gates
 from parscan_bp.structure.unsupported import ALONG_MAPPED_AXIS as ALONG_MAPPED_AXIS
@@ -38,6 +39,7 @@ __all__ = [
     "is_elementwise",
     "is_holomorphic",
     "is_move",
+    "replicated_output",
     "scan_counts",
     "symbolic_size",
     "unsupported",

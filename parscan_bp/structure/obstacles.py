@@ -1,4 +1,4 @@
-"""What in the types of arrays keeps a solver from planning: symbolic sizes, explicit sharding."""
+"""What in the types of arrays keeps a solver from planning: symbolic sizes, shardings."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ def explicit_sharding(avals: Iterable[Any]) -> str | None:
     """A type with an axis that is divided among devices; ``None`` if there is none."""
     found = [aval for aval in avals if is_sharded(aval)]
     return f"{found[0]} is sharded explicitly (jax.make_mesh)" if found else None
+
+
+def replicated_output(outputs: Iterable[Any], inputs: Iterable[Any]) -> str | None:
+    """An output that is the same along a mesh axis of `jax.shard_map` where an input is not.
+
+    As by `jax.lax.psum`. A solver's tangents vary over the axes of all that they are made of.
+    """
+    axes = frozenset().union(*(aval.manual_axis_type.varying for aval in inputs))
+    for aval in outputs:
+        same = sorted(axes - aval.manual_axis_type.varying)
+        if same:
+            return (
+                f"the output {aval} of the step is the same along the mesh axes {same} of "
+                "jax.shard_map, and what it is made of is not"
+            )
+    return None
 
 
 def check_no_obstacle(obstacle: str | None, solver: Any) -> None:

@@ -76,3 +76,34 @@ for a, b in zip(got, grad(lax.scan)):
 """,
         2,
     )
+
+
+def test_outputs_that_all_devices_share(run_on_devices):
+    """They are left to `lax.scan`; a named solver says so."""
+    run_on_devices(
+        """
+import jax, jax.numpy as jnp, numpy as np
+import parscan_bp as pb
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+P = jax.sharding.PartitionSpec
+w, h, xs = jnp.array(0.3), jnp.ones((400, 2)), jnp.ones((6, 400, 2))
+
+def gradient(scan):
+    def loss(w, h, xs):
+        step = lambda c, x: (jnp.tanh(c * w + x), jnp.sin(w * 3))
+        c, ys = scan(step, h, xs)
+        return jax.lax.psum(jnp.sum(c), "d") + jnp.sum(ys)
+    specs = P(), P("d"), P(None, "d")
+    mapped = jax.shard_map(loss, mesh=mesh, in_specs=specs, out_specs=P())
+    return jax.jit(jax.grad(mapped))(w, h, xs)
+
+np.testing.assert_allclose(gradient(pb.scan), gradient(jax.lax.scan), rtol=1e-5)
+try:
+    gradient(lambda *args: pb.scan(*args, solver=pb.Sweep()))
+except NotImplementedError as error:
+    assert "the same along the mesh axes ['d']" in str(error), error
+else:
+    raise AssertionError("taken")
+""",
+        2,
+    )
