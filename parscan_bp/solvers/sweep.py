@@ -80,7 +80,9 @@ class Sweep(Solver):
     way, or cancels: of a matrix product; of a parameter's cotangents, which go back through what
     the step makes of its parameters alone when all steps are summed; and of a carry's cotangent
     with those of outputs other than the carry, which are multiplied by the step's slopes apart.
-    And slopes that are constants of the compiled program are XLA's to multiply.
+    And slopes that are constants of the compiled program are XLA's to multiply, as a product with
+    a mask that is made in the same program is XLA's to select: 0 where inf or NaN times 0 is NaN,
+    as in the compiled gradient of ``jnp.sqrt(c * (c > 1))`` and ``jnp.max(c)`` without a scan.
 
     With ``recompute=False`` the forward pass keeps, as `jax.lax.scan` keeps its residuals, what of
     the linearised steps is slow to make again: functions of products, or the slopes that follow
