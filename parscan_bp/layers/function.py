@@ -26,7 +26,8 @@ OneExample = Callable[[PyTree, Array], Array]
 class Function(Layer):
     """y = f(params, x), one batch entry at a time; its transposed Jacobian by VJP, matrix-free.
 
-    Only the sequential solver takes matrix-free operators.
+    Only the sequential solver takes matrix-free operators. A function with a VJP of its own
+    (`jax.custom_vjp`) has no forward-mode, as in JAX.
 
     Args:
       function: f of parameters and one input, without the batch axis.
@@ -70,6 +71,11 @@ class _Push:
     def __call__(self, params, x, v):
         f = lambda x: jnp.ravel(self.function(params, x.reshape(self.shape)))  # noqa: E731
         return jax.jvp(f, (x,), (v,))[1]
+
+    def transposed(self, params, x, ct):
+        """J^T ct by VJP, which a function may have of its own, with no JVP beside it."""
+        f = lambda x: jnp.ravel(self.function(params, x.reshape(self.shape)))  # noqa: E731
+        return jax.vjp(f, x)[1](ct)[0]
 
 
 @final
