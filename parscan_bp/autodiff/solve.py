@@ -87,9 +87,10 @@ def solve(
 
 def _uniform(system: Uniform, solver: Solver) -> Array:
     solver.check(type(system.operators))
+    g = jnp.asarray(system.g)
     if system.length == 0:
-        return jnp.asarray(system.g)
-    g = system.g.astype(jnp.result_type(system.g.dtype, system.operators.dtype))
+        return g
+    g = g.astype(jnp.result_type(g.dtype, system.operators.dtype))
     if not isinstance(solver, TreeSolver):
         return _upper(solver, system.operators, g)
     return _uniform_rule(solver)(system.operators, g)
@@ -161,16 +162,16 @@ def _ragged(system: Ragged, solver: Solver) -> list[Any]:
 
 def _of_one_kind(system: Ragged) -> list[Array | None]:
     """g as arrays; integers among floats are floats."""
-    kinds = [a.dtype for a in system.operators]
-    kinds += [v.dtype for v in system.g if v is not None]
-    floats = any(jnp.issubdtype(kind, jnp.inexact) for kind in kinds)
-
-    def one(v):
-        if v is None or not floats or jnp.issubdtype(v.dtype, jnp.inexact):
-            return None if v is None else jnp.asarray(v)
-        return jnp.asarray(v, jnp.result_type(v, *kinds))
-
-    return [one(v) for v in system.g]
+    g = [None if v is None else jnp.asarray(v) for v in system.g]
+    kinds = [a.dtype for a in (*system.operators, *g) if a is not None]
+    if not any(jnp.issubdtype(kind, jnp.inexact) for kind in kinds):
+        return g
+    return [
+        v
+        if v is None or jnp.issubdtype(v.dtype, jnp.inexact)
+        else v.astype(jnp.result_type(*kinds))
+        for v in g
+    ]
 
 
 @functools.lru_cache(maxsize=128)

@@ -283,7 +283,7 @@ def test_solver_options_are_checked(bad):
 
 def test_integers_and_numpy_arrays_beside_floats_become_what_the_solution_is():
     """As `Uniform` has one dtype; and a report judges floats."""
-    for last in (jnp.array([1, 2]), np.array([1.0, 2.0], np.float32)):
+    for last in (jnp.array([1, 2]), np.array([1, 2]), np.array([1.0, 2.0], np.float32)):
         system = pb.Ragged([Dense(jnp.ones((3, 2), DTYPE))], [None, last])
         for solver in (pb.Sweep(), pb.Planned(), pb.Blelloch()):
             solution, report = pb.solve(system, solver, report=True)
