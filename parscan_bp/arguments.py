@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Collection
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -58,6 +61,49 @@ def check_bool(name: str, value: Any) -> None:
     """Raises `TypeError` unless ``value`` is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: got {described(value)}; True or False is wanted")
+
+
+def check_number(name: str, value: Any, least: float = 0) -> None:
+    """Raises `TypeError` unless ``value`` is a real number, `ValueError` if less than ``least``."""
+    wanted = f"a number of at least {least} is wanted"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: got {described(value)}; {wanted}")
+    if not float(value) >= least:
+        raise ValueError(f"{name}: got {value}; {wanted}")
+
+
+def check_array(name: str, value: Any, wanted: str = "an array is wanted") -> None:
+    """Raises `TypeError` unless ``value`` has the shape and the numbers of an array.
+
+    It may be traced, or of shapes and dtypes alone (`jax.ShapeDtypeStruct`).
+    """
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if not isinstance(shape, tuple) or dtype is None:
+        raise TypeError(f"{name}: got {described(value)}; {wanted}")
+    if not (jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)):
+        raise TypeError(f"{name}: got an array of {dtype}; {wanted}, of numbers")
+
+
+def check_concrete(name: str, value: Any, instead: str = "") -> None:
+    """Raises `TypeError` if ``value`` has a shape and dtype, but no numbers."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise TypeError(f"{name}: got a ShapeDtypeStruct; an array is wanted{instead}")
+
+
+def as_array(name: str, value: Any) -> Any:
+    """The array that ``value`` is, of whatever kind; shapes and dtypes alone stay what they are.
+
+    Raises:
+      TypeError: if it is none.
+    """
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: got {described(value)}; an array is wanted") from None
 
 
 def described(value: Any) -> str:

@@ -26,12 +26,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parscan_bp.arguments import as_int, check_array, described
 from parscan_bp.operators import Operator
 from parscan_bp.trees import stretch
 from parscan_bp.types import Array, PyTree
@@ -100,8 +102,9 @@ class Uniform(System):
       g: cotangents of shape ``(n + 1, *batch, features)``.
 
     Raises:
+      TypeError: if ``operators`` is no operator or ``g`` no array.
       ValueError: if the stack has no scanned axis, is not square, or ``g`` does not
-        have one entry more than the stack.
+        have one entry more than the stack, or other batch axes.
 
     Example:
       >>> import jax.numpy as jnp, parscan_bp as pb
@@ -115,6 +118,12 @@ class Uniform(System):
     g: Array
 
     def __post_init__(self):
+        if not isinstance(self.operators, Operator):
+            raise TypeError(
+                f"operators: got {described(self.operators)}; a stack of operators, such as "
+                "Dense(array), is wanted"
+            )
+        check_array("g", self.g, "an array (n + 1, *batch, features) is wanted")
         rows, cols = self.operators.shape
         if rows != cols:
             raise ValueError(
@@ -131,6 +140,12 @@ class Uniform(System):
             raise ValueError(
                 f"g: got shape {self.g.shape}; {n} operators of {rows}x{cols} need "
                 f"({n + 1}, *batch, {cols}): one cotangent for every x_0..x_{n}"
+            )
+        batch, own = self.g.shape[1:-1], self.operators.stack_shape[1:]
+        if not _broadcasts(own, to=batch):
+            raise ValueError(
+                f"g: got batch axes {batch}; the operators have {own}, which do not broadcast to "
+                "them"
             )
 
     @property
@@ -170,7 +185,10 @@ class Ragged:
         others. ``None`` is all.
 
     Raises:
-      ValueError: naming the first place where the sizes do not fit; if ``g[n]`` is ``None``.
+      TypeError: if ``operators`` is no sequence of operators, ``g`` none of arrays and ``None``, or
+        ``wanted`` none of ints.
+      ValueError: if a position in ``wanted`` is none; if batch axes do not broadcast;
+        naming the first place where the sizes do not fit; if ``g[n]`` is ``None``.
     """
 
     operators: Sequence[Operator]
@@ -178,6 +196,7 @@ class Ragged:
     wanted: Sequence[int] | None = None
 
     def __post_init__(self):
+        self._check_kinds()
         if len(self.g) != len(self.operators) + 1:
             raise ValueError(
                 f"g: got {len(self.g)} cotangents for {len(self.operators)} operators; "
@@ -192,6 +211,34 @@ class Ragged:
                     f"operators[{t}] is {a.shape[0]}x{a.shape[1]}, but g[{t}] and g[{t + 1}] "
                     f"have {want[0]} and {want[1]} entries: {want[0]}x{want[1]} is wanted"
                 )
+        self._check_batch()
+
+    def _check_kinds(self) -> None:
+        for name in ("operators", "g"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not isinstance(value, Sequence):
+                raise TypeError(f"{name}: got {described(value)}; a list or tuple is wanted")
+        for t, a in enumerate(self.operators):
+            if not isinstance(a, Operator):
+                raise TypeError(f"operators[{t}]: got {described(a)}; an operator is wanted")
+        for t, v in enumerate(self.g):
+            if v is not None:
+                check_array(f"g[{t}]", v, "an array (*batch, features) or None is wanted")
+                if not v.shape:
+                    raise ValueError(f"g[{t}]: got a scalar; an array (*batch, features) is wanted")
+        if self.wanted is not None:
+            object.__setattr__(self, "wanted", _positions("wanted", self.wanted, len(self.g)))
+
+    def _check_batch(self) -> None:
+        batches = [a.stack_shape for a in self.operators]
+        batches += [tuple(v.shape[:-1]) for v in self.g if v is not None]
+        try:
+            np.broadcast_shapes(*batches)
+        except ValueError:
+            raise ValueError(
+                f"g: the batch axes of operators and cotangents, {sorted(set(batches))}, do not "
+                "broadcast"
+            ) from None
 
     def _size(self, t: int) -> int:
         g = self.g[t]
@@ -204,6 +251,23 @@ class Ragged:
     def as_dense(self) -> np.ndarray:
         """R of ``R lambda = g`` as a matrix, without batch axes."""
         return _bidiagonal([np.asarray(a.as_dense()) for a in self.operators])
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
+def _positions(name: str, values: Any, count: int) -> tuple[int, ...]:
+    """Positions among ``count``, as ints."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name}: got {described(values)}; a sequence of positions is wanted")
+    positions = tuple(as_int(f"{name}[{k}]", t, 0) for k, t in enumerate(values))
+    if max(positions, default=0) >= count:
+        raise ValueError(f"{name}: got {max(positions)}; positions below {count} are wanted")
+    return positions
 
 
 def _bidiagonal(blocks: list[np.ndarray]) -> np.ndarray:

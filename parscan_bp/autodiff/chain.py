@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import as_array, check_array, check_concrete, described
 from parscan_bp.autodiff.chain_rule import ChainRule, obstacle, solve_upper
 from parscan_bp.layers import Layer, activations, adjoint_operators
 from parscan_bp.layers.base import flat
@@ -102,6 +102,7 @@ def layer_cotangents(
       n + 1 arrays, ``[k]`` in the shape of x_k. The first is that of the input, the last ``ct``.
 
     Raises:
+      TypeError: if ``ct`` is no array, or complex where the value is not.
       ValueError: if ``ct`` has another shape than the value.
       TypeError, ValueError, NotImplementedError: as `chain`.
 
@@ -116,7 +117,11 @@ def layer_cotangents(
     stack, params, x, solver = _checked(layers, params, x, solver)
     check_no_obstacle(obstacle(params, x), solver)
     xs = activations(stack, params, x)
-    ct = jnp.asarray(ct)
+    ct = as_array("ct", ct)
+    check_concrete("ct", ct)
+    check_array("ct", ct)
+    if jnp.iscomplexobj(ct) and not jnp.iscomplexobj(xs[-1]):
+        raise TypeError(f"ct: got {ct.dtype}; real numbers are wanted, as the value is real")
     if ct.shape != xs[-1].shape:
         raise ValueError(f"ct: got shape {ct.shape}; that of the value, {xs[-1].shape}, is wanted")
     g = [jnp.zeros_like(flat(a)) for a in xs[:-1]] + [flat(ct)]
@@ -128,7 +133,7 @@ def plan_chain(
     layers: Sequence[Any], params: Sequence[PyTree], x: Array, solver: Planned | None = None
 ) -> Plan:
     """The plan of the parameters' gradient, see `parscan_bp.explain_chain`."""
-    stack, params, x, solver = _checked(layers, params, x, solver)
+    stack, params, x, solver = _checked(layers, params, x, solver, abstract=True)
     if not isinstance(solver, Planned):
         raise TypeError(f"solver: got {described(solver)}; None or Planned() is wanted")
     xs = jax.eval_shape(functools.partial(activations, stack), params, x)
@@ -184,11 +189,18 @@ def _remembered(keyed: _Keyed) -> ChainRule:
     return ChainRule(keyed.stack, solver)
 
 
-def _checked(layers, params, x, solver):
+def _checked(layers, params, x, solver, *, abstract=False):
     check_solver(solver, "ragged")
     stack = as_stack(layers)
     params = list(checked_params(stack, params))
-    params, x = jax.tree.map(_as_array, (params, x))
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: as_array("params" + jax.tree_util.keystr(path), leaf), params
+    )
+    check_array("x", x, "real floats (batch, *features) are wanted")
+    if not abstract:
+        for leaf in jax.tree.leaves((params, x)):
+            check_concrete("params or x", leaf, "; explain_chain takes shapes")
+    x = as_array("x", x)
     if not jnp.issubdtype(x.dtype, jnp.floating) or x.ndim < 2:
         raise TypeError(
             f"x: got {x.dtype}{list(x.shape)}; real floats (batch, *features) are wanted"
@@ -196,7 +208,3 @@ def _checked(layers, params, x, solver):
     solver = Planned() if solver is None else solver
     solver.check_nothing_kept()
     return stack, params, x, solver
-
-
-def _as_array(leaf):
-    return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jnp.asarray(leaf)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from parscan_bp.autodiff.linear_solve import LinearSolve
@@ -134,6 +135,8 @@ class ChainRule:
             return out
         dp = [[own[j] for j in kept] for own, kept in zip(t_leaves, moving, strict=True)]
         dx = [t_x] if active.x else []
+        # Of a tangent that loses its weak type here, the cotangent has it again.
+        dp, dx = jax.tree.map(lambda t: lax.convert_element_type(t, t.dtype), (dp, dx))
         (params, xs), dp, dx = vary_alike(((params, xs), dp, dx))
         tie = empty_of((dp, dx))
         zeros = [tied_zeros(tie, xs[k]) for k in active.unknown]

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp import kernels
+from parscan_bp.arguments import check_bool
 from parscan_bp.autodiff.active import Active
 from parscan_bp.autodiff.body import Body
 from parscan_bp.autodiff.linearise import Steps
@@ -26,6 +27,9 @@ class Fused:
     Args:
       interpret: simulates the kernels on any device, slowly, to check them.
 
+    Raises:
+      TypeError: if it is no bool.
+
     Example:
       >>> import parscan_bp as pb
       >>> pb.Fused(interpret=True)
@@ -33,6 +37,9 @@ class Fused:
     """
 
     interpret: bool = False
+
+    def __post_init__(self):
+        check_bool("interpret", self.interpret)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

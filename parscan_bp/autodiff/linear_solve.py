@@ -228,8 +228,13 @@ class _Flat:
         """The same with its effects; what a solver refuses, it refuses here."""
         if self.solve.plain:
             return self
-        effects = frozenset(jax.make_jaxpr(self)(*values).effects)
-        return dataclasses.replace(self, effects=effects)
+        try:
+            jaxpr = jax.make_jaxpr(self)(*values)
+        except TypeError:
+            # A function with a VJP of its own has no tangents, and reverse-mode needs none: this
+            # is refused where it is run, not where it is only there to be transposed.
+            jaxpr = jax.make_jaxpr(self.replace(self.solve.transposed))(*values)
+        return dataclasses.replace(self, effects=frozenset(jaxpr.effects))
 
     def tangent(
         self, args: Sequence[Array], u: Sequence[Array], moving: Sequence[int], ts: Sequence[Array]

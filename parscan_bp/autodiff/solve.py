@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import check_concrete, described
 from parscan_bp.autodiff.chain_rule import solve_lower, solve_upper
 from parscan_bp.autodiff.linear_solve import LinearSolve
 from parscan_bp.operators import Operator
@@ -52,7 +52,8 @@ def solve(
       list of n + 1 vectors for a `Ragged` one. With ``report=True`` the pair (lambda, `Report`).
 
     Raises:
-      TypeError: if ``system`` is not a system, ``solver`` not a solver or ``report`` not a bool.
+      TypeError: if ``system`` is not a system, ``solver`` not a solver or ``report`` not a bool,
+        or the report on a solution of integers.
       NotImplementedError: if the solver cannot take this structure.
       ValueError: if the solver would exceed its memory limit.
 
@@ -73,15 +74,23 @@ def solve(
     check_solver(solver, "ragged" if isinstance(system, Ragged) else "uniform")
     solver = Sweep() if solver is None else solver
     solver.check_nothing_kept()
+    for leaf in jax.tree.leaves((system.operators, system.g)):
+        check_concrete("system", leaf)
     solution = _ragged(system, solver) if isinstance(system, Ragged) else _uniform(system, solver)
-    return (solution, report_on(system, solution)) if report else solution
+    if not report:
+        return solution
+    dtype = jnp.result_type(*jax.tree.leaves(solution))
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        raise TypeError(f"report: got a solution of {dtype}; only floats have rounding errors")
+    return solution, report_on(system, solution)
 
 
 def _uniform(system: Uniform, solver: Solver) -> Array:
     solver.check(type(system.operators))
+    g = jnp.asarray(system.g)
     if system.length == 0:
-        return system.g
-    g = system.g.astype(jnp.result_type(system.g.dtype, system.operators.dtype))
+        return g
+    g = g.astype(jnp.result_type(g.dtype, system.operators.dtype))
     if not isinstance(solver, TreeSolver):
         return _upper(solver, system.operators, g)
     return _uniform_rule(solver)(system.operators, g)
@@ -139,6 +148,7 @@ class _Transposed(System):
 def _ragged(system: Ragged, solver: Solver) -> list[Any]:
     for a in system.operators:
         solver.check(type(a), ragged=True)
+    system = dataclasses.replace(system, g=_of_one_kind(system))
     if not isinstance(solver, TreeSolver):
         return solver.run_ragged(system)
     # Unknowns of a linear solve have the types of its right-hand side.
@@ -148,6 +158,20 @@ def _ragged(system: Ragged, solver: Solver) -> list[Any]:
         for a, b in zip(like, system.g, strict=True)
     ]
     return _ragged_rule(solver)(list(system.operators), g)
+
+
+def _of_one_kind(system: Ragged) -> list[Array | None]:
+    """g as arrays; integers among floats are floats."""
+    g = [None if v is None else jnp.asarray(v) for v in system.g]
+    kinds = [a.dtype for a in (*system.operators, *g) if a is not None]
+    if not any(jnp.issubdtype(kind, jnp.inexact) for kind in kinds):
+        return g
+    return [
+        v
+        if v is None or jnp.issubdtype(v.dtype, jnp.inexact)
+        else v.astype(jnp.result_type(*kinds))
+        for v in g
+    ]
 
 
 @functools.lru_cache(maxsize=128)

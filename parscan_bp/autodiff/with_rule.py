@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
@@ -129,6 +130,14 @@ def _is_zero(t: Any) -> bool:
     return isinstance(t, SymbolicZero)
 
 
+def _as_tangent(t: Any, primal: Any) -> Array:
+    """The tangent as an array: under `jax.jit` and `jax.vmap` JAX hands Python numbers on."""
+    if hasattr(t, "dtype"):
+        return t
+    aval = jax.typeof(primal).to_tangent_aval()
+    return _of_type(jnp.asarray(t, aval.dtype), aval)
+
+
 def _of_type(value: Array, aval: Any) -> Array:
     """The value with a weak type where the function has one: it says what a sum with it is."""
     if not aval.weak_type or jax.typeof(value).weak_type:
@@ -153,7 +162,10 @@ def _types(*avals, call_jaxpr, call):
 
 def _differentiate(primals, tangents, *, call_jaxpr, call):
     zeros = [isinstance(t, ad.Zero) for t in tangents]
-    ts = [SymbolicZero(t.aval) if z else t for t, z in zip(tangents, zeros, strict=True)]
+    ts = [
+        SymbolicZero(t.aval) if zero else _as_tangent(t, v)
+        for t, v, zero in zip(tangents, primals, zeros, strict=True)
+    ]
     outs, out_ts = call.rule(list(primals), ts)
     types = call_jaxpr.out_avals
     outs = [_of_type(v, a) for v, a in zip(outs, types, strict=True)]

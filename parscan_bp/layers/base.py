@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import check_array, described
 from parscan_bp.operators import Operator
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.pattern import on_device
@@ -78,11 +78,13 @@ class Layer(abc.ABC):
         return None
 
 
-def check_params(layer: Layer, params: Any, names: Sequence[str]) -> None:
-    """Raises unless ``params`` is a mapping with these names and no others."""
+def check_params(layer: Layer, params: Any, names: Sequence[str], *, arrays: bool = True) -> None:
+    """Raises unless ``params`` is a mapping with these names and no others, mostly to arrays."""
     got = sorted(params) if isinstance(params, Mapping) else described(params)
     if got != sorted(names):
         raise ValueError(f"params: got {got}; {type(layer).__name__} wants {sorted(names)}")
+    for name in names if arrays else ():
+        check_array(f"params[{name!r}]", params[name])
 
 
 def flat(x: Array) -> Array:

@@ -26,7 +26,8 @@ OneExample = Callable[[PyTree, Array], Array]
 class Function(Layer):
     """y = f(params, x), one batch entry at a time; its transposed Jacobian by VJP, matrix-free.
 
-    Only the sequential solver takes matrix-free operators.
+    Only the sequential solver takes matrix-free operators. A function with a VJP of its own
+    (`jax.custom_vjp`) has no forward-mode, as in JAX.
 
     Args:
       function: f of parameters and one input, without the batch axis.
@@ -71,6 +72,11 @@ class _Push:
         f = lambda x: jnp.ravel(self.function(params, x.reshape(self.shape)))  # noqa: E731
         return jax.jvp(f, (x,), (v,))[1]
 
+    def transposed(self, params, x, ct):
+        """J^T ct by VJP, which a function may have of its own, with no JVP beside it."""
+        f = lambda x: jnp.ravel(self.function(params, x.reshape(self.shape)))  # noqa: E731
+        return jax.vjp(f, x)[1](ct)[0]
+
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,6 +94,7 @@ class Coloured(Layer):
       inputs: for each entry of the pattern its flat input index.
 
     Raises:
+      TypeError: if an index is no integer.
       ValueError: if the two are not of one length or hold a negative index; by `adjoint_operator`,
         if an index is too large.
 
@@ -111,7 +118,7 @@ class Coloured(Layer):
     def __post_init__(self):
         _check_function(self.function)
         for name in ("outputs", "inputs"):
-            indices = np.asarray(getattr(self, name), np.int64).reshape(-1)
+            indices = _indices(name, getattr(self, name))
             if (indices < 0).any():
                 raise ValueError(f"{name}: got {indices.min()}; indices of at least 0 are wanted")
             object.__setattr__(self, name, indices)
@@ -168,6 +175,13 @@ class Coloured(Layer):
 
     def pullback(self, params, x, y, ct):
         return _pullback(self.function, params, x, ct)
+
+
+def _indices(name: str, value: Any) -> np.ndarray:
+    indices = np.asarray(value).reshape(-1)
+    if indices.size and indices.dtype.kind not in "iu":
+        raise TypeError(f"{name}: got {described(value)}; a sequence of integers is wanted")
+    return indices.astype(np.int64)
 
 
 def _check_function(function: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from parscan_bp.arguments import described
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import init_stack
 from parscan_bp.types import Array, PyTree
@@ -22,6 +23,9 @@ def init(layers: Sequence[Any], key: Array, features: tuple[int, ...], dtype=flo
     Returns:
       A list with the parameters of each layer, ``None`` for a layer without.
 
+    Raises:
+      TypeError: if ``features`` is no sequence.
+
     Example:
       >>> import jax
       >>> from parscan_bp.layers import Linear, init
@@ -29,4 +33,6 @@ def init(layers: Sequence[Any], key: Array, features: tuple[int, ...], dtype=flo
       >>> [None if p is None else p["kernel"].shape for p in params]
       [(3, 8), None, (8, 2)]
     """
+    if not isinstance(features, Sequence) or isinstance(features, str):
+        raise TypeError(f"features: got {described(features)}; a tuple such as (3,) is wanted")
     return init_stack(as_stack(layers), key, features, dtype)

@@ -9,6 +9,7 @@ from typing import final
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import check_bool, check_number
 from parscan_bp.layers.base import (
     Layer,
     check_channels,
@@ -35,6 +36,7 @@ class BatchNorm(Layer):
 
     Raises:
       NotImplementedError: if ``training`` is true.
+      TypeError, ValueError: if ``epsilon`` is no number of at least 0, or ``training`` no bool.
       ValueError: by `apply`, if sizes do not fit.
 
     Source: Ioffe and Szegedy, 2015, Algorithm 2 (inference).
@@ -52,6 +54,8 @@ class BatchNorm(Layer):
     training: bool = False
 
     def __post_init__(self):
+        check_number("epsilon", self.epsilon)
+        check_bool("training", self.training)
         if self.training:
             raise NotImplementedError(
                 "training: batch norm with the batch's own statistics couples the entries of the "
@@ -105,6 +109,7 @@ class LayerNorm(Layer):
       epsilon: added to the variance.
 
     Raises:
+      TypeError, ValueError: if ``epsilon`` is no number of at least 0.
       ValueError: by `apply`, if sizes do not fit.
 
     Source: Ba, Kiros, Hinton, 2016, eq. 3.
@@ -119,6 +124,9 @@ class LayerNorm(Layer):
     """
 
     epsilon: float = 1e-6
+
+    def __post_init__(self):
+        check_number("epsilon", self.epsilon)
 
     def init(self, key, features, dtype=float):
         return {"scale": jnp.ones(features[-1], dtype), "bias": jnp.zeros(features[-1], dtype)}

@@ -72,7 +72,7 @@ class Residual(Layer):
         return ends[0] + ends[1]
 
     def _paths(self, params):
-        check_params(self, params, ("branch", "shortcut"))
+        check_params(self, params, ("branch", "shortcut"), arrays=False)
         paths = {"branch": self.branch, "shortcut": self.shortcut}
         return [(own, checked_params(own, params[name], name)) for name, own in paths.items()]
 

@@ -55,6 +55,8 @@ def apply_at(k: int, layer: Layer, params: PyTree, x: Array) -> Array:
         raise ValueError(
             f"layers[{k}], {layer}, for an input of shape {tuple(x.shape)}: {error}"
         ) from error
+    if not isinstance(y, jax.Array):
+        raise ValueError(f"layers[{k}], {layer}: makes {described(y)}; one array is wanted")
     return y
 
 

@@ -75,7 +75,9 @@ class MatrixFree(Operator):
     returns ``jax.linearize(f, x)[1]`` stacks them all.
 
     Args:
-      linear: `jax.tree_util.Partial` of a linear function of one vector.
+      linear: `jax.tree_util.Partial` of a linear function of one vector. Where that function has a
+        method ``transposed``, of the same arguments but a vector of the codomain, it is the
+        transpose; else JAX transposes the function.
       stacked: for each leaf of ``linear``, in flattening order, whether it has the scanned axis;
         or one bool for all. Other stack axes come by `jax.vmap` or `stack`.
       domain: one vector that ``linear`` takes: a pytree of arrays or `jax.ShapeDtypeStruct`.
@@ -199,6 +201,9 @@ class MatrixFree(Operator):
     def _apply(self, linear, v):
         if not self.transposed:
             return self._map(linear, v)
+        own = getattr(linear.func, "transposed", None)
+        if own is not None:
+            return own(*linear.args, v, **linear.keywords)
         like = functools.partial(struct_like, jax.tree.leaves(v)[0])
         takes = jax.tree.map(lambda part: like(part.shape, part.dtype), self.domain.tree)
         (out,) = jax.linear_transpose(functools.partial(self._map, linear), takes)(v)

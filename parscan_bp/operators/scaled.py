@@ -132,7 +132,7 @@ class Scaled(Operator):
           exponent: integers that broadcast with the array of ``op``.
 
         Raises:
-          TypeError: if ``op`` is of another structure.
+          TypeError: if ``op`` is of another structure, or of integers.
 
         Example:
           >>> import jax.numpy as jnp
@@ -143,6 +143,8 @@ class Scaled(Operator):
         """
         _check_mantissa("op", op)
         ((leaf, _),) = op.leaves()
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise TypeError(f"op: got {type(op).__name__} of {leaf.dtype}; floats have exponents")
         return _with(op, *normalise(leaf, exponent))
 
     @property

@@ -332,3 +332,43 @@ def test_a_layer_with_effects_has_second_derivatives():
     jax.effects_barrier()
     assert seen
     assert_close(got, want, RTOL if X64 else 2e-4)
+
+
+def clipped():
+    """sin with a VJP of its own, which is no derivative and not linear."""
+    f = jax.custom_vjp(jnp.sin)
+    f.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (jnp.clip(ct * jnp.cos(x), -0.5, 0.5),))
+    return f
+
+
+@pytest.mark.parametrize("within", [lambda f, p, x: p * f(x), lambda f, p, x: f(p * x)])
+def test_a_function_with_a_vjp_of_its_own_has_gradients(within):
+    layers = [Function(functools.partial(within, clipped()))] * 2
+    at = [1.5, 2.0], jnp.array([[0.1, 0.7], [1.2, 2.0]])
+    for way in (lambda f: f, jax.jit):
+        got, want = (
+            way(jax.grad(loss_of(functools.partial(f, layers)), (0, 1)))(*at)
+            for f in (pb.chain, plain)
+        )
+        assert_close(got, want)
+        with pytest.raises(TypeError, match="forward-mode autodiff"):
+            way(lambda *at: jax.jvp(functools.partial(pb.chain, layers), at, at))(*at)
+
+
+def test_a_python_number_is_a_tangent():
+    layers, x = [Function(lambda p, x: p * jnp.sin(x))], jnp.array([[0.1, 0.7]])
+    push = lambda f: lambda p: jax.jvp(lambda p: f(layers, [p], x), (p,), (2.0,))[1]  # noqa: E731
+    for way in (lambda f: f, jax.jit, jax.vmap):
+        at = jnp.array([0.7]) if way is jax.vmap else 0.7
+        assert_close(way(push(pb.chain))(at), way(push(plain))(at))
+
+
+def test_cotangents_of_weakly_typed_numbers_are_weakly_typed():
+    layers, x = [Function(lambda p, x: p * x)], jnp.ones((1, 2))
+    for way in (lambda f: f, jax.jit):
+        for at in ((2.0, x), (2.0, 3.0 * jnp.broadcast_to(1.0, (1, 2)))):
+            got, want = (
+                way(jax.grad(lambda p, x: f(layers, [p], x).sum(), (0, 1)))(*at)
+                for f in (pb.chain, plain)
+            )
+            assert [jax.typeof(v) for v in got] == [jax.typeof(v) for v in want]

@@ -15,6 +15,7 @@ from parscan_bp.layers import (
     ConvTranspose,
     Dropout,
     Elementwise,
+    Function,
     LayerNorm,
     Linear,
     MaxPool,
@@ -29,6 +30,10 @@ X = jnp.ones((2, 4, 4, 3))
 
 def run(*layers, features=(4, 4, 3), x=X, **options):
     return pb.chain(layers, init(layers, jax.random.key(0), features), x, **options)
+
+
+def cotangents(ct):
+    return pb.layer_cotangents([jax.nn.relu], [None], X, ct)
 
 
 MISTAKES = {
@@ -126,6 +131,11 @@ MISTAKES = {
         TypeError,
         r"solver: got Sweep.*Planned\(\) is wanted",
     ),
+    "two outputs": (
+        lambda: pb.chain([jax.nn.relu, Function(lambda p, x: (x, x))], [None, None], X),
+        ValueError,
+        r"layers\[1\], Function.*: makes .*tuple; one array is wanted",
+    ),
     "params": (lambda: pb.chain([jax.nn.relu], [], X), ValueError, "0 entries for 1 layers"),
     "integers": (lambda: run(jax.nn.relu, x=jnp.ones((2, 3), int)), TypeError, "real floats"),
     "no batch": (lambda: run(jax.nn.relu, x=jnp.ones(3)), TypeError, "real floats"),
@@ -149,6 +159,54 @@ MISTAKES = {
         lambda: Coloured(lambda p, x: x, [-1], [0]),
         ValueError,
         "outputs: got -1",
+    ),
+    "pattern of floats": (
+        lambda: Coloured(lambda p, x: x, [1.5], [0]),
+        TypeError,
+        r"outputs: got \[1.5\], of type list; a sequence of integers",
+    ),
+    "no pattern": (lambda: Coloured(lambda p, x: x, [0], None), TypeError, "inputs: got None"),
+    "no x": (lambda: pb.chain([jax.nn.relu], [None], None), TypeError, "x: got None; real floats"),
+    "list": (lambda: pb.chain([jax.nn.relu], [None], [[1.0]]), TypeError, "x: got .*type list"),
+    "x of a plan": (
+        lambda: pb.explain_chain([jax.nn.relu], [None], "a"),
+        TypeError,
+        "x: got 'a', of type str; real floats",
+    ),
+    "shapes alone": (
+        lambda: pb.chain([jax.nn.relu], [None], jax.ShapeDtypeStruct((1, 2), "float32")),
+        TypeError,
+        "x: got a ShapeDtypeStruct; an array is wanted; explain_chain takes shapes",
+    ),
+    "no kernel": (
+        lambda: pb.chain([Linear(2, False)], [{"kernel": None}], X),
+        ValueError,
+        r"layers\[0\], Linear.*params\['kernel'\]: got None; an array is wanted",
+    ),
+    "kernel of lists": (
+        lambda: pb.chain([Linear(1, False)], [{"kernel": [[1.0]] * 3}], X),
+        ValueError,
+        r"layers\[0\], Linear.*params\['kernel'\]: got .*list; an array is wanted",
+    ),
+    "parameter": (
+        lambda: pb.chain([Function(lambda p, x: x)], [{"a": "b"}], X),
+        TypeError,
+        r"params\[0\]\['a'\]: got 'b', of type str; an array is wanted",
+    ),
+    "no cotangent": (lambda: cotangents(None), TypeError, "ct: got None; an array is wanted"),
+    "cotangent of a name": (lambda: cotangents("a"), TypeError, "ct: got 'a', of type str"),
+    "complex cotangent": (
+        lambda: cotangents(1j * X),
+        TypeError,
+        "ct: got complex.*; real numbers are wanted, as the value is real",
+    ),
+    "epsilon": (lambda: LayerNorm(None), TypeError, "epsilon: got None; a number of at least 0"),
+    "negative epsilon": (lambda: BatchNorm(-1), ValueError, "epsilon: got -1; a number of at"),
+    "no bool": (lambda: BatchNorm(training=None), TypeError, "training: got None; True or False"),
+    "features": (
+        lambda: init([Linear(2)], jax.random.key(0), 3),
+        TypeError,
+        r"features: got 3, of type int; a tuple such as \(3,\) is wanted",
     ),
     "register": (lambda: register(Linear, lambda l: l), TypeError, "kind: got"),
 }

@@ -30,6 +30,16 @@ X, XS, C = jnp.ones((2, 3)), jnp.ones((4, 3)), jnp.zeros(3)
 SYSTEM = pb.Uniform(Diagonal(jnp.ones((3, 2))), jnp.ones((4, 2)))
 RAGGED = pb.Ragged([Diagonal(jnp.ones(2))], [None, jnp.ones(2)])
 OWN = {"kernel": jnp.ones((3, 3)), "bias": jnp.ones(3)}
+ONE, LAST = Diagonal(jnp.ones(2)), (None, jnp.ones(2))
+INTEGERS = pb.Uniform(Diagonal(jnp.ones((3, 2), int)), jnp.ones((4, 2), int))
+
+
+def uniform(g):
+    return pb.Uniform(Diagonal(jnp.ones((3, 2))), g)
+
+
+def ragged(operators, g=LAST, wanted=None):
+    return pb.Ragged(operators, g, wanted)
 
 
 def step(c, x):
@@ -118,6 +128,55 @@ MISTAKES = {
         lambda: pb.Uniform(Diagonal(jnp.float32(2)), XS),
         V,
         "Diagonal: a leaf is a scalar; at least 1 axis is wanted",
+    ),
+    "interpret of Fused": (lambda: pb.Fused("a"), T, "interpret: got 'a'.*True or False"),
+    "operators": (lambda: pb.Uniform(None, XS), T, "operators: got None; a stack of operators"),
+    "class": (lambda: pb.Uniform(Diagonal, XS), T, "operators: got <class .*; a stack of op"),
+    "operators of numbers": (lambda: pb.Uniform(XS, XS), T, "operators: got .*; a stack of op"),
+    "no g": (lambda: uniform(None), T, r"g: got None; an array \(n \+ 1, \*batch, features\)"),
+    "list as g": (lambda: uniform([[1.0, 1.0]] * 4), T, "g: got .*, of type list; an array"),
+    "keys as g": (
+        lambda: uniform(jax.random.split(jax.random.key(0), (4, 2))),
+        T,
+        "g: got an array of key<.*, of numbers",
+    ),
+    "shapes as g": (
+        lambda: pb.solve(uniform(jax.ShapeDtypeStruct((4, 2), "float32"))),
+        T,
+        "system: got a ShapeDtypeStruct; an array is wanted",
+    ),
+    "batch of g": (
+        lambda: pb.Uniform(Diagonal(jnp.ones((3, 5, 2))), jnp.ones((4, 2))),
+        V,
+        r"g: got batch axes \(\); the operators have \(5,\), which do not broadcast to them",
+    ),
+    "ragged operators": (lambda: ragged(None), T, "operators: got None; a list or tuple"),
+    "ragged operator": (lambda: ragged(ONE), T, "operators: got .*Diagonal; a list or tuple"),
+    "ragged class": (lambda: ragged([Diagonal]), T, r"operators\[0\]: got <class .*; an operator"),
+    "ragged numbers": (lambda: ragged([XS]), T, r"operators\[0\]: got .*; an operator is wanted"),
+    "ragged g": (lambda: ragged([ONE], None), T, "g: got None; a list or tuple is wanted"),
+    "ragged name": (lambda: ragged([ONE], [None, "a"]), T, r"g\[1\]: got 'a', of type str; an arr"),
+    "ragged list": (lambda: ragged([ONE], [[1.0], None]), T, r"g\[0\]: got \[1.0\], of type list"),
+    "ragged scalar": (lambda: ragged([ONE], [None, jnp.ones(())]), V, r"g\[1\]: got a scalar"),
+    "ragged batch": (
+        lambda: ragged([ONE], [jnp.ones((3, 2)), jnp.ones((4, 2))]),
+        V,
+        r"g: the batch axes .*\(3,\), \(4,\)\], do not broadcast",
+    ),
+    "wanted": (lambda: ragged([ONE], wanted="a"), T, "wanted: got 'a', of type str; a sequence"),
+    "wanted of an int": (lambda: ragged([ONE], wanted=0), T, "wanted: got 0, of type int; a seq"),
+    "wanted of floats": (lambda: ragged([ONE], wanted=[0, 0.5]), T, r"wanted\[1\]: got 0.5"),
+    "wanted below 0": (lambda: ragged([ONE], wanted=[-1]), V, r"wanted\[0\]: got -1; at least 0"),
+    "wanted beyond": (lambda: ragged([ONE], wanted=[2]), V, "wanted: got 2; positions below 2"),
+    "report on integers": (
+        lambda: pb.solve(INTEGERS, report=True),
+        T,
+        "report: got a solution of int.*; only floats have rounding errors",
+    ),
+    "integers scaled": (
+        lambda: pb.solve(INTEGERS, pb.Blelloch(scaled=True)),
+        T,
+        "op: got Diagonal of int.*; floats have exponents",
     ),
     "window": (lambda: MaxPool(2), T, r"window: got 2.*such as \(3, 3\)"),
     "window of a conv": (lambda: Conv(4, 3), T, "window: got 3"),

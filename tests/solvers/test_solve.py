@@ -279,3 +279,14 @@ def test_solver_options_are_checked(bad):
         pb.Blelloch(up_levels=-1)
     with pytest.raises(TypeError, match="chunk"):
         pb.Sweep(chunk=2.5)
+
+
+def test_integers_and_numpy_arrays_beside_floats_become_what_the_solution_is():
+    """As `Uniform` has one dtype; and a report judges floats."""
+    for last in (jnp.array([1, 2]), np.array([1, 2]), np.array([1.0, 2.0], np.float32)):
+        system = pb.Ragged([Dense(jnp.ones((3, 2), DTYPE))], [None, last])
+        for solver in (pb.Sweep(), pb.Planned(), pb.Blelloch()):
+            solution, report = pb.solve(system, solver, report=True)
+            assert [v.tolist() for v in solution] == [[3.0] * 3, [1.0, 2.0]]
+            assert all(isinstance(v, jax.Array) for v in solution)
+            assert report.status == pb.Status.OK
