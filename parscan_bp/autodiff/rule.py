@@ -210,7 +210,8 @@ class ScanRule:
             return self._run(active)(args)
 
         def jvp(primals, tangents):
-            if self.through and is_forward_only(primals[0], tangents[0]):
+            moves = self._of_moving(tangents[0]) is not None
+            if moves and self.through and is_forward_only(primals[0], tangents[0]):
                 return self._push(primals[0], tangents[0], active, trajectory=True)
             made = values(*primals)
             return made, self._all_tangents(primals, tangents, made)
@@ -254,8 +255,7 @@ class ScanRule:
             return wanted(made), made
 
         def tangent(args, made, ts):
-            zeros = [zero_from_primal(v, symbolic_zeros=True) for v in args]
-            moved = replace_at(zeros, moving, ts)
+            moved = replace_at(zeros_of(args), moving, ts)
             pushed = wanted(self._all_tangents((args, []), (moved, []), made))
             return [pushed[k] for k in floats]
 

@@ -53,7 +53,8 @@ def scan(
     gated cells on a single row). What the step makes of its constants alone, such as a transposed
     weight matrix, is made once where the scan is differentiated, as by `jax.lax.scan`.
     Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
-    stores nothing.
+    stores nothing. Leaves of the carry and outputs that a derivative does not reach, over any
+    number of steps, take no part in it: they cost nothing, and may have derivatives that are NaN.
 
     Args:
       f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell
