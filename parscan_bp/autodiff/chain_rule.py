@@ -21,8 +21,9 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.custom_derivatives import SymbolicZero, zero_from_primal
+from jax.custom_derivatives import SymbolicZero
 
+from parscan_bp.autodiff.active import zeros_of
 from parscan_bp.autodiff.linear_solve import LinearSolve
 from parscan_bp.autodiff.replay import vary_alike
 from parscan_bp.autodiff.with_rule import WithRule
@@ -130,7 +131,7 @@ class ChainRule:
             for own in t_leaves
         ]
         active = Active(tuple(moving), not isinstance(t_x, SymbolicZero), whole)
-        out = [zero_from_primal(a, symbolic_zeros=True) for a in xs]
+        out = zeros_of(xs)
         if not active.x and not any(moving):
             return out
         dp = [[own[j] for j in kept] for own, kept in zip(t_leaves, moving, strict=True)]

@@ -9,7 +9,6 @@ function has them. Where the two agree, as they mostly do, nothing is moved.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from jax.interpreters import ad, batching, mlir
 from parscan_bp.autodiff.active import nonzero, replace_at, zeros_of
 from parscan_bp.autodiff.mapping import Axis, in_place, moved
 from parscan_bp.autodiff.replay import RETRACED, evaluate
+from parscan_bp.autodiff.stage import to_be_traced
 from parscan_bp.types import Array, PyTree
 
 
@@ -44,8 +44,7 @@ class WithRule:
 
     def __call__(self, *args: PyTree) -> PyTree:
         leaves, tree = jax.tree.flatten(args)
-        # A function that the Python interpreter runs has no jaxpr.
-        with jax.disable_jit(False) if _runs_in_python() else contextlib.nullcontext():
+        with to_be_traced():
             traced = self._f.trace(*args)
         closed, out_tree = traced.jaxpr, jax.tree.structure(traced.out_info)
         assert len(closed.in_avals) == len(leaves), "the function closes over traced values"
@@ -120,10 +119,6 @@ class Call:
         """The results for values that vary over other mesh axes than when it was traced."""
         run = functools.partial(evaluate, self.jaxpr)
         return Call(jax.make_jaxpr(lambda *v: run(v))(*values), self.rule)(*values)
-
-
-def _runs_in_python() -> bool:
-    return getattr(jax.config, "jax_disable_jit")  # noqa: B009
 
 
 def _is_zero(t: Any) -> bool:
