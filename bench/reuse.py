@@ -20,7 +20,9 @@ from jax import lax
 from tqdm import tqdm
 
 from bench import figures, programs, record, tables, timing
-from parscan_bp.operators import Banded, Dense, ProductTree, power, sliding_products
+from bench.paper.product_tree import ProductTree
+from bench.paper.products import power, sliding_products
+from parscan_bp.operators import Banded, Dense
 
 SWEPT, SHARED = "swept", "shared"
 

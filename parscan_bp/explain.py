@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parscan_bp.autodiff.chain import plan_chain
-from parscan_bp.autodiff.fused import Fused, checked_forward
-from parscan_bp.autodiff.plan import Plan
-from parscan_bp.autodiff.scan import checked_solver, left_to_lax, loop_options, plan_of
+from parscan_bp.chain.api import plan_chain
+from parscan_bp.choice.facts import Facts
 from parscan_bp.planner import Plan as ChainPlan
-from parscan_bp.solvers import Associative, Blelloch, Chunked, Facts, Planned, Solver, Sweep
+from parscan_bp.scan.api import checked_solver, left_to_lax, loop_options, plan_of
+from parscan_bp.scan.fused import Fused, checked_forward
+from parscan_bp.scan.plan import Plan
+from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
 

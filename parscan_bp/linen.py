@@ -11,8 +11,8 @@ import jax
 from parscan_bp.adapters.flax_cells import LINEN, view_of
 from parscan_bp.adapters.masking import Masked, check_layers, masked
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
-from parscan_bp.autodiff import Fused, solve_within
 from parscan_bp.layers.traced import traced_layer
+from parscan_bp.scan import Fused, solve_within
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -33,7 +33,7 @@ class RNN(nn.RNN):
 
     It is Flax's own layer: attributes, parameters and their names, collections, random
     streams, errors and values are those of Flax, bit for bit. Only the equation of its loop
-    is replaced (`parscan_bp.autodiff.solve_within`).
+    is replaced (`parscan_bp.scan.solve_within`).
 
     Attributes:
       cell, time_major, return_carry, reverse, keep_order, unroll, variable_axes,

@@ -13,9 +13,9 @@ from parscan_bp.adapters.fixed import is_fixed
 from parscan_bp.adapters.flax_cells import NNX, view_of
 from parscan_bp.adapters.masking import Masked, check_layers, masked
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
-from parscan_bp.autodiff import Fused, solve_within
 from parscan_bp.layers import BatchNorm, LayerNorm
 from parscan_bp.layers.traced import traced_layer
+from parscan_bp.scan import Fused, solve_within
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -39,7 +39,7 @@ class RNN(FlaxRNN):
 
     It is Flax's own layer: arguments, attributes, state, random streams, errors and values
     are those of Flax, bit for bit. Only the equation of its loop is replaced
-    (`parscan_bp.autodiff.solve_within`). An eager call of a layer with a cell of Flax, and
+    (`parscan_bp.scan.solve_within`). An eager call of a layer with a cell of Flax, and
     functions of JAX and Flax in it, is not traced again for arguments of types that came before; a
     cell of one's own, which may read what changes, is traced at every eager call, as by Flax.
 

@@ -11,14 +11,18 @@ ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
     {"types", "originals", "arguments"},
     {"trees", "kernels"},
-    {"sparsity"},
-    {"operators", "structure"},
+    {"jaxprs"},
+    {"primitives", "structure", "sparsity"},
+    {"operators"},
+    {"cpu"},
     {"system", "planner"},
     {"report"},
     {"solvers", "cells", "layers"},
-    {"autodiff"},
+    {"linearise", "solve"},
+    {"choice"},
+    {"scan", "chain"},
     {"explain", "adapters"},
-    {"testing", "__init__", "nnx", "linen", "plots", "pruning"},
+    {"__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.autodiff import chain
+from parscan_bp.chain import chain
 from parscan_bp.layers import Layer, as_layer
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.solvers import Solver, check_solver

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.cells.base import Cell
-from parscan_bp.structure.jaxprs import with_known
+from parscan_bp.jaxprs.read import with_known
 from parscan_bp.types import PyTree
 
 # Operations that only move numbers.

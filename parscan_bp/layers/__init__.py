@@ -1,6 +1,5 @@
 """Layers of different sizes, each with an analytic transposed Jacobian and pullback."""
 
-from parscan_bp.layers import paper_csr as paper_csr
 from parscan_bp.layers.base import Layer as Layer
 from parscan_bp.layers.check import check_layer as check_layer
 from parscan_bp.layers.convolution import Conv as Conv
@@ -52,6 +51,5 @@ __all__ = [
     "as_layer",
     "check_layer",
     "init",
-    "paper_csr",
     "register",
 ]

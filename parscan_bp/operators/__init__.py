@@ -22,8 +22,6 @@ from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_o
 from parscan_bp.operators.low_rank import LowRankUpdate
 from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.product import Product
-from parscan_bp.operators.product_tree import ProductTree
-from parscan_bp.operators.reuse import power, sliding_products
 from parscan_bp.operators.scaled import Scaled, ScaledVector
 from parscan_bp.operators.selection import Selection
 from parscan_bp.operators.sparse import Sparse
@@ -45,7 +43,6 @@ __all__ = [
     "MatrixFree",
     "Operator",
     "Product",
-    "ProductTree",
     "Scaled",
     "ScaledVector",
     "Selection",
@@ -58,8 +55,6 @@ __all__ = [
     "concatenate",
     "identity_like",
     "join",
-    "power",
-    "sliding_products",
     "stack",
     "structure_of",
     "to_scaled",

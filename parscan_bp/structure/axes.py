@@ -28,10 +28,10 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from parscan_bp.jaxprs.interpret import Interpreter
+from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, shape_of, touches_ref, walk
 from parscan_bp.structure.base import CarryStructure
 from parscan_bp.structure.classes import AxisClasses
-from parscan_bp.structure.interpret import Interpreter
-from parscan_bp.structure.jaxprs import is_inexact, open_jaxpr, shape_of, touches_ref, walk
 from parscan_bp.structure.rules import axis_maps
 
 

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from parscan_bp.jaxprs.read import walk
 from parscan_bp.structure.base import CarryStructure
-from parscan_bp.structure.jaxprs import walk
 
 Leaves = list[np.ndarray]
 

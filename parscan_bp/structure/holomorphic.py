@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.extend.core import Jaxpr, Literal
 
-from parscan_bp.structure.jaxprs import is_complex
+from parscan_bp.jaxprs.read import is_complex
 
 _HOLOMORPHIC = frozenset(
     "add sub mul div neg exp log sin cos tan sinh cosh tanh integer_pow dot_general "

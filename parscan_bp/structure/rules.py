@@ -12,18 +12,10 @@ from collections.abc import Callable
 
 from jax.extend.core import JaxprEqn
 
+from parscan_bp.jaxprs.primitive_kinds import ELEMENTWISE
 from parscan_bp.structure import rules_linear as linear
 from parscan_bp.structure import rules_shape as shape
 from parscan_bp.structure.rules_shape import Maps
-
-ELEMENTWISE = """
-    abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex
-    conj convert_element_type copy cos cosh digamma div erf erf_inv erfc exp exp2 expm1
-    igamma igamma_grad_a igammac imag integer_pow lgamma log log1p log2 logistic max min mul name
-    neg nextafter one_minus_square polygamma polynomial pow real
-    reduce_precision regularized_incomplete_beta rem rsqrt select_n sharding_constraint sign sin
-    sinh sqrt square sub tan tanh zeta
-""".split()
 
 RULES: dict[str, Callable[[JaxprEqn], Maps]] = {
     **dict.fromkeys(ELEMENTWISE, shape.elementwise),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.extend.core import JaxprEqn
 
-from parscan_bp.structure.jaxprs import shape_of
+from parscan_bp.jaxprs.read import shape_of
 from parscan_bp.structure.rules_shape import AxisMap, Maps, mixed
 
 

@@ -6,7 +6,7 @@ from math import prod
 
 from jax.extend.core import JaxprEqn
 
-from parscan_bp.structure.jaxprs import shape_of
+from parscan_bp.jaxprs.read import shape_of
 
 AxisMap = tuple[int | None, ...] | None
 """Per axis of the result, the operand's axis with which it is elementwise, or None. In place of

@@ -7,9 +7,9 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, jaxprs_in_params
 
+from parscan_bp.jaxprs.interpret import Interpreter
+from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, touches_ref, walk
 from parscan_bp.structure.base import Reason
-from parscan_bp.structure.interpret import Interpreter
-from parscan_bp.structure.jaxprs import is_inexact, open_jaxpr, touches_ref, walk
 
 ALONG_MAPPED_AXIS = "works along a mapped axis (vmap or shard_map)"
 """The message of `unsupported` for collectives and `axis_index`, which have no side effect."""

@@ -10,9 +10,9 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.cells.base import SQUARE, weight_cotangent
+from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.operators.arithmetic import FEW_OUTER
-from parscan_bp.testing import jit_once
-from parscan_bp.trees import CarryLayout
+from tests.family import jit_once
 
 DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
 TOLERANCE = 1e-12 if jax.config.jax_enable_x64 else 2e-5

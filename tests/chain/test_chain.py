@@ -11,11 +11,11 @@ import pytest
 from nets import BATCH, NETS, draw, draw_for, kept, loss_of, plain, vgg11
 
 import parscan_bp as pb
-from parscan_bp.autodiff import chain_rule
 from parscan_bp.layers import Conv, Dropout, Flatten, Function, Layer, Linear, MaxPool, init
 from parscan_bp.operators import Dense, Sparse, to_structure
 from parscan_bp.planner import FLOPS, schedule
-from parscan_bp.testing import jit_once
+from parscan_bp.solve import solve_lower
+from tests.family import jit_once
 
 X64 = jnp.result_type(float) == jnp.float64
 # Relative to the largest entry of a leaf. In float32 sums of a few hundred products are made in
@@ -298,7 +298,7 @@ def test_lower_systems_are_solved_from_the_other_end():
     jacobians = [Dense(jnp.full((3, 2), 1.0)), Dense(jnp.full((1, 3), 2.0))]
     g = [jnp.ones(2), jnp.zeros(3), jnp.ones(1)]
     for solver in (pb.Sweep(), pb.Blelloch()):
-        got = chain_rule.solve_lower(solver, jacobians, g)
+        got = solve_lower(solver, jacobians, g)
         assert [v.tolist() for v in got] == [[1.0, 1.0], [2.0] * 3, [13.0]]
 
 

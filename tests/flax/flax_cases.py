@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from parscan_bp.testing import assert_derivatives_close, jit_once
+from tests.family import assert_derivatives_close, jit_once
 
 BATCH, TIME, INPUTS, HIDDEN = 3, 9, 2, 4
 FLOAT = jnp.zeros(()).dtype

@@ -13,9 +13,9 @@ import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
 from parscan_bp.adapters import flax_cells
-from parscan_bp.autodiff import plan, within
-from parscan_bp.solvers import choose
-from parscan_bp.testing import compare_outputs, jit_once
+from parscan_bp.choice.rules import choose
+from parscan_bp.scan import plan, replace_scan
+from tests.family import compare_outputs, jit_once
 
 KNOWN = [(library, name) for library in (nnx, nn) for name in flax_cells.NNX]
 IDS = [f"{library.__name__}-{name}" for library, name in KNOWN]
@@ -24,14 +24,14 @@ IDS = [f"{library.__name__}-{name}" for library, name in KNOWN]
 @pytest.fixture
 def plans(monkeypatch):
     """How the scans of a test were linearised, in order."""
-    made, make = [], within.make_plan
+    made, make = [], replace_scan.make_plan
 
     def record(*args, **kwargs):
         plan = make(*args, **kwargs)
         made.append(plan.facts.linearisation)
         return plan
 
-    monkeypatch.setattr(within, "make_plan", record)
+    monkeypatch.setattr(replace_scan, "make_plan", record)
     return made
 
 

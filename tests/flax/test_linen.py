@@ -10,7 +10,7 @@ from flax_cases import FLOAT, HIDDEN, LENGTHS, OPTIONS, TIME, assert_close, inpu
 
 import parscan_bp as pb
 import parscan_bp.linen
-from parscan_bp.testing import compare_outputs
+from tests.family import compare_outputs
 
 CELLS = (nn.SimpleCell, nn.GRUCell, nn.MGUCell, nn.LSTMCell, nn.OptimizedLSTMCell)
 FAST = {"SimpleCell-time_major", "LSTMCell-plain", "OptimizedLSTMCell-seq_lengths"}

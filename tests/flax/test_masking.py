@@ -21,7 +21,7 @@ from flax_cases import (
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
-from parscan_bp.testing import compare_outputs
+from tests.family import compare_outputs
 
 MASK = np.array([[1, 1, 0, 1, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1, 0, 0, 0], [1] * 9], bool)
 RESET = np.zeros_like(MASK)

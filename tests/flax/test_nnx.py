@@ -20,7 +20,7 @@ from flax_cases import (
 
 import parscan_bp as pb
 import parscan_bp.nnx
-from parscan_bp.testing import compare_outputs
+from tests.family import compare_outputs
 
 CELLS = (nnx.SimpleCell, nnx.GRUCell, nnx.LSTMCell, nnx.OptimizedLSTMCell)
 SLOW = pytest.mark.slow

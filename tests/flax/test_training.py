@@ -17,7 +17,7 @@ from flax_cases import FLOAT, HIDDEN, INPUTS, assert_close, inputs, nnx_jit_once
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
-from parscan_bp.testing import compare_outputs
+from tests.family import compare_outputs
 
 SOLVER = pb.Sweep(chunk=4)
 LOOSE = {"float64": 1e-8, "float32": 1e-3}[str(FLOAT)]  # Adam divides small gradients

@@ -8,7 +8,7 @@ from layer_examples import BATCH, DILATED_POOLS, EXAMPLES, REST, THINNED, Exampl
 
 from parscan_bp.layers import LAYERS, Dropout
 from parscan_bp.layers.base import flat
-from parscan_bp.testing import jit_once
+from tests.family import jit_once
 
 RTOL = 1e-12 if jnp.result_type(float) == jnp.float64 else 1e-6
 

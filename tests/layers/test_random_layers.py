@@ -19,7 +19,7 @@ from parscan_bp.layers import (
     activations,
     init,
 )
-from parscan_bp.testing import jit_once
+from tests.family import jit_once
 
 # Relative to the largest entry of a leaf, or to this.
 LEAST = 0.5

@@ -47,7 +47,7 @@ from parscan_bp.operators import (
     to_structure,
 )
 from parscan_bp.operators.lattice import PATTERNED
-from parscan_bp.testing import jit_once
+from tests.family import jit_once
 
 NAMES = [example.name for example in SQUARE]
 # One of the factored rows stands for all: they are the same to the algebra.

@@ -21,7 +21,7 @@ from parscan_bp.operators import (
     to_structure,
 )
 from parscan_bp.sparsity import Pattern
-from parscan_bp.testing import jit_once
+from tests.family import jit_once
 
 POSITIONS, CHANNELS = 12, 2
 SIZE = POSITIONS * CHANNELS

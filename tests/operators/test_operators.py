@@ -25,7 +25,7 @@ from parscan_bp.operators import (
     Operator,
     Product,
 )
-from parscan_bp.testing import jit_once
+from tests.family import jit_once
 
 pytestmark = pytest.mark.parametrize("example", EXAMPLES, ids=repr)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from operator_examples import DTYPES, Draw, assert_close, reference, wide
 
+from bench.paper.products import power
 from parscan_bp.operators import (
     BlockDiagonal,
     Dense,
@@ -17,7 +18,6 @@ from parscan_bp.operators import (
     ScaledVector,
     Structure,
     compose,
-    power,
     stack,
     to_scaled,
     to_structure,

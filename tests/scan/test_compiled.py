@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.autodiff import by_products
+from parscan_bp.linearise import products
 
 H, INPUTS = 4, 3
 SCANS = (pb.scan, lax.scan)
@@ -52,8 +52,8 @@ def test_trees_have_no_loop_over_time(solver, n):
 def test_a_step_is_linearised_once(monkeypatch):
     """Not for the shapes of a chunk, its length and what is left over again."""
     made = []
-    counted = by_products.made_ahead
-    monkeypatch.setattr(by_products, "made_ahead", lambda *args: made.append(0) or counted(*args))
+    counted = products.made_ahead
+    monkeypatch.setattr(products, "made_ahead", lambda *args: made.append(0) or counted(*args))
 
     def loss(xs):
         step = lambda c, x: (jnp.tanh(0.5 * c + x), c)  # noqa: E731
@@ -149,7 +149,7 @@ import jax, jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import numpy as np
 import parscan_bp as pb
-from parscan_bp.testing import assert_derivatives_close
+from tests.family import assert_derivatives_close
 
 xs = jax.random.normal(jax.random.key(1), (12, 16, 3), jnp.float32)
 

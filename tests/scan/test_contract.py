@@ -15,7 +15,7 @@ import pytest
 from jax import lax
 
 import parscan_bp
-from parscan_bp.testing import (
+from tests.family import (
     DERIVATIVE_MODES,
     FEATURES,
     STEPS,

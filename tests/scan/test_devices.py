@@ -7,7 +7,7 @@ import numpy as np
 import parscan_bp as pb
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec as P
-from parscan_bp.testing import assert_derivatives_close
+from tests.family import assert_derivatives_close
 
 H, B, T = 4, 6, 20
 HALVES = np.full(H, 0.5, np.float32)

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.testing import assert_derivatives_close, compare_outputs
+from tests.family import assert_derivatives_close, compare_outputs
 
 XS = jnp.arange(4.0)
 SCANS = {"scan": pb.scan, "custom_vjp_scan": pb.custom_vjp_scan}

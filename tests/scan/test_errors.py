@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp
-from parscan_bp.testing import compare_outputs
+from tests.family import compare_outputs
 
 SOLVER_NAMES = ("Sweep", "Associative", "Blelloch", "Chunked")
 

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 import parscan_bp
-from parscan_bp.testing import Draw, assert_derivatives_close, compare_outputs, jit_once
+from tests.family import Draw, assert_derivatives_close, compare_outputs, jit_once
 
 SOLVERS = {
     "auto": None,

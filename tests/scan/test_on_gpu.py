@@ -15,7 +15,7 @@ from jax import lax
 import parscan_bp as pb
 import parscan_bp.nnx
 from parscan_bp import kernels
-from parscan_bp.solvers import ON_CHIP
+from parscan_bp.choice.rules import ON_CHIP
 
 REASON = kernels.unusable(interpret=False)
 pytestmark = [

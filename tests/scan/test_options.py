@@ -10,7 +10,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.operators import Dense, Factored
-from parscan_bp.testing import jit_once
+from tests.family import jit_once
 
 B, H, T = 3, 4, 11
 KEY = jax.random.key(3)

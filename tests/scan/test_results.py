@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.testing import compare_outputs
+from tests.family import compare_outputs
 
 SOLVERS = {"auto": {}, "sweep": {"solver": pb.Sweep()}, "blelloch": {"solver": pb.Blelloch()}}
 LEAVES = {

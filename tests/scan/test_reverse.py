@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.testing import assert_derivatives_close, compare_outputs
+from tests.family import assert_derivatives_close, compare_outputs
 
 FLOAT = jnp.zeros(()).dtype
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}[str(FLOAT)]

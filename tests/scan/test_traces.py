@@ -14,10 +14,10 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.autodiff import traces
-from parscan_bp.autodiff.scan import plans_of
 from parscan_bp.operators import Diagonal
-from parscan_bp.testing import compare_outputs
+from parscan_bp.scan import traces
+from parscan_bp.scan.api import plans_of
+from tests.family import compare_outputs
 
 FLOAT = jnp.result_type(float)
 H0 = jnp.ones((3, 2), FLOAT)

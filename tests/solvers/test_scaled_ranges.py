@@ -9,7 +9,7 @@ import pytest
 
 import parscan_bp as pb
 from parscan_bp.operators import BlockDiagonal, Dense, Diagonal
-from parscan_bp.testing import jit_once
+from tests.family import jit_once
 
 F32 = np.finfo(np.float32)
 TREES = {

@@ -23,7 +23,7 @@ from parscan_bp.operators import (
     to_scaled,
 )
 from parscan_bp.sparsity import Pattern
-from parscan_bp.testing import jit_once
+from tests.family import jit_once
 
 H = 4
 DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32

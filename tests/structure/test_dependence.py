@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +13,8 @@ from structure_zoo import ZOO
 from zoo_case import B, H, W, array
 from zoo_control import reverse_only
 
-from parscan_bp.structure import Reason, dependencies, forwarded, unsupported
+from parscan_bp.jaxprs.dependence import dependencies, forwarded
+from parscan_bp.structure import Reason, unsupported
 
 F, I = array(B, H), array(dtype=int)
 
@@ -167,9 +165,3 @@ def test_inactive_inputs_excuse_a_callback_and_a_loop():
     assert names(f, F, F, active=[True, False]) == []
     with pytest.raises(ValueError, match="got 1 flags for a jaxpr of 2 inputs"):
         names(f, F, F, active=[True])
-
-
-@pytest.mark.parametrize("module", ["axes", "base", "check", "dependence", "jaxprs", "unsupported"])
-def test_examples_in_the_docstrings(module):
-    result = doctest.testmod(importlib.import_module(f"parscan_bp.structure.{module}"))
-    assert result.attempted and not result.failed

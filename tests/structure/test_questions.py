@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from parscan_bp.structure import has_outer_gates, is_holomorphic
+from parscan_bp.choice.outer_gates import has_outer_gates
+from parscan_bp.structure import is_holomorphic
 
 Z = jax.ShapeDtypeStruct((3,), jnp.complex64)
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from random_steps import BINARY, CARRIES, UNARY, build
 from zoo_case import array
 
-from parscan_bp.structure import dependencies, find_structure
+from parscan_bp.jaxprs.dependence import dependencies
+from parscan_bp.structure import find_structure
 
 NUMBERS = st.integers(0, 7)
 INSTRUCTION = st.tuples(st.integers(0, len(UNARY) + len(BINARY) - 1), NUMBERS, NUMBERS, NUMBERS)

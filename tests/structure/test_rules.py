@@ -14,8 +14,9 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from parscan_bp.structure.jaxprs import is_inexact, shape_of, walk
-from parscan_bp.structure.rules import ELEMENTWISE, RULES, axis_maps
+from parscan_bp.jaxprs.primitive_kinds import ELEMENTWISE
+from parscan_bp.jaxprs.read import is_inexact, shape_of, walk
+from parscan_bp.structure.rules import RULES, axis_maps
 
 N = 3
 M, T = (N, N), (N, N, N)

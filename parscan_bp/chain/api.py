@@ -1,0 +1,211 @@
+"""`chain`: a feed-forward stack with derivatives by a solver."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.arguments import as_array, check_array, check_concrete, described
+from parscan_bp.chain.rule import ChainRule, obstacle
+from parscan_bp.jaxprs.obstacles import check_no_obstacle
+from parscan_bp.layers import Layer, activations, adjoint_operators
+from parscan_bp.layers.base import flat
+from parscan_bp.layers.closures import opened, reads_traced
+from parscan_bp.layers.keys import key_of
+from parscan_bp.layers.registry import as_stack
+from parscan_bp.layers.stack import checked_params
+from parscan_bp.planner import Plan
+from parscan_bp.solve import solve_upper
+from parscan_bp.solvers import Planned, Solver, check_solver
+from parscan_bp.system import Ragged
+from parscan_bp.types import Array, PyTree
+
+
+def chain(
+    layers: Sequence[Any], params: Sequence[PyTree], x: Array, *, solver: Solver | None = None
+) -> Array:
+    """The value of a stack of layers of any sizes, its derivatives by a bi-diagonal system.
+
+    x_0 = x, x_k = layers[k - 1](x_{k-1}; params[k - 1]). The derivatives of x_n, of every order
+    and mode, come from
+
+        lambda_{k-1} = g_{k-1} + A_k lambda_k,    A_k = (d x_k / d x_{k-1})^T    (BPPSA eq. 3)
+
+    with the layers' analytic A_k, solved by ``solver``, and from one pullback per layer for the
+    parameters. Activations are stored. Of a stack whose input is not differentiated the first
+    A_1 is never made, nor any A_k up to the first layer with parameters that are.
+
+    What layers close over may be traced, as by a `jax.grad` around the call: it counts as a
+    parameter. All else that they close over is read when the stack is traced, as under `jax.jit`.
+
+    Layers share parameters where the same arrays stand in ``params`` twice; their cotangents
+    add up.
+
+    Args:
+      layers: layers of `parscan_bp.layers`, functions that it knows (`jax.nn.relu`), or objects
+        of a registered class.
+      params: parameters of each layer; ``None`` for a layer without.
+      x: input (batch, *features). The leading axis is the batch, whose entries are independent;
+        channels come last.
+      solver: `Planned`, `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep;
+        ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest. A
+        symbolic size (`jax.export`) or explicit sharding (`jax.make_mesh`) leaves it to plain
+        automatic differentiation; a named solver then gives values only.
+
+    Returns:
+      x_n, (batch, *features).
+
+    Raises:
+      TypeError: if a layer has no builder, ``solver`` is none, or x is not of real floats.
+      ValueError: if sizes do not fit, naming the layer and the shapes.
+      NotImplementedError: if the solver takes no systems of different sizes, or, when a
+        derivative is taken, not a layer's operator.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> from parscan_bp.layers import Linear, init
+      >>> layers = [Linear(8), jax.nn.relu, Linear(1)]
+      >>> params = init(layers, jax.random.key(0), (3,))
+      >>> loss = lambda params: pb.chain(layers, params, jnp.ones((4, 3))).sum()
+      >>> grads = jax.jit(jax.grad(loss))(params)
+      >>> grads[2]["bias"].tolist()
+      [4.0]
+    """
+    stack, params, x, chosen = _checked(layers, params, x, solver)
+    if solver is None and obstacle(params, x) is not None:
+        return activations(stack, params, x)[-1]
+    if not stack:
+        return x
+    rule, params = _rule(stack, chosen, params, x)
+    return rule(params, x)
+
+
+def layer_cotangents(
+    layers: Sequence[Any],
+    params: Sequence[PyTree],
+    x: Array,
+    ct: Array,
+    *,
+    solver: Solver | None = None,
+) -> list[Array]:
+    """The cotangents of all activations: lambda_k = d (ct . x_n) / d x_k for k = 0..n.
+
+    Args:
+      layers, params, x, solver: see `chain`.
+      ct: cotangent of the stack's value, in its shape.
+
+    Returns:
+      n + 1 arrays, ``[k]`` in the shape of x_k. The first is that of the input, the last ``ct``.
+
+    Raises:
+      TypeError: if ``ct`` is no array, or complex where the value is not.
+      ValueError: if ``ct`` has another shape than the value.
+      TypeError, ValueError, NotImplementedError: as `chain`.
+
+    Source: BPPSA eq. 3.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> x = jnp.array([[-1.0, 2.0]])
+      >>> [v.tolist() for v in pb.layer_cotangents([jax.nn.relu], [None], x, jnp.ones((1, 2)))]
+      [[[0.0, 1.0]], [[1.0, 1.0]]]
+    """
+    stack, params, x, solver = _checked(layers, params, x, solver)
+    check_no_obstacle(obstacle(params, x), solver)
+    xs = activations(stack, params, x)
+    ct = as_array("ct", ct)
+    check_concrete("ct", ct)
+    check_array("ct", ct)
+    if jnp.iscomplexobj(ct) and not jnp.iscomplexobj(xs[-1]):
+        raise TypeError(f"ct: got {ct.dtype}; real numbers are wanted, as the value is real")
+    if ct.shape != xs[-1].shape:
+        raise ValueError(f"ct: got shape {ct.shape}; that of the value, {xs[-1].shape}, is wanted")
+    g = [jnp.zeros_like(flat(a)) for a in xs[:-1]] + [flat(ct)]
+    lambdas = solve_upper(solver, adjoint_operators(stack, params, xs), g)
+    return [v.reshape(a.shape).astype(a.dtype) for v, a in zip(lambdas, xs, strict=True)]
+
+
+def plan_chain(
+    layers: Sequence[Any], params: Sequence[PyTree], x: Array, solver: Planned | None = None
+) -> Plan:
+    """The plan of the parameters' gradient, see `parscan_bp.explain_chain`."""
+    stack, params, x, solver = _checked(layers, params, x, solver, abstract=True)
+    if not isinstance(solver, Planned):
+        raise TypeError(f"solver: got {described(solver)}; None or Planned() is wanted")
+    xs = jax.eval_shape(functools.partial(activations, stack), params, x)
+    ops = jax.eval_shape(functools.partial(adjoint_operators, stack), params, xs)
+    moving = [k for k, own in enumerate(params, start=1) if jax.tree.leaves(own)]
+    # The vectors of a stack without parameters are wanted at its input.
+    first = moving[0] if moving else 0
+    g = [None] * (len(stack) - first) + [jax.eval_shape(flat, xs[-1])]
+    plan = solver.plan(Ragged(ops[first:], g, [k - first for k in moving or [0]]))
+    names = [f"{k} {type(layer).__name__}" for k, layer in enumerate(stack)]
+    return plan.named(names[first:])
+
+
+def _rule(stack, solver, params, x) -> tuple[ChainRule, list[PyTree]]:
+    """One rule per stack, so that JAX compiles it once; and its parameters.
+
+    It is remembered by what the stack does, where that is for ever the same; else as long as the
+    first layer lives of which it is not.
+    """
+    keys = [key_of(layer) for layer in stack]
+    if None not in keys:
+        return _remembered(_Keyed((tuple(keys), solver), stack)), params
+    names = tuple(id(a) if key is None else key for a, key in zip(stack, keys, strict=True))
+    # In its own dictionary, not in a weak one: a rule holds the layer, and would keep it alive.
+    rules = vars(stack[keys.index(None)]).setdefault("_rules", {})
+    if (names, solver) not in rules:
+        if len(rules) == RULES_PER_LAYER:
+            del rules[next(iter(rules))]
+        rules[names, solver] = ChainRule(stack, solver)
+    rule = rules[names, solver]
+    if reads_traced(rule.trace(params, x)):
+        del rules[names, solver]
+        stack, params = opened(stack, params, x)
+        rule = ChainRule(stack, solver)
+    return rule, params
+
+
+RULES_PER_LAYER = 8
+"""Stacks and solvers that are remembered with one layer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Keyed:
+    """A stack by its solver and what it does."""
+
+    key: Any
+    stack: tuple[Layer, ...] = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(maxsize=128)
+def _remembered(keyed: _Keyed) -> ChainRule:
+    _, solver = keyed.key
+    return ChainRule(keyed.stack, solver)
+
+
+def _checked(layers, params, x, solver, *, abstract=False):
+    check_solver(solver, "ragged")
+    stack = as_stack(layers)
+    params = list(checked_params(stack, params))
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: as_array("params" + jax.tree_util.keystr(path), leaf), params
+    )
+    check_array("x", x, "real floats (batch, *features) are wanted")
+    if not abstract:
+        for leaf in jax.tree.leaves((params, x)):
+            check_concrete("params or x", leaf, "; explain_chain takes shapes")
+    x = as_array("x", x)
+    if not jnp.issubdtype(x.dtype, jnp.floating) or x.ndim < 2:
+        raise TypeError(
+            f"x: got {x.dtype}{list(x.shape)}; real floats (batch, *features) are wanted"
+        )
+    solver = Planned() if solver is None else solver
+    solver.check_nothing_kept()
+    return stack, params, x, solver

@@ -1,0 +1,1 @@
+"""Which solver, where none was named."""

@@ -1,0 +1,175 @@
+"""Steps that are too much work to be made again, or to be linearised, for what a sweep saves.
+
+A sweep saves the overhead of the loop, an operation for each equation and step, and the sums of
+parameter cotangents that are read and written in every step. It pays with a second evaluation
+of the step. For a recurrent cell, some products with fixed weights and elementwise gates on values
+about as large as the carry, that is a gain. For a layer of a transformer, the forces between all
+pairs of many bodies, or a buffer of which one row is written, it is not.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import math
+import operator
+from typing import Any
+
+from jax.extend.core import JaxprEqn
+
+from parscan_bp.jaxprs.arithmetic import carries_arithmetic_alone
+from parscan_bp.jaxprs.interpret import Interpreter
+from parscan_bp.jaxprs.primitive_kinds import ELEMENTWISE
+from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, shape_of, walk
+
+# The limits were measured on a CPU, on some 60 programs that people write.
+EQUATIONS = 200
+"""Equations of a step up to which tracing it some more times is no matter."""
+WIDENING = 4
+"""Largest value of a step over its carry; an LSTM's joint gates have twice as many entries."""
+FEW = 128
+"""Entries up to which any value is small."""
+
+_ARITHMETIC = frozenset(ELEMENTWISE) | {"bitcast_convert_type"}
+_MOVES = frozenset(
+    "slice dynamic_slice transpose broadcast_in_dim reshape squeeze stack unstack tile concatenate "
+    "split rev pad stop_gradient reduce_sum reduce_max reduce_min".split()
+)
+_TAKES = frozenset({"split", "slice", "dynamic_slice", "unstack"})
+_SHAPES = frozenset({"reshape", "squeeze", "transpose", "concatenate"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a step does besides what its Jacobian's structure says.
+
+    Attributes:
+      rows: most rows that are multiplied by fixed weights at a time; 0 without such products.
+        A weight vector does not count: to XLA its product is a sum.
+      heavy: why the step is too heavy for a sweep to gain anything, as it continues "the step ...";
+        ``None`` if it is light.
+      arithmetic: see `carries_arithmetic_alone`.
+      products: products of fixed weights and something that depends on the carry.
+      parts: most parts into which such a product, or one of inputs, is taken: the gates of a cell.
+    """
+
+    rows: int
+    heavy: str | None
+    arithmetic: bool = False
+    products: int = 0
+    parts: int = 0
+
+
+def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
+    """The work of a step.
+
+    Args:
+      jaxpr: the scan body, inputs ``[*consts, *carry, *x]``.
+      num_consts: number of loop-invariant inputs.
+      num_carry: number of carry leaves.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> step = lambda w, c: jnp.sin(c @ (w @ c))
+      >>> work_of(jax.make_jaxpr(step)(jnp.ones((3, 3)), jnp.ones((3, 3))), 1, 1).heavy
+      'multiplies two matrices that change from step to step'
+    """
+    opened = open_jaxpr(jaxpr)
+    if sum(1 for _ in walk(opened)) > EQUATIONS:
+        return Work(0, f"has more than {EQUATIONS} equations")
+    carry = opened.invars[num_consts : num_consts + num_carry]
+    counted = _Counted(sum(_size(v) for v in carry if is_inexact(v)))
+    others = len(opened.invars) - num_consts - num_carry
+    ins = [_Is(0)] * num_consts + [_Is.CARRIED] * num_carry + [_Is.GIVEN] * others
+    counted.run(opened, ins)
+    arithmetic = carries_arithmetic_alone(opened, num_consts, num_carry)
+    return Work(counted.rows, counted.heavy(), arithmetic, counted.products, counted.parts())
+
+
+class _Is(enum.Flag):
+    """What is known of a value that changes from step to step."""
+
+    GIVEN = enum.auto()  # depends on the inputs
+    CARRIED = enum.auto()  # depends on the carry
+    PRODUCT = enum.auto()  # a product with fixed weights, and what was done to its entries
+
+
+class _Counted(Interpreter[_Is]):
+    """Goes through a step and counts."""
+
+    derivative = False
+    prune = False
+    bottom = _Is(0)
+
+    def __init__(self, carry: int) -> None:
+        super().__init__()
+        self._carry = carry
+        self._reason: str | None = None
+        self._widest = 0
+        self._made = 0
+        self._moves = False
+        self._parts: collections.Counter[Any] = collections.Counter()
+        self.rows = 0
+        self.products = 0
+
+    def parts(self) -> int:
+        return max(self._parts.values(), default=0)
+
+    def heavy(self) -> str | None:
+        if self._reason is not None:
+            return self._reason
+        if self._widest > max(WIDENING * self._carry, FEW):
+            return f"makes values of {self._widest} entries from a carry of {self._carry}"
+        if self._made < self._carry:
+            return f"computes {self._made} entries and moves the rest of its carry"
+        if self._moves and not self.rows and self._widest > FEW:
+            return "moves the entries of a large carry about"
+        return None
+
+    def join(self, a: _Is, b: _Is, name: str) -> _Is:
+        return a | b
+
+    def equation(self, eqn: JaxprEqn, ins: list[_Is], live: list[bool]) -> list[_Is]:
+        name, out = eqn.primitive.name, functools.reduce(operator.or_, ins)
+        if name in _TAKES and _Is.PRODUCT in ins[0]:
+            self._parts[eqn.invars[0]] += len(eqn.outvars)
+        if name == "dot_general":
+            out |= _Is.PRODUCT
+        elif name not in ELEMENTWISE and name not in _TAKES and name not in _SHAPES:
+            out &= ~_Is.PRODUCT
+        if any(map(is_inexact, eqn.outvars)):
+            size = max(map(_size, eqn.outvars))
+            self._widest = max(self._widest, size)
+            if name == "dot_general":
+                self._product(eqn, ins, size)
+            elif name in _ARITHMETIC:
+                self._made += size
+            elif name in _MOVES:
+                self._moves = True
+            elif not (name == "gather" and not ins[0]):  # rows of a table are light
+                self._reason = f"contains {name}, which is slow to make again"
+        return [out] * len(eqn.outvars)
+
+    def after(self, eqn: JaxprEqn, ins: list[_Is], outs: list[_Is]) -> None:
+        name = eqn.primitive.name
+        if name in ("scan", "while", "cond"):
+            self._reason = f"contains {name}, which is slow to make again"
+
+    def _product(self, eqn: JaxprEqn, ins: list[_Is], size: int) -> None:
+        self._made += size
+        if all(ins[:2]):
+            self._reason = "multiplies two matrices that change from step to step"
+            return
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        summed = math.prod(shape_of(eqn.invars[0])[axis] for axis in contracted)
+        (at,) = (k for k in (0, 1) if ins[k])
+        rows = _size(eqn.invars[at]) // max(summed, 1)
+        if size > rows:
+            self.rows = max(self.rows, rows)
+            self.products += _Is.CARRIED in ins[at]
+
+
+def _size(atom: Any) -> int:
+    return math.prod(shape_of(atom))

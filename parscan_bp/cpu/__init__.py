@@ -1,0 +1,1 @@
+"""What XLA on CPU wants, and nothing of it anywhere else."""

@@ -1,0 +1,114 @@
+"""Rows times a known matrix, in the way in which a CPU does that fastest.
+
+XLA on CPU calls a library for a product of matrices. Inside a loop the call takes longer than a
+small product itself, and it splits the loop into kernels. A sum of elementwise products, which is
+compiled together with what stands beside it, takes a tenth to two thirds of the time up to the
+sizes below, and more beyond them (jax 0.10.2 and 0.12).
+
+The product is an operation of its own, so that its sizes are looked at when all axes are known:
+those that an outer `jax.vmap` adds make it large.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn, Primitive
+from jax.interpreters import ad, batching, mlir
+
+from parscan_bp.primitives.mapping import at_front, vmapped
+from parscan_bp.trees import is_sharded
+from parscan_bp.types import Array
+
+SMALL = (24, 3072)
+"""Most terms of a sum, and most products in all, of several rows."""
+
+SMALL_ROW = 8
+"""Most terms of a single row's sums; of more, XLA makes no call in any case."""
+
+SUMMED_IN = ("float32", "float64")
+"""Types whose sums may be taken in themselves; of 16 bits, a product sums in 32."""
+
+
+def as_row_product(eqn: JaxprEqn) -> JaxprEqn | None:
+    """The equation ``u @ w`` or ``u @ w.T`` as a product of this module with ``w`` or ``w.T``.
+
+    XLA on CPU packs a matrix for each product with the transpose of it: for 2 to 16 rows that takes
+    up to four times as long as the product, so that here the matrix has the summed axis first.
+
+    Returns:
+      The product; ``None`` for other equations, and for a single row that is not small, which is
+      as fast either way.
+    """
+    if eqn.primitive is not lax.dot_general_p:
+        return None
+    types: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
+    rows, matrix, product = types
+    (of_rows, _), batched = eqn.params["dimension_numbers"]
+    if matrix.ndim != 2 or len(of_rows) != 1 or batched != ((), ()):
+        return None
+    if rows.size == rows.shape[of_rows[0]] and not _is_small(product, rows, of_rows[0]):
+        return None
+    numbers = (of_rows, (0,)), batched
+    return eqn.replace(primitive=row_product_p, params={**eqn.params, "dimension_numbers": numbers})
+
+
+def _is_small(product: Any, rows: Any, axis: int) -> bool:
+    """Whether the product, which sums over an axis of the rows, is faster without a call."""
+    terms = rows.shape[axis]
+    most = SMALL[0] if rows.size > terms else SMALL_ROW
+    small = terms <= most and math.prod(product.shape) * terms <= SMALL[1]
+    return small and product.dtype == rows.dtype and rows.dtype in SUMMED_IN
+
+
+def _types(*types, **how):
+    return lax.dot_general_p.abstract_eval(*types, **how)[0]
+
+
+def _differentiate(primals, tangents, **how):
+    (rows, matrix), (t_rows, t_matrix) = primals, tangents
+    terms = []
+    if not isinstance(t_rows, ad.Zero):
+        terms.append(row_product_p.bind(t_rows, matrix, **how))
+    if not isinstance(t_matrix, ad.Zero):
+        terms.append(row_product_p.bind(rows, t_matrix, **how))
+    return row_product_p.bind(rows, matrix, **how), functools.reduce(jnp.add, terms)
+
+
+def _batch(batch, values, dims, **how):
+    if all(d is None for d in dims):
+        return row_product_p.bind(*values, **how), None
+    rows, matrix = (at_front(v, d) for v, d in zip(values, dims, strict=True))
+    if dims[1] is None:
+        ((axis,), of_matrix), batched = how["dimension_numbers"]
+        how["dimension_numbers"] = ((axis + 1,), of_matrix), batched
+        return row_product_p.bind(rows, matrix, **how), 0
+    axes = tuple(None if d is None else 0 for d in dims)
+    return vmapped(functools.partial(lax.dot_general_p.bind, **how), axes, batch)(rows, matrix), 0
+
+
+def _on_cpu(rows: Array, matrix: Array, **how) -> Array:
+    ((axis,), _), _ = how["dimension_numbers"]
+    product = _types(jax.typeof(rows), jax.typeof(matrix), **how)
+    sharded = any(is_sharded(jax.typeof(v)) for v in (rows, matrix))
+    if sharded or not _is_small(product, rows, axis):
+        return lax.dot_general_p.bind(rows, matrix, **how)
+    columns = jnp.expand_dims(jnp.moveaxis(rows, axis, -1), -1)
+    # Said in full, as `jax.numpy_rank_promotion` may not allow a matrix to be repeated.
+    matrix = jnp.broadcast_to(matrix, (*columns.shape[:-2], *matrix.shape))
+    return jnp.sum(columns * matrix, axis=-2)
+
+
+row_product_p = Primitive("row_product")
+row_product_p.def_impl(lax.dot_general_p.bind)
+row_product_p.def_abstract_eval(_types)
+ad.primitive_jvps[row_product_p] = _differentiate
+ad.primitive_transposes[row_product_p] = ad.primitive_transposes[lax.dot_general_p]
+batching.fancy_primitive_batchers[row_product_p] = _batch
+mlir.register_lowering(row_product_p, mlir.lower_fun(lax.dot_general_p.bind, False))
+mlir.register_lowering(row_product_p, mlir.lower_fun(_on_cpu, False), platform="cpu")

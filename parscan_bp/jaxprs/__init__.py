@@ -1,0 +1,1 @@
+"""Traced programs: read, interpreted, replayed, hoisted and cut."""

@@ -1,0 +1,165 @@
+"""What of a step is kept for the backward pass: the fewest bytes that spare it all but arithmetic.
+
+A result of a step is a chain of operations. Some are slow to do again (products, exponentials),
+others as fast as reading what they make. So a forward pass keeps values that lie between the last
+slow operation and the result, where there are the fewest of them: gates, say, rather than the
+slopes that follow from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
+
+from parscan_bp.jaxprs.arithmetic import is_arithmetic, is_elementwise
+from parscan_bp.jaxprs.read import needed_equations, shape_of, variables
+from parscan_bp.jaxprs.replay import evaluate, inlined
+from parscan_bp.trees import nbytes
+from parscan_bp.types import Array
+
+FEW = 4
+"""Numbers of which a function is no slower than reading them: in a loop over so few, it waits for
+nothing that the loop waits for."""
+
+CHEAP, CHEAP_FUNCTIONS = range(16, 25), frozenset({"exp", "logistic", "tanh"})
+"""Numbers of which such a function, for all steps together, takes less time than to keep one array
+more: that splits the kernel that XLA makes of what follows a step's products. Of fewer it is hardly
+vectorised, and of more it takes longer."""
+
+WORTHWHILE = 2 / 3
+"""Bytes of a cut, as a part of those of the results, up to which they are made from it."""
+
+WORTHWHILE_IN_CHUNKS = 4 / 5
+"""The same where the results are not made all at once, and so never all stand beside the cut."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cut:
+    """A program in two parts, the first of which is done once and its results kept.
+
+    Attributes:
+      closed: the program.
+      kept: its variables that are kept.
+    """
+
+    closed: ClosedJaxpr
+    kept: tuple[Var, ...]
+
+    @classmethod
+    def of(cls, closed: ClosedJaxpr, first: int, at_once: Callable[[int], bool]) -> Cut:
+        """The cut with the fewest bytes, or the results where it has hardly fewer than they.
+
+        Then a cut in front of functions of few inputs is tried: those are at hand. Without any
+        other part it would spare nothing. And where fewer arrays lie in front of cheap functions of
+        few numbers, such as gates side by side, those are kept.
+
+        Args:
+          closed: the program.
+          first: position of the first input of which there is one per step. All inputs are at hand
+            in both parts, and what follows from earlier ones alone is made in both.
+          at_once: whether the second part runs for all steps at once, given the bytes of its
+            results for one.
+        """
+        closed = inlined(closed)
+        for few in (0, FEW):
+            search = _Search(closed, first, few)
+            kept, results = search.fewest(), search.results()
+            before = _Search(closed, first, few, CHEAP_FUNCTIONS).fewest()
+            if before and len(before) < len(kept) and _bytes(before) <= _bytes(kept):
+                kept = before
+            part = WORTHWHILE if at_once(_bytes(results)) else WORTHWHILE_IN_CHUNKS
+            if _bytes(kept) <= part * _bytes(results) and (kept or not few):
+                return cls(closed, kept)
+        return cls(closed, results)
+
+    def make(self, inputs: Sequence[Array]) -> list[Array]:
+        """The values that are kept."""
+        jaxpr = self.closed.jaxpr
+        names = jaxpr.debug_info._replace(result_paths=None)
+        first = jaxpr.replace(outvars=list(self.kept), debug_info=names)
+        first = first.replace(eqns=needed_equations(first))
+        return evaluate(ClosedJaxpr(first, self.closed.consts), inputs)
+
+    def finish(self, inputs: Sequence[Array], kept: Sequence[Array]) -> list[Array]:
+        """The results of the program, from what was kept."""
+        jaxpr = self.closed.jaxpr
+        names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+        second = jaxpr.replace(
+            invars=[*jaxpr.invars, *self.kept],
+            eqns=needed_equations(jaxpr, self.kept),
+            debug_info=names,
+        )
+        return evaluate(ClosedJaxpr(second, self.closed.consts), [*inputs, *kept])
+
+
+class _Search:
+    """The variables of a program from which its results follow by arithmetic alone."""
+
+    def __init__(self, closed: ClosedJaxpr, first: int, few: int, cheap: Collection[str] = ()):
+        self.jaxpr = closed.jaxpr
+        self.made_by = {v: e for e in self.jaxpr.eqns for v in e.outvars}
+        # Of each variable its own, or two that one equation makes would be kept in any order.
+        self.order = {v: k for k, v in enumerate(self.made_by)}
+        self.varies = set(self.jaxpr.invars[first:])
+        for eqn in self.jaxpr.eqns:
+            if self.varies.intersection(variables(eqn.invars)):
+                self.varies.update(eqn.outvars)
+        fast = (is_arithmetic(e) or self._is_fast(e, few, cheap) for e in self.jaxpr.eqns)
+        slow = (e for e, is_fast in zip(self.jaxpr.eqns, fast, strict=True) if not is_fast)
+        self.slow = {v for e in slow for v in e.outvars}
+
+    def _is_fast(self, eqn: JaxprEqn, few: int, cheap: Collection[str]) -> bool:
+        """Whether it is a cheap function, or one of inputs, and of few numbers at most."""
+        size = math.prod(shape_of(eqn.outvars[0]))
+        if eqn.primitive.name in cheap and size in CHEAP:
+            return True
+        stored = not self.order.keys() & variables(eqn.invars)
+        return stored and is_elementwise(eqn) and size <= few
+
+    def results(self) -> tuple[Var, ...]:
+        """The results that are neither inputs nor the same for every step."""
+        made = dict.fromkeys(v for v in variables(self.jaxpr.outvars) if v in self.order)
+        return tuple(v for v in made if v in self.varies)
+
+    def fewest(self) -> tuple[Var, ...]:
+        """The last slow results, exchanged for later values as long as those are no more bytes."""
+        kept, between = self._reached(())
+        moved = True
+        while moved:
+            moved = False
+            for v in self._ordered(kept):
+                later = {w for e in self.jaxpr.eqns if v in e.invars for w in e.outvars} & between
+                others, within = self._reached((kept - {v}) | later)
+                if later and self._gain(others) > self._gain(kept):
+                    kept, between, moved = others, within, True
+                    break
+        return tuple(self._ordered(kept))
+
+    def _ordered(self, of: Collection[Var]) -> list[Var]:
+        return sorted(of, key=self.order.__getitem__)
+
+    def _gain(self, kept: Collection[Var]) -> tuple[int, int, list[int]]:
+        """Fewer bytes, fewer arrays, or later ones: it grows with every exchange, or none ends."""
+        return -_bytes(kept), -len(kept), [self.order[v] for v in self._ordered(kept)]
+
+    def _reached(self, held: Collection[Var]) -> tuple[set[Var], set[Var]]:
+        """Going back from the results: what is slow or ``held``, and all that was passed."""
+        ends, passed = set(), set()
+        waiting = variables(self.jaxpr.outvars)
+        while waiting:
+            v = waiting.pop()
+            if v in passed or v not in self.varies:
+                continue
+            passed.add(v)
+            if v in held or v in self.slow:
+                ends.add(v)
+            elif v in self.made_by:
+                waiting += variables(self.made_by[v].invars)
+        return ends, passed
+
+
+def _bytes(kept: Collection[Var]) -> int:
+    return nbytes([v.aval for v in kept])

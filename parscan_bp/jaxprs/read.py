@@ -1,0 +1,175 @@
+"""Readers of jaxprs, and the few places where jax 0.10 and jax 0.12 spell them differently."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params
+
+# Primitives that only call the jaxpr in their parameters: same operands, same results.
+CALLS = frozenset({"jit", "closed_call", "remat2"})
+# Calls that bring their own derivative: their jaxpr tells values, not derivatives.
+CUSTOM_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "call_with_rule"})
+# Those whose derivative has a forward mode.
+FORWARD_CALLS = CUSTOM_CALLS - {"custom_vjp_call"}
+# Float in, float out, and a derivative that jax takes to be zero.
+ZERO_DERIVATIVE = frozenset({"stop_gradient", "floor", "ceil", "round"})
+
+
+def open_jaxpr(jaxpr: Any) -> Jaxpr:
+    """The jaxpr without its constants (jax 0.12 has one class for both kinds)."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def called_jaxpr(eqn: JaxprEqn) -> Jaxpr:
+    """The jaxpr that a call primitive runs on its operands."""
+    params = eqn.params
+    return open_jaxpr(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"])
+
+
+def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
+    """The leading operands of a scan equation: how many are constants, and then how many carries.
+
+    Args:
+      eqn: an equation of `lax.scan_p`, operands [consts..., carry..., xs...].
+
+    Returns:
+      (number of constants, number of carry leaves).
+
+    Example:
+      >>> body = jax.make_jaxpr(lambda c, xs: jax.lax.scan(lambda c, x: (c * x, c), c, xs))
+      >>> scan_counts(body(1.0, jnp.ones(3)).eqns[0])
+      (0, 1)
+    """
+    if "num_carry" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry, _ = eqn.params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def shape_of(atom: Any) -> tuple[int, ...]:
+    """The shape of a variable or literal; () for tokens and the like."""
+    return tuple(getattr(atom.aval, "shape", ()))
+
+
+def is_differentiable(aval) -> bool:
+    """Whether values of this type have tangents: real or complex floating point."""
+    return jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def is_inexact(atom: Any) -> bool:
+    """Has it a tangent: is its dtype floating or complex?"""
+    dtype = getattr(atom.aval, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def is_complex(atom: Any) -> bool:
+    """Is its dtype complex?"""
+    dtype = getattr(atom.aval, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.complexfloating))
+
+
+def variables(atoms: Sequence[Any]) -> list[Var]:
+    """Those of the atoms that are no literals."""
+    return [v for v in atoms if isinstance(v, Var)]
+
+
+def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Every equation at every depth; those of a Pallas kernel are its own affair."""
+    for eqn in open_jaxpr(jaxpr).eqns:
+        yield eqn
+        if eqn.primitive.name != "pallas_call":
+            for inner in jaxprs_in_params(eqn.params):
+                yield from walk(inner)
+
+
+def needed_equations(jaxpr: Jaxpr, given: Collection[Var] = ()) -> list[JaxprEqn]:
+    """The equations on which an output depends, the values of ``given`` being known."""
+    live, kept = {v for v in jaxpr.outvars if isinstance(v, Var)}.difference(given), []
+    for eqn in reversed(jaxpr.eqns):
+        if live.intersection(eqn.outvars):
+            live.update(v for v in eqn.invars if isinstance(v, Var) and v not in given)
+            kept.append(eqn)
+    return kept[::-1]
+
+
+def with_known(jaxpr: Jaxpr, known: Mapping[Var, Var]) -> Jaxpr:
+    """The jaxpr that reads ``known[v]`` wherever it read v, and makes what it then still needs."""
+
+    def read(atoms: Sequence[Any]) -> list[Any]:
+        return [known.get(v, v) if isinstance(v, Var) else v for v in atoms]
+
+    eqns = [eqn.replace(invars=read(eqn.invars)) for eqn in jaxpr.eqns]
+    replaced = jaxpr.replace(eqns=eqns, outvars=read(jaxpr.outvars))
+    return replaced.replace(eqns=needed_equations(replaced))
+
+
+def touches_ref(eqn: JaxprEqn) -> bool:
+    """Does it read, write or make a mutable array?"""
+    atoms = (*eqn.invars, *eqn.outvars)
+    return any(isinstance(atom.aval, jax.ref.AbstractRef) for atom in atoms)
+
+
+def live_variables(jaxpr: Jaxpr, live_out: Sequence[bool]) -> set[Var]:
+    """The variables whose tangents the tangents of the outputs marked in `live_out` may need.
+
+    A mean over the batch that is only logged, compared or detached is not among them.
+    """
+    wanted = zip(jaxpr.outvars, live_out, strict=True)
+    live = {v for v, used in wanted if used and isinstance(v, Var) and is_inexact(v)}
+    for eqn in reversed(jaxpr.eqns):
+        mask = [v in live for v in eqn.outvars]
+        if not any(mask) or eqn.primitive.name in ZERO_DERIVATIVE:
+            continue
+        operands = eqn.invars
+        if eqn.primitive.name in CALLS:
+            inner = called_jaxpr(eqn)
+            inside = live_variables(inner, mask)
+            operands = [a for a, v in zip(operands, inner.invars, strict=True) if v in inside]
+        live.update(v for v in operands if isinstance(v, Var) and is_inexact(v))
+    return live
+
+
+def tangent_jaxpr(
+    eqn: JaxprEqn, dots: Sequence[Var], outs: Sequence[Var]
+) -> tuple[list[Var], Jaxpr]:
+    """The tangents of `outs` as a program of the operands and of the tangents of `dots`.
+
+    For primitives that bring their own derivative, which is then read from what their rule does
+    rather than from the primal program.
+
+    Args:
+      eqn: the equation.
+      dots: those of its operands that have a tangent.
+      outs: those of its results whose tangents are wanted, all of them float or complex.
+
+    Returns:
+      The distinct variables among the operands, and a jaxpr with inputs [operands..., tangents of
+      `dots`...] and outputs [tangents of `outs`...].
+    """
+    operands = list(dict.fromkeys(v for v in eqn.invars if isinstance(v, Var)))
+    # The names of the arguments and results are those of the call, which are not these.
+    names = called_jaxpr(eqn).debug_info._replace(arg_names=None, result_paths=None)
+    one = ClosedJaxpr(Jaxpr([], operands, list(outs), [eqn], eqn.effects, names), ())
+    call = jaxpr_as_fun(one)
+    moving = [operands.index(v) for v in dots]
+
+    def tangents(primals: list[Any], tangents_in: list[Any]) -> list[Any]:
+        def of_moving(*values: Any) -> list[Any]:
+            merged = list(primals)
+            for i, value in zip(moving, values, strict=True):
+                merged[i] = value
+            return call(*merged)
+
+        return jax.jvp(of_moving, tuple(primals[i] for i in moving), tuple(tangents_in))[1]
+
+    traced = jax.make_jaxpr(tangents)([_struct(v) for v in operands], [_struct(v) for v in dots])
+    return operands, open_jaxpr(traced)
+
+
+def _struct(atom: Any) -> jax.ShapeDtypeStruct:
+    aval = atom.aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))

@@ -1,0 +1,138 @@
+"""Replaying a traced step, also on values that vary over more mesh axes than when it was traced.
+
+Inside `jax.shard_map` a type says over which mesh axes a value varies. A step that multiplies a
+row by a parameter, which is the same on all devices, says so in its jaxpr: an equation makes the
+parameter vary, and its transpose sums over the devices. A linear solve, though, is of one type,
+so that parameters are made to vary before it; then these equations have nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+from parscan_bp.jaxprs.read import CALLS, called_jaxpr, open_jaxpr, scan_counts
+from parscan_bp.originals import lax_scan
+from parscan_bp.types import Array, PyTree
+
+
+def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
+    """The outputs of one equation of a jaxpr."""
+    if any(map(_varies_more, values, eqn.invars)):
+        replay = RETRACED.get(eqn.primitive.name)
+        if replay is not None:
+            return list(replay(eqn, values))
+        axes = _axes(values)
+        values = [_vary(v, axes) for v in values]
+    with eqn.ctx.manager:  # the settings under which it was traced
+        out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def evaluate(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
+    """The outputs of a jaxpr."""
+    if not any(map(_varies_more, values, closed.jaxpr.invars)):
+        return jaxpr_as_fun(closed)(*values)
+    return interpret(closed, values, bind)
+
+
+def interpret(
+    closed: ClosedJaxpr, values: Sequence[Array], apply: Callable[..., Sequence[Array]]
+) -> list[Array]:
+    """The outputs of a jaxpr with ``apply(eqn, values)`` in place of each of its equations."""
+    jaxpr = closed.jaxpr
+    env: dict[Any, Array] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    env.update(zip(jaxpr.invars, values, strict=True))
+
+    def read(v):
+        return v.val if isinstance(v, Literal) else env[v]
+
+    for eqn in jaxpr.eqns:
+        env.update(zip(eqn.outvars, apply(eqn, [read(v) for v in eqn.invars]), strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def inlined(closed: ClosedJaxpr, calls: Collection[str] = CALLS) -> ClosedJaxpr:
+    """The same program without these calls."""
+
+    def apply(eqn, values):
+        if eqn.primitive.name not in calls:
+            return bind(eqn, values)
+        return interpret(called(eqn), values, apply)
+
+    return jax.make_jaxpr(lambda *values: interpret(closed, values, apply))(*closed.in_avals)
+
+
+def vary_alike(tree: PyTree) -> PyTree:
+    """The floats of a tree, made to vary over the mesh axes of all of them together."""
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=lambda v: isinstance(v, SymbolicZero))
+    axes = _axes([v for v in leaves if _is_float(v)])
+    return jax.tree.unflatten(treedef, [_vary(v, axes) if _is_float(v) else v for v in leaves])
+
+
+def _is_float(v: Any) -> bool:
+    return not isinstance(v, SymbolicZero) and jnp.issubdtype(jax.typeof(v).dtype, jnp.inexact)
+
+
+def _axes(values: Sequence[Array]) -> frozenset[str]:
+    """The mesh axes over which any of the values varies."""
+    return frozenset().union(*map(_varying, values))
+
+
+def _vary(value: Array, axes: frozenset[str]) -> Array:
+    missing = tuple(axes - _varying(value))
+    return lax.pcast(value, missing, to="varying") if missing else value
+
+
+def _varying(value: Any) -> frozenset[str]:
+    """The mesh axes over which a value varies."""
+    return jax.typeof(value).manual_axis_type.varying
+
+
+def _varies_more(value: Any, v: Any) -> bool:
+    kind = getattr(v.aval, "manual_axis_type", None)
+    return kind is not None and _varying(value) != kind.varying
+
+
+def called(eqn: JaxprEqn) -> ClosedJaxpr:
+    """The jaxpr that a call primitive runs, with its constants."""
+    inner = called_jaxpr(eqn)
+    (held,) = (p for p in eqn.params.values() if open_jaxpr(p) is inner)
+    return ClosedJaxpr(inner, getattr(held, "consts", ()))
+
+
+def _call(eqn, values):
+    return evaluate(called(eqn), values)
+
+
+def _cond(eqn, values):
+    branches = [lambda *v, b=b: evaluate(b, v) for b in eqn.params["branches"]]
+    return lax.switch(values[0], branches, *values[1:])
+
+
+def _scan(eqn, values):
+    consts, carry = scan_counts(eqn)
+    first, xs = consts + carry, values[consts + carry :]
+
+    def step(c, x):
+        out = evaluate(eqn.params["jaxpr"], [*values[:consts], *c, *x])
+        return out[:carry], out[carry:]
+
+    how = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    last, ys = lax_scan(step, list(values[consts:first]), list(xs), **how)
+    return [*last, *ys]
+
+
+RETRACED = {
+    **dict.fromkeys(CALLS, _call),
+    "cond": _cond,
+    "scan": _scan,
+    "pvary": lambda eqn, values: values,
+}
+"""How equations are replayed whose own programs were traced for other types."""

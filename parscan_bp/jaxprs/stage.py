@@ -1,0 +1,152 @@
+"""Tracing a `lax.scan` call: the body as a jaxpr, its mistakes reported by JAX itself.
+
+The call is traced by `jax.lax.scan`, not by a copy of its front end. Promotion of weak
+types, hoisting of closed-over values, loop-invariant carries, every check and every
+error message are therefore those of the installed version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from parscan_bp.jaxprs.obstacles import symbolic_size
+from parscan_bp.jaxprs.read import scan_counts
+from parscan_bp.jaxprs.replay import bind
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """A traced `lax.scan` call.
+
+    Attributes:
+      outer: jaxpr of the call: a few equations (promotions), one of which is the scan.
+      index: position of the scan among the equations.
+      consts: values that the outer jaxpr closes over.
+      out_tree: pytree structure of ``(carry, ys)``.
+    """
+
+    outer: Jaxpr
+    index: int
+    consts: Sequence[Any]
+    out_tree: Any
+
+    @classmethod
+    def of(cls, closed: ClosedJaxpr, out_tree: Any) -> Staged | None:
+        """A traced call, whose last scan is the one to differentiate; ``None`` without one."""
+        scans = [k for k, e in enumerate(closed.jaxpr.eqns) if e.primitive.name == "scan"]
+        return cls(closed.jaxpr, scans[-1], closed.consts, out_tree) if scans else None
+
+    @property
+    def equation(self) -> JaxprEqn:
+        return self.outer.eqns[self.index]
+
+    @property
+    def symbolic_size(self) -> str | None:
+        """See `structure.symbolic_size`."""
+        variables = (*self.equation.invars, *self.equation.outvars)
+        return symbolic_size([v.aval for v in variables], self.equation.params["length"])
+
+    @property
+    def body(self) -> ClosedJaxpr:
+        """(consts, carry, x) -> (carry, y), flat."""
+        return self.equation.params["jaxpr"]
+
+    def const_positions(self, variables: Sequence[Any]) -> tuple[int | None, ...]:
+        """Which const of the scan each variable of the outer jaxpr is; ``None`` for no const."""
+        count, _ = scan_counts(self.equation)
+        position = {v: k for k, v in enumerate(self.equation.invars[:count])}
+        return tuple(None if isinstance(v, Literal) else position.get(v) for v in variables)
+
+    def run(self, args: Sequence[Array], scan: Callable[[list[Array]], Sequence[Array]]) -> PyTree:
+        """Evaluates the call with ``scan`` in place of the scan equation."""
+        variables = (*self.outer.constvars, *self.outer.invars)
+        given = dict(zip(variables, (*self.consts, *args), strict=True))
+        env = {v: as_array(v, value) for v, value in given.items()}
+
+        def read(v):
+            return as_array(v, v.val) if isinstance(v, Literal) else env[v]
+
+        def result(v):
+            return as_result(v, v.val if isinstance(v, Literal) else given.get(v, env[v]))
+
+        for k, eqn in enumerate(self.outer.eqns):
+            values = [read(v) for v in eqn.invars]
+            out = scan(values) if k == self.index else bind(eqn, values)
+            env.update(zip(eqn.outvars, out, strict=True))
+        return jax.tree.unflatten(self.out_tree, [result(v) for v in self.outer.outvars])
+
+
+def as_array(variable: Any, value: Any) -> Any:
+    """A Python scalar as an array of the type it was traced with; anything else as it is."""
+    return value if hasattr(value, "shape") else np.asarray(value, variable.aval.dtype)
+
+
+NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
+"""What JAX takes for an array, and is none."""
+
+
+def as_result(variable: Any, value: Any) -> Array:
+    """A value that is returned as it was given; what is no array of JAX is copied into one.
+
+    A NumPy array is the caller's own, who may write to it afterwards.
+    """
+    if not isinstance(value, NUMBERS):
+        return value
+    # A Python scalar keeps its weak type.
+    return jnp.array(value, variable.aval.dtype if hasattr(value, "dtype") else None)
+
+
+def copied(tree: PyTree) -> PyTree:
+    """Arguments of `lax.scan`, which may hand them on, as arrays of JAX."""
+    return jax.tree.map(lambda v: jnp.array(v) if isinstance(v, NUMBERS) else v, tree)
+
+
+def stage_call(call: Callable, *args: PyTree) -> Staged | None:
+    """Traces ``call(*args)``, whose last scan is the one to differentiate; ``None`` without one.
+
+    Raises:
+      Whatever ``call`` raises.
+    """
+    with to_be_traced():
+        closed, out_shape = jax.make_jaxpr(call, return_shape=True)(*args)
+    return Staged.of(closed, jax.tree.structure(out_shape))
+
+
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Errors which say that a function looks at values, which a trace does not have."""
+
+
+def is_jit_disabled() -> bool:
+    """Whether `jax.disable_jit` is on."""
+    return jax.config.jax_disable_jit  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def to_be_traced() -> Iterator[None]:
+    """Tracing also under `jax.disable_jit`: steps that Python runs leave no body to linearise."""
+    if not is_jit_disabled():
+        yield
+        return
+    try:
+        with jax.disable_jit(False):
+            yield
+    except NEEDS_VALUES as error:
+        error.add_note(
+            "Also under jax.disable_jit, a solver that was named, a Jacobian that was given and a "
+            "fused kernel want a step that can be traced; solver=None alone runs the steps as "
+            "jax.lax.scan does."
+        )
+        raise

@@ -1,0 +1,213 @@
+"""A scan's body that is a recurrent cell, and the linearisations that the cell itself states."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax
+from jax.extend.core import ClosedJaxpr
+from jax.tree_util import Partial
+
+from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.linearise.ahead import made_ahead
+from parscan_bp.linearise.base import Joined, Linearisation, Steps
+from parscan_bp.linearise.products import ByProducts, Product
+from parscan_bp.operators import Operator
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class OfCell:
+    """A recurrent cell as the body of a scan.
+
+    Attributes:
+      cell: see `parscan_bp.cells.Cell`.
+      const_of: for each leaf of the parameters, its position among the consts of the body, or
+        ``None`` where the body does not use it.
+      carry_of: for each leaf of the cell's carry, its position among the body's.
+      trees: pytree structures of the parameters, the cell's carry and the input.
+      arrange: linear function of the parameters to the cell's own; ``None`` if they are these.
+      gates: part of the body, of the same inputs, that makes what the cell's `pull_carry` takes as
+        ``gates``; ``None`` where the cell has to make it.
+      rejoins: see `parscan_bp.cells.View`.
+    """
+
+    cell: Any
+    const_of: tuple[int | None, ...]
+    carry_of: tuple[int, ...]
+    trees: tuple[Any, Any, Any]
+    arrange: Callable[[PyTree], PyTree] | None = None
+    gates: ClosedJaxpr | None = None
+    rejoins: bool = False
+
+    def params(self, consts: Sequence[Array]) -> PyTree:
+        """The cell's parameters from the consts of the body."""
+        params = self._body_params(consts)
+        return params if self.arrange is None else self.arrange(params)
+
+    def _body_params(self, consts: Sequence[Array]) -> PyTree:
+        leaves = [None if k is None else consts[k] for k in self.const_of]
+        return jax.tree.unflatten(self.trees[0], leaves)
+
+    def values(self, steps: Steps) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+        """Parameters, carry, input and new carry as the cell knows them."""
+        return (
+            steps.extra,
+            self.own_carry(steps.carry),
+            jax.tree.unflatten(self.trees[2], steps.x),
+            self.own_carry(steps.new_carry),
+        )
+
+    def own_carry(self, leaves: Sequence[Array]) -> PyTree:
+        """The cell's carry from the body's leaves."""
+        return jax.tree.unflatten(self.trees[1], [leaves[k] for k in self.carry_of])
+
+    def carry_leaves(self, carry: PyTree) -> list[Array]:
+        """The inverse of `own_carry`."""
+        by_position = dict(zip(self.carry_of, jax.tree.leaves(carry), strict=True))
+        return [by_position[k] for k in range(len(by_position))]
+
+    def jacobian(self, steps: Steps) -> Operator:
+        return self.cell.jacobian(*self.values(steps))
+
+    def pull_carry(
+        self, steps: Steps, cts: Sequence[Array], *, beside_step: bool = False
+    ) -> tuple[PyTree, list[Array]]:
+        """Cotangents of the pre-activations and of the carry, A_t times those of the new carry.
+
+        Args:
+          steps: the stretch, or a single step.
+          cts: cotangents of the new carry.
+          beside_step: whether the body is evaluated at the same place, so that what it makes as
+            this does need not be made twice.
+        """
+        made = {}
+        if beside_step and self.gates is not None:
+            made["gates"] = evaluate(self.gates, [*steps.consts, *steps.carry, *steps.x])
+        u, carry = self.cell.pull_carry(*self.values(steps), self.own_carry(cts), **made)
+        leaves = zip(self.carry_leaves(carry), steps.carry, strict=True)
+        return u, [a.astype(c.dtype) for a, c in leaves]
+
+    def pull_params(self, steps: Steps, u: PyTree, active) -> tuple[PyTree, list[Array]]:
+        """Cotangents of the cell's parameters, summed, and of the active inputs of the body."""
+        params, carry, x, _ = self.values(steps)
+        param_cts, x_ct = self.cell.pull_params(params, carry, x, u)
+        return param_cts if active.consts else [], self.x_cotangents(steps, x_ct, active)
+
+    def x_cotangents(self, steps: Steps, x: PyTree, active) -> list[Array]:
+        """The cell's cotangents of its input as those of the active inputs of the body."""
+        # A cotangent has the dtype of its primal, whatever the products were made in.
+        leaves = zip(jax.tree.leaves(x), steps.x, strict=True)
+        return active.of_x([a.astype(b.dtype) for a, b in leaves])
+
+    def const_cotangents(self, consts, cts: PyTree, active) -> list[Array]:
+        """The cell's cotangents of its parameters as those of the active consts of the body.
+
+        Raises:
+          ValueError: if the cell gives none of a parameter, or a const is no parameter.
+        """
+        if not active.consts:
+            return []
+        own = self._of_params(jax.eval_shape(self.params, consts), cts)
+        if self.arrange is not None:
+            (own,) = jax.vjp(self.arrange, self._body_params(consts))[1](own)
+        used = [k for k in self.const_of if k is not None]
+        by_const = dict(zip(used, jax.tree.leaves(own), strict=True))
+        closed_over = [k for k in active.consts if k not in by_const]
+        if closed_over:
+            raise ValueError(
+                f"{type(self.cell).__name__}: got derivatives by {len(closed_over)} arrays that "
+                "its step closes over; they are wanted among its parameters"
+            )
+        return [by_const[k].astype(consts[k].dtype) for k in active.consts]
+
+    def _of_params(self, params: PyTree, cts: PyTree) -> PyTree:
+        """Of the cotangents that the cell gives, those of ``params``, which its step uses."""
+        given = dict(jax.tree.leaves_with_path(cts))
+        used, tree = jax.tree.flatten_with_path(params)
+        missing = [jax.tree_util.keystr(path) for path, _ in used if path not in given]
+        if missing:
+            raise ValueError(
+                f"{type(self.cell).__name__}.pull_params: got no cotangent of the parameters "
+                f"{', '.join(missing)}; one of each that the step uses is wanted"
+            )
+        return jax.tree.unflatten(tree, [given[path] for path, _ in used])
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfCell(Linearisation):
+    """What the cell's linearisations share: parameters and their cotangents are the cell's own.
+
+    Attributes:
+      of: the cell.
+    """
+
+    of: OfCell
+
+    def invariants(self, consts, extra):
+        return self.of.params(consts)
+
+    def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
+        if active.y:  # a y of its own is not among the cell's cotangents
+            return super().pullback(steps, new_carry_cts, y_cts, active)
+        u = self.of.pull_carry(steps, new_carry_cts)[0] if aux is None else aux
+        return self.of.pull_params(steps, u, active)
+
+    def unread(self, active):
+        return active  # a cell with outputs of its own need not state `pull_params`
+
+    def const_cotangents(self, consts, summed, active):
+        if active.y:
+            return summed
+        return self.of.const_cotangents(consts, summed, active)
+
+
+@dataclasses.dataclass(frozen=True)
+class CellJacobian(_OfCell, Joined):
+    """The explicit Jacobian that a cell states, for solvers that multiply Jacobians."""
+
+    def pack(self, leaves, *, cotangent):
+        return super().pack(jax.tree.leaves(self.of.own_carry(leaves)), cotangent=cotangent)
+
+    def unpack(self, vector, *, cotangent):
+        return self.of.carry_leaves(super().unpack(vector, cotangent=cotangent))
+
+    def adjoint_operator(self, steps, active=None):
+        return self.of.jacobian(steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class CellProducts(_OfCell, ByProducts):
+    """Matrix-free by the products that a cell states, for the sequential sweep."""
+
+    # Beside the products with weights only the number of operations counts, and soon the copy.
+    small_cotangent: ClassVar[int] = 2**7
+
+    def restricted(self, carry):
+        # The cell states products of the whole carry only.
+        return ByProducts(self.body.restricted(carry))
+
+    def _pulled(self, step, shapes, active):
+        return Product.of(made_ahead(Partial(_pull(self.of), step), shapes), shapes)
+
+    def _pulled_beside_step(self, step, shapes, active):
+        return Product.of(
+            made_ahead(Partial(_pull(self.of, beside_step=True), step), shapes), shapes
+        )
+
+    def _pushed(self, step, shapes, active):
+        return Product(made_ahead(Partial(_push(self.of, shapes), step), shapes))
+
+
+def _pull(of: OfCell, **where):
+    return lambda step, v: of.pull_carry(step, v, **where)[::-1]
+
+
+def _push(of: OfCell, shapes):
+    def push(step, v):
+        pull = lambda v: of.pull_carry(step, v)[1]  # noqa: E731
+        return jax.linear_transpose(pull, shapes)(v)[0], None
+
+    return push

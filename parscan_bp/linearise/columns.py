@@ -1,0 +1,84 @@
+"""An explicit Jacobian, by automatic differentiation: one tangent per column."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.linearise.base import Joined
+from parscan_bp.linearise.body import over_steps
+from parscan_bp.operators import Dense, Diagonal, Operator
+from parscan_bp.trees import replace_at
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ByColumns(Joined):
+    """An explicit Jacobian from one tangent per column that the structure leaves.
+
+    A step over (B, H) arrays with independent rows takes H tangents, not B*H; an
+    elementwise step takes one.
+
+    Attributes:
+      diagonal: whether the step is known to be elementwise.
+    """
+
+    diagonal: bool = False
+
+    def restricted(self, carry):
+        places = [self.body.float_carry.index(k) for k in carry]
+        body, layout = self.body.restricted(carry), self.layout.restricted(places)
+        return dataclasses.replace(self, body=body, layout=layout)
+
+    def adjoint_operator(self, steps, active=None):
+        def one(consts, varying):
+            rows = self._rows(consts, varying)
+            return Diagonal(rows) if self.diagonal else Dense(rows)
+
+        return stack_of_operators(one, list(steps.consts), [*steps.carry, *steps.x])
+
+    def _rows(self, consts, varying):
+        """A_t = J^T: row i holds the derivatives of every output by input i."""
+        body, n_carry = self.body, self.body.num_carry
+        carry, x = varying[:n_carry], varying[n_carry:]
+
+        def new_carry(floats):
+            new, _ = body(consts, replace_at(carry, body.float_carry, floats), x)
+            return [new[k] for k in body.float_carry]
+
+        floats = [carry[k] for k in body.float_carry]
+        _, push = jax.linearize(new_carry, floats)
+
+        def column(direction):
+            direction = jnp.broadcast_to(direction, (*self.layout.batch_shape, direction.size))
+            tangents = self.layout.split(direction, cotangent=False)
+            # Inside shard_map a tangent varies over the mesh axes of its primal.
+            tangents = [t + jnp.zeros_like(c) for t, c in zip(tangents, floats, strict=True)]
+            return self.layout.join(push(tangents), cotangent=False)
+
+        size = sum(self.layout.features)
+        if self.diagonal:
+            return column(jnp.ones(size, self.layout.dtype))
+        columns = jax.vmap(column)(jnp.eye(size, dtype=self.layout.dtype))
+        return jnp.moveaxis(columns, 0, -2)
+
+
+def stack_of_operators(
+    one: Callable[..., Operator], fixed: Sequence[Array], stacked: Sequence[Array]
+) -> Operator:
+    """The operators ``one(fixed, x)`` of every step as one stack.
+
+    A leaf that is the same for all steps stays shared if it has no batch axes.
+    """
+    operator, varies = over_steps(lambda *step: (one(*step), []), fixed, stacked)
+    n, flags = stacked[0].shape[0], iter(varies)
+
+    def scanned(leaf, ndim):
+        if next(flags) or leaf.ndim == ndim:
+            return leaf
+        return jnp.broadcast_to(leaf, (n, *leaf.shape))
+
+    return operator.map_leaves(scanned)

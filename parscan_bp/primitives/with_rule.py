@@ -1,0 +1,184 @@
+"""Functions with a derivative rule of their own, right under any order of transformations.
+
+`jax.custom_jvp` maps a function and its rule apart from each other. Once the mapped call is staged,
+as by `jit(vmap(f))`, `checkpoint(vmap(f))` or a scan around it, JAX forgets where the rule put the
+mapped axis, and takes tangents to have it where the values have it (jax 0.10 and 0.12). Here the
+call is one primitive and mapped in one place: the results of the rule are moved to where the
+function has them. Where the two agree, as they mostly do, nothing is moved.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+from parscan_bp.jaxprs.replay import RETRACED, evaluate
+from parscan_bp.jaxprs.stage import to_be_traced
+from parscan_bp.primitives.mapping import Axis, in_place, moved
+from parscan_bp.primitives.zeros import nonzero, zeros_of
+from parscan_bp.trees import replace_at
+from parscan_bp.types import Array, PyTree
+
+
+class WithRule:
+    """``f``, with tangents ``jvp(primals, tangents) -> (outs, out tangents)``.
+
+    The same as a `jax.custom_jvp` with symbolic zeros. What was traced is kept for as long as JAX
+    keeps the trace: where settings or types of arguments ask for another one, it is made anew.
+
+    Args:
+      f: function of pytrees.
+      jvp: its rule, which takes and returns `SymbolicZero` for tangents that are zero.
+    """
+
+    def __init__(self, f: Callable, jvp: Callable):
+        self._f, self._jvp = jax.jit(f), jvp
+        self._calls: dict[int, Call] = {}
+
+    def __call__(self, *args: PyTree) -> PyTree:
+        leaves, tree = jax.tree.flatten(args)
+        with to_be_traced():
+            traced = self._f.trace(*args)
+        closed, out_tree = traced.jaxpr, jax.tree.structure(traced.out_info)
+        assert len(closed.in_avals) == len(leaves), "the function closes over traced values"
+        if id(closed) not in self._calls:
+            self._calls[id(closed)] = Call(closed, self._rule(tree))  # holds what the key is of
+        return jax.tree.unflatten(out_tree, self._calls[id(closed)](*leaves))
+
+    def _rule(self, tree):
+        def rule(primals, tangents):
+            args, ts = (jax.tree.unflatten(tree, v) for v in (primals, tangents))
+            outs, out_ts = self._jvp(args, ts)
+            return jax.tree.leaves(outs), jax.tree.leaves(out_ts, is_leaf=_is_zero)
+
+        return rule
+
+
+class Call:
+    """A traced function and its rule, both of flat values; compared by identity.
+
+    Args:
+      jaxpr: the function.
+      rule: ``(primals, tangents) -> (outs, out tangents)``.
+    """
+
+    def __init__(self, jaxpr: ClosedJaxpr, rule: Callable):
+        self.jaxpr, self.rule = jaxpr, rule
+        self._mapped: dict[Any, tuple[Call, tuple[Axis, ...]]] = {}
+
+    def __call__(self, *values: Array) -> list[Array]:
+        return _call_p.bind(*values, call_jaxpr=self.jaxpr, call=self)
+
+    @functools.cached_property
+    def run(self) -> Callable[..., list[Array]]:
+        """The function."""
+        return jaxpr_as_fun(self.jaxpr)
+
+    def mapped(self, types: Sequence[Any], axes: tuple[Axis, ...], how: Any):
+        """The call for operands with a mapped axis, and where its results have it."""
+        key = (axes, tuple(types), how.size, how.name, how.spmd_name)
+        if key not in self._mapped:
+            self._mapped[key] = self._make_mapped(types, axes, how)
+        return self._mapped[key]
+
+    def _make_mapped(self, types, axes, how):
+        to: tuple[Axis, ...] = ()
+
+        def function(*values):
+            nonlocal to
+            outs, to = in_place(self.run, axes, how)(*values)
+            return outs
+
+        def rule(primals, tangents):
+            places = nonzero(tangents)
+            left: list[int] = []
+
+            def one(*values):
+                at, ts = list(values[: len(primals)]), values[len(primals) :]
+                outs, out_ts = self.rule(at, replace_at(zeros_of(at), places, ts))
+                left[:] = nonzero(out_ts)
+                return [*outs, *(out_ts[k] for k in left)]
+
+            each = (*axes, *(axes[k] for k in places))
+            made, at = in_place(one, each, how)(*primals, *(tangents[k] for k in places))
+            wanted = [*to, *(to[k] for k in left)]
+            made = [moved(v, a, b, how) for v, a, b in zip(made, at, wanted, strict=True)]
+            outs, out_ts = made[: len(to)], made[len(to) :]
+            return outs, replace_at(zeros_of(outs), left, out_ts)
+
+        return Call(jax.make_jaxpr(function)(*types), rule), to
+
+    def replayed(self, values: Sequence[Array]) -> list[Array]:
+        """The results for values that vary over other mesh axes than when it was traced."""
+        run = functools.partial(evaluate, self.jaxpr)
+        return Call(jax.make_jaxpr(lambda *v: run(v))(*values), self.rule)(*values)
+
+
+def _is_zero(t: Any) -> bool:
+    return isinstance(t, SymbolicZero)
+
+
+def _as_tangent(t: Any, primal: Any) -> Array:
+    """The tangent as an array: under `jax.jit` and `jax.vmap` JAX hands Python numbers on."""
+    if hasattr(t, "dtype"):
+        return t
+    aval = jax.typeof(primal).to_tangent_aval()
+    return _of_type(jnp.asarray(t, aval.dtype), aval)
+
+
+def _of_type(value: Array, aval: Any) -> Array:
+    """The value with a weak type where the function has one: it says what a sum with it is."""
+    if not aval.weak_type or jax.typeof(value).weak_type:
+        return value
+    how = {"new_dtype": aval.dtype, "weak_type": True, "sharding": None}
+    return lax.convert_element_type_p.bind(value, **how)
+
+
+_call_p = Primitive("call_with_rule")
+_call_p.multiple_results = True
+
+
+@_call_p.def_impl
+def _run(*values, call_jaxpr, call):
+    return call.run(*values)
+
+
+@_call_p.def_effectful_abstract_eval
+def _types(*avals, call_jaxpr, call):
+    return list(call_jaxpr.out_avals), call_jaxpr.effects
+
+
+def _differentiate(primals, tangents, *, call_jaxpr, call):
+    zeros = [isinstance(t, ad.Zero) for t in tangents]
+    ts = [
+        SymbolicZero(t.aval) if zero else _as_tangent(t, v)
+        for t, v, zero in zip(tangents, primals, zeros, strict=True)
+    ]
+    outs, out_ts = call.rule(list(primals), ts)
+    types = call_jaxpr.out_avals
+    outs = [_of_type(v, a) for v, a in zip(outs, types, strict=True)]
+    pairs = zip(out_ts, types, strict=True)
+    return outs, [ad.Zero(t.aval) if _is_zero(t) else _of_type(t, a) for t, a in pairs]
+
+
+def _batch(how, values, axes, *, call_jaxpr, call):
+    if all(axis is None for axis in axes):
+        return call(*values), [None] * len(call_jaxpr.out_avals)
+    mapped, to = call.mapped(tuple(map(jax.typeof, values)), tuple(axes), how)
+    return mapped(*values), list(to)
+
+
+mlir.register_lowering(
+    _call_p, mlir.lower_fun(lambda *values, call_jaxpr, call: call.run(*values), True)
+)
+ad.primitive_jvps[_call_p] = _differentiate
+batching.fancy_primitive_batchers[_call_p] = _batch
+RETRACED[_call_p.name] = lambda eqn, values: eqn.params["call"].replayed(values)

@@ -1,0 +1,243 @@
+"""`scan`: the contract of `jax.lax.scan`, derivatives by a solver."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from parscan_bp.arguments import as_int
+from parscan_bp.cells import Cell
+from parscan_bp.jaxprs.stage import copied, is_jit_disabled
+from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.given import check_jacobian_argument
+from parscan_bp.originals import lax_scan
+from parscan_bp.scan.fused import Fused, checked_forward
+from parscan_bp.scan.plan import Plan, make_plan
+from parscan_bp.scan.traces import MOST, Traces, TracesOf, plan_anew
+from parscan_bp.solvers import Solver, TreeSolver, check_solver
+from parscan_bp.types import PyTree
+
+
+def scan(
+    f: Callable,
+    init: PyTree,
+    xs: PyTree = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    *,
+    _split_transpose: bool = False,
+    solver: Solver | None = None,
+    forward: str | Fused = "exact",
+    jacobian: str | Callable = "auto",
+    memory_limit: int | None = None,
+    check_jacobian: bool = False,
+) -> tuple[PyTree, PyTree]:
+    """`jax.lax.scan` with derivatives by the solution of a bi-diagonal system.
+
+    Values are those of `jax.lax.scan`, by the same traced loop, unless ``forward`` asks for
+    others. Its derivatives, of every order and mode, come from
+
+        lambda_{t-1} = g_{t-1} + J_t^T lambda_t        (BPPSA eq. 3)
+
+    solved by ``solver``, and from batched products for parameters and inputs. The carries
+    are stored, and nothing else (not twice where they are outputs already); wrap the scan
+    in `jax.checkpoint` to store nothing, or name ``Sweep(recompute=False)`` to store what is
+    slow to make again, too (``solver=None`` does for steps of a few numbers, for gates of a
+    single input feature, for the few steps of a larger gated cell and, from jax 0.12 on, for most
+    gated cells on a single row). What the step makes of its constants alone, such as a transposed
+    weight matrix, is made once where the scan is differentiated, as by `jax.lax.scan`.
+    Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
+    stores nothing. Leaves of the carry and outputs that a derivative does not reach, over any
+    number of steps, take no part in it: they cost nothing, and may have derivatives that are NaN.
+
+    Args:
+      f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell
+        of `parscan_bp.cells` is linearised by the cell's own Jacobian.
+      init, xs, length, reverse, unroll: as in `jax.lax.scan`.
+      _split_transpose: likewise, where the scan is left to `jax.lax.scan`; a solver always
+        splits the gradients of parameters and inputs from the cotangents of the carry.
+      solver: a solver, or ``None`` to choose by structure, sizes and platform. A step that
+        the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
+        then runs through `jax.lax.scan` itself. So does a step that is mostly work, which a
+        solver would make slower (`explain` says why), and a scan with symbolic sizes
+        (`jax.export`), of which a named solver takes the values only; and one with collectives
+        along a mapped axis, which a named solver takes unless it forms Jacobians that they couple,
+        or an output is the same along an axis of `jax.shard_map` and what it is made of is not.
+        Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may
+        look at their values; a named solver wants a step that can be traced, also then.
+      forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
+        of an `Elman`, `GRU` or `LSTM` of `parscan_bp.cells` in float32 or bfloat16, with float32
+        accumulation (`Fused` has its options). With ``solver=None`` the backward pass is such a
+        kernel, too. Its values differ by rounding: in float32, with S the largest of
+        1 + |x| |W_i| + |h| |W_h| + |b| + |carry|, a step from the same carry is within
+        (inputs + H + 16) eps S (1 + S) of exact arithmetic, as `jax.lax.scan` at highest
+        precision is; what the next steps make of it is the recurrence's own condition.
+        bfloat16 carries are rounded when they leave the kernel, not between the steps.
+      jacobian: "auto", "dense" or "diagonal" for Jacobians by automatic differentiation, or
+        a function ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian
+        of one step, on the carry's leaves joined along their features, leading axes being
+        batch axes.
+      memory_limit: bytes that a solver which forms Jacobians may use, an int; replaces the
+        solver's own limit. The axes of an outer `jax.vmap` are not seen: each of its entries
+        may use so many.
+      check_jacobian: debug check. Compares the structure found, or the Jacobian given, with
+        random products at the first step, and raises with the offending entry.
+
+    Returns:
+      ``(carry, ys)`` as `jax.lax.scan`.
+
+    Raises:
+      TypeError, ValueError: as `jax.lax.scan`; or for an option that is not known.
+      NotImplementedError: if a named solver, or ``forward``, cannot take the step or the device.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> step = lambda h, x: (jnp.tanh(0.5 * h + x), h)
+      >>> jax.grad(lambda xs: pb.scan(step, 0.0, xs)[0])(jnp.zeros(3)).tolist()
+      [0.25, 0.5, 1.0]
+    """
+    solver = checked_solver(solver, jacobian, memory_limit)
+    fused = checked_forward(forward)
+    how = loop_options(length, reverse, unroll, _split_transpose)
+    if left_to_lax(solver, jacobian, fused):
+        return lax_scan(f, init, xs, **how)
+    plan, args = plan_of(f, init, xs, how, solver, jacobian, fused)
+    if plan is None or plan.rule is None:
+        return lax_scan(f, copied(init), copied(xs), **how)
+    if check_jacobian:
+        plan.check_jacobian(args)
+    return plan(args)
+
+
+def loop_options(length, reverse, unroll, _split_transpose=False) -> dict[str, Any]:
+    """The arguments of `jax.lax.scan` that say how to loop, by name."""
+    names = ("length", "reverse", "unroll", "_split_transpose")
+    return dict(zip(names, (length, reverse, unroll, _split_transpose), strict=True))
+
+
+IN_PYTHON = "jax.disable_jit is on, and the steps are run by Python, one after the other"
+
+_WITHIN: contextvars.ContextVar[bool] = contextvars.ContextVar("parscan_bp_within", default=False)
+
+
+@contextlib.contextmanager
+def within() -> Iterator[None]:
+    """Traces somebody else's loop: `scan`, which may stand for `jax.lax.scan`, is that loop."""
+    token = _WITHIN.set(True)
+    try:
+        yield
+    finally:
+        _WITHIN.reset(token)
+
+
+def left_to_lax(solver, jacobian, forward) -> str | None:
+    """Why a call is left to `jax.lax.scan` whatever its step is, if it is.
+
+    Nothing that the caller named is.
+    """
+    if solver is not None or forward is not None or jacobian != "auto":
+        return None
+    if is_jit_disabled():
+        return IN_PYTHON
+    return "a layer's own loop is taken by the layer's solver" if _WITHIN.get() else None
+
+
+def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
+    """The solver under the call's memory limit, the options of the call being valid."""
+    check_solver(solver, "uniform")
+    check_jacobian_argument(jacobian)
+    if memory_limit is None:
+        return solver
+    limit = as_int("memory_limit", memory_limit)
+    return solver.with_memory_limit(limit) if isinstance(solver, TreeSolver) else solver
+
+
+def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
+    """The cell and parameters of ``functools.partial(cell, params)``."""
+    if isinstance(f, functools.partial) and isinstance(f.func, Cell):
+        if len(f.args) == 1 and not f.keywords and _are_arrays(f.args[0]):
+            return f.func, f.args[0]
+    return None, None
+
+
+def _are_arrays(tree: PyTree) -> bool:
+    """Whether JAX takes all leaves for arrays."""
+    try:
+        for leaf in jax.tree.leaves(tree):
+            jax.typeof(leaf)
+    except (TypeError, OverflowError):
+        return False
+    return True
+
+
+def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
+    """The plan of a call, ``None`` if no scan is left, and the call's flat arguments.
+
+    The plan is one that was made before, if JAX has the trace of the call from before.
+
+    Args:
+      how: the `loop_options`.
+      f, init, xs, solver, jacobian, forward: see `scan`.
+    """
+    cell, params = _as_cell(f)
+    args = params, init, xs
+    if not _are_arrays((init, xs)) or not all(hasattr(x, "shape") for x in jax.tree.leaves(xs)):
+        # JAX would not get as far as to call the step, and says so in the words of jax.lax.scan.
+        lax_scan(f, init, xs, **how)
+    # With the type: unroll=True is not unroll=1.
+    loop = tuple((name, type(value), value) for name, value in how.items())
+
+    def make(staged):
+        trees: tuple[Any, Any, Any] = tuple(map(jax.tree.structure, args))  # type: ignore[assignment]
+        of_cell = None
+        if cell is not None:
+            leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
+            of_cell = OfCell(cell, leading, tuple(range(trees[1].num_leaves)), trees)
+        options = {"solver": solver, "jacobian": jacobian, "forward": forward}
+        return make_plan(staged, trees, cell=of_cell, **options)
+
+    traces = _traces_of(f, cell)
+    if traces is None:
+        step_of = lambda params: f if cell is None else functools.partial(cell, params)  # noqa: E731
+        plan = plan_anew(_call_of(step_of), loop, args, make)
+    else:
+        plan = traces.plan(loop, args, make, (solver, forward), jacobian)
+    return plan, jax.tree.leaves(args)
+
+
+def _call_of(step_of: Callable[[PyTree], Callable]) -> Callable:
+    """What is traced: the scan of the step for some parameters, which are the first arguments."""
+
+    def call(loop, params, init, xs):
+        how = {name: value for name, _, value in loop}
+        return lax_scan(step_of(params), init, xs, **how)
+
+    return call
+
+
+def _traces_of(f: Callable, cell: Cell | None) -> Traces | None:
+    """The traces of a step, where it came before; ``None`` if it cannot be recognised."""
+    if cell is None:
+        return _OF_STEPS(f)
+    return _of_value(cell) if "is_value" in vars(type(cell)) and cell.is_value else _OF_CELLS(f)
+
+
+_OF_STEPS = TracesOf(lambda get: _call_of(lambda _: get()))
+_OF_CELLS = TracesOf(lambda get: _call_of(lambda params: functools.partial(get().func, params)))
+
+
+@functools.lru_cache(maxsize=MOST)
+def _of_value(cell: Cell) -> Traces:
+    return Traces(_call_of(lambda params: functools.partial(cell, params)))
+
+
+def plans_of(f: Callable) -> list[Plan]:
+    """The plans that are kept for a step."""
+    traces = _traces_of(f, _as_cell(f)[0])
+    return [] if traces is None else [plan for plan in traces.plans if plan is not None]

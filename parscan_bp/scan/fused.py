@@ -1,0 +1,170 @@
+"""``forward="fused"``: a cell's recurrence in one kernel, and its adjoint in another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp import kernels
+from parscan_bp.arguments import check_bool
+from parscan_bp.cells.fused import FusedCell, fused
+from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.base import Steps
+from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.cell import OfCell
+from parscan_bp.scan.systems import Primal
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """What ``forward="fused"`` of `parscan_bp.scan` means, with its option.
+
+    Args:
+      interpret: simulates the kernels on any device, slowly, to check them.
+
+    Raises:
+      TypeError: if it is no bool.
+
+    Example:
+      >>> import parscan_bp as pb
+      >>> pb.Fused(interpret=True)
+      Fused(interpret=True)
+    """
+
+    interpret: bool = False
+
+    def __post_init__(self):
+        check_bool("interpret", self.interpret)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FusedLoop:
+    """The values and the adjoint of a scan over a cell, one kernel each.
+
+    Attributes:
+      body: the scan body.
+      of: the cell as that body.
+      cell: the cell as the kernels take it.
+      reverse: the order of the scan.
+      interpret: whether the kernels are simulated.
+      adjoins: whether the adjoint is a kernel, too, or a solver's.
+    """
+
+    body: Body
+    of: OfCell
+    cell: FusedCell
+    reverse: bool
+    interpret: bool
+    adjoins: bool
+
+    @functools.cached_property
+    def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
+        """``(consts, init, xs) -> (carry, ys, after)``, as `run_with_trajectory`."""
+
+        @jax.jit
+        def run(consts, init, xs):
+            steps = Steps(consts, init, xs, init, self.of.params(consts))
+            params, carry, x, _ = self.of.values(steps)
+            after = self.cell.forward(self._kernel(self.reverse), params, jax.tree.leaves(carry), x)
+            after = self.of.carry_leaves(after)
+            end = 0 if self.reverse else -1
+            ys = [after[k] for _, k in sorted(self.body.forwarded.items())]
+            return [a[end] for a in after], ys, after
+
+        return run
+
+    def adjoint(
+        self, primal: Primal, active: Active, gamma: Sequence[Array], last: Sequence[Array]
+    ) -> tuple[PyTree, list[Array], list[Array], list[Array]]:
+        """Solves `parscan_bp.scan.systems.Adjoint`.
+
+        Args:
+          primal: the scan.
+          active: what is differentiated.
+          gamma: cotangents of the carry after every step, without the next step's.
+          last: cotangents of the carry that leaves the scan.
+
+        Returns:
+          Cotangents of the cell's parameters, the first carry, the active inputs, and lambda.
+        """
+        steps = primal.steps(0, primal.length)
+        params, before, x, after = self.of.values(steps)
+        end, start = (0, -1) if self.reverse else (-1, 0)
+        gamma = [g.at[end].add(c) for g, c in zip(gamma, last, strict=True)]
+        kernel = self._kernel(not self.reverse)
+        leaves = map(jax.tree.leaves, (before, after, self.of.own_carry(gamma)))
+        before, after, gamma = leaves
+        grads, lambdas, dx = self.cell.backward(kernel, params, before, x, after, gamma)
+        lambdas = [a.astype(c.dtype) for a, c in zip(lambdas, after, strict=True)]
+        lambdas = self.of.carry_leaves(lambdas)
+        values = (steps.carry, steps.x, steps.new_carry)
+        carry, x, new_carry = ([a[start] for a in v] for v in values)
+        one = Steps(steps.consts, carry, x, new_carry, steps.extra)
+        _, first = self.of.pull_carry(one, [a[start] for a in lambdas])
+        return grads, first, self.of.x_cotangents(steps, dx, active), lambdas
+
+    def _kernel(self, reverse: bool):
+        how = kernels.interpreter() if self.interpret else None
+        return functools.partial(kernels.fused_recurrence, reverse=reverse, interpret=how)
+
+
+def checked_forward(forward: str | Fused) -> Fused | None:
+    """The option ``forward=`` of `parscan_bp.scan`; ``None`` for the values of `lax.scan`."""
+    if forward == "exact":
+        return None
+    chosen = Fused() if forward == "fused" else forward
+    if not isinstance(chosen, Fused):
+        raise ValueError(f"forward: got {forward!r}; 'exact', 'fused' or Fused() is wanted")
+    reason = kernels.unusable(chosen.interpret)
+    if reason is not None:
+        raise NotImplementedError(
+            f"forward: {forward!r}: {reason}; forward='exact' runs everywhere"
+        )
+    return chosen
+
+
+def fused_loop(
+    forward: Fused, body: Body, of: OfCell | None, *, reverse: bool, adjoins: bool
+) -> FusedLoop:
+    """The kernels of a scan.
+
+    Args:
+      forward: the option of the call.
+      body: the traced step.
+      of: the step as a cell, ``None`` if it is none.
+      reverse: the order of the scan.
+      adjoins: see `FusedLoop`.
+
+    Raises:
+      NotImplementedError: if the step or its types are not what the kernels take.
+      ValueError: if the batch axes of carry and inputs differ.
+    """
+    cell = None if of is None else fused(of.cell)
+    if of is None or cell is None:
+        raise NotImplementedError(
+            "forward: the fused kernels take functools.partial(cell, params) with the cells "
+            f"Elman, GRU and LSTM, got {'another step' if of is None else of.cell}; "
+            "forward='exact' takes any step"
+        )
+    avals = [*body.const_avals, *body.carry_avals, *body.x_avals]
+    other = [a.dtype for a in avals if a.dtype not in (jnp.float32, jnp.bfloat16)]
+    if other:
+        raise NotImplementedError(
+            f"forward: the fused kernels take float32 and bfloat16, this scan has {other[0]}; "
+            "forward='exact' takes any dtype"
+        )
+    (x,), carry = body.x_avals, body.carry_avals[0]
+    if x.shape[:-1] != carry.shape[:-1]:
+        raise ValueError(
+            f"forward: the fused kernels take inputs and carry of the same batch axes, got "
+            f"{x.shape[:-1]} and {carry.shape[:-1]} for one step"
+        )
+    widest = max(a.dtype.itemsize for a in body.const_avals)
+    for rule in (cell.forward_rule, cell.backward_rule):
+        kernels.check_hidden(rule, carry.shape[-1], widest)
+    return FusedLoop(body, of, cell, reverse, forward.interpret, adjoins)

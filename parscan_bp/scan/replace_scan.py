@@ -1,0 +1,119 @@
+"""The scan inside a function of somebody else, its derivatives by a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+
+from parscan_bp.cells import View
+from parscan_bp.jaxprs.read import scan_counts
+from parscan_bp.jaxprs.stage import Staged
+from parscan_bp.linearise.cell import OfCell
+from parscan_bp.scan.api import left_to_lax, within
+from parscan_bp.scan.fused import Fused, checked_forward
+from parscan_bp.scan.plan import Plan, make_plan
+from parscan_bp.scan.traces import TracesOf, plan_anew
+from parscan_bp.solvers import Solver, check_solver
+from parscan_bp.types import PyTree
+
+
+def solve_within(
+    f: Callable,
+    *args: PyTree,
+    solver: Solver | None = None,
+    forward: str | Fused = "exact",
+    view: View | None = None,
+    anew: bool = False,
+) -> PyTree:
+    """``f(*args)``, with the derivatives of its last `jax.lax.scan` by a solver.
+
+    The function is traced, and the equation of its scan is replaced; every other operation
+    is the one that ``f`` does. What was traced is kept as long as ``f`` lives, so a function
+    that lives on is traced once for each structure and types of its arguments, as by `jax.jit`.
+
+    Args:
+      f: pure function of pytrees, which calls `jax.lax.scan`.
+      *args: its arguments.
+      solver: as in `parscan_bp.scan`. With ``None``, a scan that is better left to
+        `jax.lax.scan` is left to it, and of a known cell may be stored what `jax.lax.scan` would
+        store.
+      forward: as in `parscan_bp.scan`; "fused" wants a ``view``.
+      view: the cell that the step of the scan is, where that is known. Then ``f`` returns a pair:
+        its result, and the parameters of ``view`` as they enter the scan. The cell's Jacobian is
+        used if the traced step is one that `View.describes`.
+      anew: whether ``f`` is traced at every call, because it may read what is no argument and
+        changes.
+
+    Returns:
+      The result of ``f``, without parameters.
+
+    Raises:
+      What ``f`` raises.
+      NotImplementedError: if a named solver, or ``forward``, cannot take the step or the device.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from parscan_bp.scan import solve_within
+      >>> from parscan_bp.solvers import Blelloch
+      >>> theirs = lambda a, xs: jax.lax.scan(lambda h, x: (a * h + x, h), 0.0, xs)[0]
+      >>> ours = lambda a, xs: solve_within(theirs, a, xs, solver=Blelloch())
+      >>> float(jax.grad(ours)(2.0, jnp.ones(3)))
+      5.0
+    """
+    check_solver(solver, "uniform")
+    fused = checked_forward(forward)
+    left = left_to_lax(solver, "auto", fused)
+    plan = None if left else _plan_within(f, args, solver, fused, view, anew)
+    result = f(*args) if plan is None else plan(jax.tree.leaves(args))
+    return result if view is None else result[0]
+
+
+def _call_of(get: Callable[[], Callable]) -> Callable:
+    """What is traced: the function, with `jax.lax.scan` in it whatever that has become."""
+
+    def call(_, *args):
+        with within():
+            return get()(*args)
+
+    return call
+
+
+_OF_FUNCTIONS = TracesOf(_call_of)
+
+
+def _plan_within(f, args, solver, forward, view, anew) -> Plan | None:
+    def make(staged):
+        cell = None if view is None else _cell_of(staged, view)
+        return make_plan(staged, cell=cell, solver=solver, forward=forward, may_keep=True)
+
+    traces = None if anew else _OF_FUNCTIONS(f)
+    if traces is None:
+        plan = plan_anew(_call_of(lambda: f), None, args, make)
+    else:
+        plan = traces.plan(None, args, make, (solver, forward, view))
+    if plan is None and (solver is not None or forward is not None):
+        raise NotImplementedError(
+            f"solver={solver!r}, forward={forward!r}: the function was traced, and has no loop of "
+            "jax.lax.scan that they could be used for"
+        )
+    return plan
+
+
+def _cell_of(staged: Staged, view: View) -> OfCell | None:
+    """The body of the scan as the cell of a view; ``None`` where it is anything else."""
+    _, params = staged.out_tree.children()
+    variables = staged.outer.outvars[staged.out_tree.num_leaves - params.num_leaves :]
+    positions = staged.const_positions(variables)
+    consts, carry = scan_counts(staged.equation)
+    # One parameter in two places would need its cotangents added up.
+    every_const_once = sorted(k for k in positions if k is not None) == list(range(consts))
+    leaves = len(staged.body.in_avals) - consts - carry
+    if None in positions or not every_const_once or (carry, leaves) != (len(view.carry), 1):
+        return None
+    if not view.describes(staged.body):
+        return None
+    own = jax.eval_shape(lambda: view.cell.initial_carry((), 1))
+    trees = (params, jax.tree.structure(own), jax.tree.structure(0))
+    gates = view.gates_of(staged.body)
+    return OfCell(view.cell, positions, view.carry, trees, view.params, gates, view.rejoins)

@@ -1,0 +1,80 @@
+"""`scan` as a `jax.custom_vjp`, for those who want reverse-mode and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from parscan_bp.primitives.mapping import in_front
+from parscan_bp.scan.api import left_to_lax, scan
+from parscan_bp.scan.fused import checked_forward
+from parscan_bp.types import PyTree
+
+SHARED: dict[str, Any] = (
+    {"generic_batching": True}
+    if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters
+    else {}
+)
+"""Newer versions of JAX ask how outputs are transposed that are the same for all of a batch."""
+
+
+def custom_vjp_scan(
+    f: Callable,
+    init: PyTree,
+    xs: PyTree = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    **options,
+) -> tuple[PyTree, PyTree]:
+    """`parscan_bp.scan` under a `jax.custom_vjp`: one reverse pass, nothing else.
+
+    Between the passes it saves what `scan` saves: its inputs, the values that ``f`` closes over,
+    and the carry after every step. Forward-mode raises, and so do Hessian-vector products; in
+    return no transformation ever sees the rule of `scan`. Outside `jax.jit` the step is traced
+    at every call. Under `jax.disable_jit`, without a named solver, it is `jax.lax.scan`.
+
+    Args:
+      f, init, xs, length, reverse, unroll: as in `jax.lax.scan`; ``f`` may close over arrays that
+        are differentiated.
+      **options: ``solver``, ``jacobian``, ``memory_limit``, ``check_jacobian`` of `scan`.
+
+    Returns:
+      ``(carry, ys)`` as `jax.lax.scan`.
+
+    Raises:
+      TypeError: in forward-mode, by JAX; otherwise what `scan` raises.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> step = lambda h, x: (jnp.tanh(0.5 * h + x), h)
+      >>> jax.grad(lambda xs: pb.custom_vjp_scan(step, 0.0, xs)[0])(jnp.zeros(3)).tolist()
+      [0.25, 0.5, 1.0]
+    """
+
+    def run(init, xs):
+        return scan(f, init, xs, length, reverse, unroll, **options)
+
+    named = options.get("solver"), options.get("jacobian", "auto")
+    if left_to_lax(*named, checked_forward(options.get("forward", "exact"))):
+        return run(init, xs)
+
+    explicit, closed_over = jax.closure_convert(run, init, xs)
+
+    def forward(*args):
+        # The pullback is a pytree of what it needs, so it can be what is saved.
+        result, pullback = jax.vjp(explicit, *args)
+        return _in_front(result), pullback
+
+    # JAX maps the two apart, and takes their results to have the mapped axis in the same places.
+    solved = jax.custom_vjp(lambda *args: _in_front(explicit(*args)))
+    solved.defvjp(forward, lambda pullback, cts: pullback(cts), **SHARED)
+    return solved(init, xs, *closed_over)
+
+
+def _in_front(tree: PyTree) -> PyTree:
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, in_front(leaves))

@@ -1,0 +1,69 @@
+"""Linear functions of which what they know is made ahead of a loop."""
+
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.tree_util import Partial
+
+import parscan_bp as pb
+from parscan_bp.linearise.ahead import are_multiples, made_ahead
+
+A, W = jnp.linspace(0.5, 1.5, 4), jnp.linspace(-1.0, 1.0, 16).reshape(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("aux", "expected"),
+    [
+        (lambda known, u, v: (known * u, v), True),
+        (lambda known, u, v: jnp.concatenate([known * u, 2 * u]), True),
+        (lambda known, u, v: jnp.concatenate([known * u, known * v]), True),
+        (lambda known, u, v: known * jnp.stack([u, u, v]), True),
+        (lambda known, u, v: (jnp.zeros_like(u), known * u * known), True),
+        (lambda known, u, v: known * u + v, False),
+        (lambda known, u, v: (known * u, W @ v), False),
+        (lambda known, u, v: known * (W @ v), False),
+    ],
+)
+def test_what_is_known_multiples_of_the_vector(aux, expected):
+    def step(known, vector):
+        u, v = vector
+        return (W @ (known * u), v), aux(known, u, v)
+
+    vector = (jnp.ones(4), jnp.arange(4.0))
+    linear = made_ahead(Partial(step, A), vector)
+    got, want = linear(vector), step(A, vector)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert are_multiples(linear, 2) is expected
+
+
+def _stored_by_loops(cell):
+    """Numbers that a gradient's loops store in a step, as a multiple of the carry's.
+
+    Stores of one type are one function of the program, and count once.
+    """
+    hidden, length = 5, 7
+    params = cell.init(jax.random.key(0), 3, hidden)
+    carry, xs = cell.initial_carry((), hidden), jnp.ones((length, 3))
+
+    def loss(params):
+        step = functools.partial(cell, params)
+        return pb.scan(step, carry, xs, solver=pb.Sweep(chunk=length))[1].sum()
+
+    text = jax.jit(jax.grad(loss)).lower(params).as_text()
+    stored = re.findall(rf"dynamic_update_slice.*-> tensor<{length}x([0-9x]+)x[a-z]+", text)
+    numbers = sum(math.prod(map(int, shape.split("x"))) for shape in stored)
+    return numbers / sum(c.size for c in jax.tree.leaves(carry))
+
+
+def test_the_loop_back_of_a_gru_stores_nothing_but_its_vectors():
+    """The cotangents of its four pre-activations are multiples of them."""
+    assert _stored_by_loops(pb.cells.GRU()) == 1
+
+
+def test_the_loop_back_of_an_lstm_stores_what_takes_a_sum():
+    assert _stored_by_loops(pb.cells.LSTM()) >= 1 + 4 / 2
