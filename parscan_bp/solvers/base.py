@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -63,13 +64,46 @@ class Complexity:
 class Solver(abc.ABC):
     """Solves a block bi-diagonal system. Concrete solvers are frozen dataclasses.
 
+    Front ends ask a solver for what it needs and never for its type, so that one written anywhere
+    is taken wherever the mathematics allows.
+
     Attributes:
       uniform: structures that it takes in a uniform system.
       ragged: structures that it takes in a ragged one.
+      needs: "products" with vectors alone, for which a Jacobian need not be formed; or the
+        "operators" themselves, formed, to multiply them with one another.
+      rounds_vary: whether the number of its rounds depends on the numbers, not on sizes alone.
     """
 
     uniform: ClassVar[tuple[type[Operator], ...]]
     ragged: ClassVar[tuple[type[Operator], ...]] = ()
+    needs: ClassVar[Literal["operators", "products"]] = "operators"
+    rounds_vary: ClassVar[bool] = False
+
+    @property
+    def inner(self) -> Solver | None:
+        """The solver that it wraps, if it does."""
+        return None
+
+    @property
+    def leaves_to_lax(self) -> bool:
+        """Whether what it cannot take is left to `jax.lax.scan`, as its caller said."""
+        return False
+
+    def placed(self, loop: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """The exact forward pass, run where the solver wants the data to lie.
+
+        Args:
+          loop: ``(consts, init, xs) -> (carry, ys, carry after every step)``, lists of arrays.
+
+        Returns:
+          A function of the same arguments and results; ``loop`` itself where any place is right.
+        """
+        return loop
+
+    def run_counted(self, system: System, state: PyTree) -> tuple[PyTree, Array]:
+        """`run`, and the number of rounds that it took, int32; a direct solver takes 1."""
+        return self.run(system, state), jnp.ones((), jnp.int32)
 
     @property
     def keeps(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 
@@ -131,6 +132,7 @@ class Sweep(Solver):
 
     uniform = (*EXPLICIT, *PATTERNED, *KEPT_APART, MatrixFree)
     ragged = uniform
+    needs: ClassVar = "products"
 
     def __post_init__(self):
         set_ints(self, ("chunk",), chunk=1, unroll=1)
