@@ -166,10 +166,5 @@ def tangent_jaxpr(
 
         return jax.jvp(of_moving, tuple(primals[i] for i in moving), tuple(tangents_in))[1]
 
-    traced = jax.make_jaxpr(tangents)([_struct(v) for v in operands], [_struct(v) for v in dots])
+    traced = jax.make_jaxpr(tangents)([v.aval for v in operands], [v.aval for v in dots])
     return operands, open_jaxpr(traced)
-
-
-def _struct(atom: Any) -> jax.ShapeDtypeStruct:
-    aval = atom.aval
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
