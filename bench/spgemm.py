@@ -35,7 +35,6 @@ from parscan_bp.operators import (
     compose_shape,
     to_structure,
 )
-from parscan_bp.operators.conversions import channel_diagonal
 from parscan_bp.pruning import magnitude_masks
 from parscan_bp.sparsity import Pattern, multiply, plan_blocks, plan_product
 
@@ -220,7 +219,7 @@ def _plan(left: Operator, right: Operator) -> Any:
     if isinstance(left, ChannelDense) and isinstance(right, ChannelDense):
         return plan_blocks(left.pattern, right.pattern)
     if isinstance(left, ChannelDense) and isinstance(right, Selection):
-        return plan_product(left.pattern, channel_diagonal(right)[0])
+        return plan_product(left.pattern, right.channel_diagonal()[0])
     return None
 
 

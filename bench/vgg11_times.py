@@ -13,7 +13,7 @@ from tqdm import tqdm
 from bench import programs, schedules, timing
 from bench.schedules import APPLY, Span, Step
 from bench.vgg11_chain import Chain, paper_schedule, plan_of, scan, xla_vjp
-from parscan_bp.operators import Operator, compose, unpacked
+from parscan_bp.operators import Operator, compose
 from parscan_bp.planner import Plan, Schedule
 from parscan_bp.planner.outlook import steps
 from parscan_bp.planner.schedule import span
@@ -115,7 +115,7 @@ def _alone(step: Step, parts: list[Any], spans: dict[Span, Any]) -> float:
 
 @jax.jit
 def _unpacked(operator: Operator) -> Operator:
-    return unpacked(operator)
+    return operator.unpacked()
 
 
 @jax.jit

@@ -14,7 +14,7 @@ from parscan_bp.arguments import check_concrete, described
 from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.report import Report, report_on
-from parscan_bp.solvers import Solver, Sweep, TreeSolver, check_solver
+from parscan_bp.solvers import Solver, Sweep, check_solver
 from parscan_bp.system import Block, Ragged, System, Uniform
 from parscan_bp.trees import stretch
 from parscan_bp.types import Array
@@ -37,8 +37,8 @@ def solve(
 ) -> Array | list[Array] | tuple[Array | list[Array], Report]:
     """Solves ``lambda[n] = g[n]``, ``lambda[t] = g[t] + A[t] lambda[t + 1]``.
 
-    Derivatives of what a tree solves are solutions of the same system and its transpose, by the
-    same solver: products of operators are never differentiated.
+    Where a solver multiplies operators, derivatives are solutions of the same system and its
+    transpose, by the same solver: products of operators are never differentiated.
 
     Args:
       system: operators and right-hand side.
@@ -112,7 +112,7 @@ def _uniform(system: Uniform, solver: Solver) -> Array:
     if system.length == 0:
         return g
     g = g.astype(jnp.result_type(g.dtype, system.operators.dtype))
-    if not isinstance(solver, TreeSolver):
+    if solver.needs == "products":
         return _upper(solver, system.operators, g)
     return _uniform_rule(solver)(system.operators, g)
 
@@ -170,7 +170,7 @@ def _ragged(system: Ragged, solver: Solver) -> list[Any]:
     for a in system.operators:
         solver.check(type(a), ragged=True)
     system = dataclasses.replace(system, g=_of_one_kind(system))
-    if not isinstance(solver, TreeSolver):
+    if solver.needs == "products":
         return solver.run_ragged(system)
     # Unknowns of a linear solve have the types of its right-hand side.
     like = jax.eval_shape(functools.partial(solve_upper, solver), system.operators, system.g)

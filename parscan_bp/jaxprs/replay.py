@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from parscan_bp.jaxprs.read import CALLS, called_jaxpr, open_jaxpr, scan_counts
 from parscan_bp.originals import lax_scan
@@ -38,7 +38,7 @@ def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
 def evaluate(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
     """The outputs of a jaxpr."""
     if not any(map(_varies_more, values, closed.jaxpr.invars)):
-        return jaxpr_as_fun(closed)(*values)
+        return _as_arrays(closed.jaxpr, jaxpr_as_fun(closed)(*values))
     return interpret(closed, values, bind)
 
 
@@ -55,7 +55,17 @@ def interpret(
 
     for eqn in jaxpr.eqns:
         env.update(zip(eqn.outvars, apply(eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in jaxpr.outvars]
+    return _as_arrays(jaxpr, [read(v) for v in jaxpr.outvars])
+
+
+def _as_arrays(jaxpr: Jaxpr, out: Sequence[Any]) -> list[Array]:
+    """The outputs, of which a literal is a number without axes or dtype of its own."""
+
+    def whole(aval: Any, value: Any) -> Array:
+        return jnp.asarray(value, None if aval.weak_type else aval.dtype)
+
+    pairs = zip(jaxpr.outvars, out, strict=True)
+    return [whole(v.aval, value) if isinstance(v, Literal) else value for v, value in pairs]
 
 
 def inlined(closed: ClosedJaxpr, calls: Collection[str] = CALLS) -> ClosedJaxpr:

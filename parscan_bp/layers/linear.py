@@ -19,7 +19,7 @@ from parscan_bp.layers.base import (
     over_features,
     scaled_normal,
 )
-from parscan_bp.operators import Convolution, Dense, Identity, unpacked
+from parscan_bp.operators import Convolution, Dense, Identity
 from parscan_bp.operators.arithmetic import einsum
 
 
@@ -87,7 +87,7 @@ class Linear(Layer):
             return Dense(kernel)
         places = math.prod(x.shape[1:-1])
         op = Convolution(kernel[None], (places,), mask=mask).transpose()
-        return unpacked(op) if x.ndim == 2 else op
+        return op.unpacked() if x.ndim == 2 else op
 
     def pullback(self, params, x, y, ct):
         kernel = einsum("...i,...o->io", x, ct).astype(params["kernel"].dtype)

@@ -4,21 +4,22 @@ from parscan_bp.operators.algebra import (
     compose,
     compose_cost,
     compose_shape,
+    for_trees,
     identity_like,
     to_scaled,
     to_structure,
 )
 from parscan_bp.operators.banded import Banded
-from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.base import Cost, Operator, Structure
 from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.channel_dense import ChannelDense
-from parscan_bp.operators.conversions import unpacked
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
+from parscan_bp.operators.explicit import Explicit
 from parscan_bp.operators.factored import Factored
 from parscan_bp.operators.identity import Identity
-from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
+from parscan_bp.operators.lattice import join, structure_of
 from parscan_bp.operators.low_rank import LowRankUpdate
 from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.product import Product
@@ -29,7 +30,6 @@ from parscan_bp.operators.stacking import concatenate, stack
 from parscan_bp.operators.sum import Sum
 
 __all__ = [
-    "PATTERNED",
     "Banded",
     "BlockDiagonal",
     "ChannelDense",
@@ -37,6 +37,7 @@ __all__ = [
     "Cost",
     "Dense",
     "Diagonal",
+    "Explicit",
     "Factored",
     "Identity",
     "LowRankUpdate",
@@ -53,11 +54,11 @@ __all__ = [
     "compose_cost",
     "compose_shape",
     "concatenate",
+    "for_trees",
     "identity_like",
     "join",
     "stack",
     "structure_of",
     "to_scaled",
     "to_structure",
-    "unpacked",
 ]

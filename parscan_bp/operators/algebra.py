@@ -7,29 +7,21 @@ multiplies faster without that. Sparse products that would fill up are made in a
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.operators.arithmetic import einsum, matmul
-from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.base import Cost, Operator, Structure
 from parscan_bp.operators.block_diagonal import BlockDiagonal
-from parscan_bp.operators.conversions import convert, unpacked
 from parscan_bp.operators.dense import Dense
-from parscan_bp.operators.diagonal import Diagonal
+from parscan_bp.operators.explicit import Explicit
 from parscan_bp.operators.identity import Identity
-from parscan_bp.operators.lattice import PATTERNED, Structure, join, structure_of
-from parscan_bp.operators.product import Product
-from parscan_bp.operators.row import Row
+from parscan_bp.operators.lattice import above, brought, join, structure_of
+from parscan_bp.operators.pairs import Row, row_of, same_channels
 from parscan_bp.operators.scaled import Scaled
 from parscan_bp.operators.sparse import Sparse
-from parscan_bp.operators.sparse_products import PAIRS as SPARSE_PAIRS
-from parscan_bp.operators.sparse_products import same_channels
-from parscan_bp.types import Array
 
 
 def compose(a: Operator, b: Operator) -> Operator:
@@ -60,14 +52,12 @@ def compose(a: Operator, b: Operator) -> Operator:
       [[1.0, 20.0], [3.0, 40.0]]
     """
     target = _check_pair(a, b)
-    if isinstance(a, Identity):
-        return b
-    if isinstance(b, Identity):
-        return a
+    if isinstance(a, Identity) or isinstance(b, Identity):
+        return b if isinstance(a, Identity) else a
     if target.scaled:
         return _compose_scaled(to_scaled(a), to_scaled(b))
-    left, right = _operands(a, b, target)
-    return _PAIRS[type(left), type(right)].product(left, right)
+    row, left, right = _operands(a, b, target)
+    return row.product(left, right)
 
 
 def compose_cost(a: Operator, b: Operator) -> Cost:
@@ -104,12 +94,11 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
     if isinstance(product, Scaled):
         left, right = (jax.eval_shape(to_scaled, op).mantissa for op in (a, b))
         inner = compose_cost(left, right).flops
-        numbers = sum(math.prod(leaf.shape) for leaf, _ in product.mantissa.leaves())
-        aligned = 0 if Diagonal in (type(left), type(right)) else 2 * inner
-        return Cost(inner + aligned + 4 * numbers, traffic)
+        aligned = 0 if left.elementwise or right.elementwise else 2 * inner
+        return Cost(inner + aligned + 4 * product.mantissa.numbers.size, traffic)
     maps = math.prod(np.broadcast_shapes(a.stack_shape, b.stack_shape))
-    left, right = jax.eval_shape(lambda a, b: _operands(a, b, target), a, b)
-    return Cost(maps * _PAIRS[type(left), type(right)].flops(left, right), traffic)
+    row, left, right = _abstract_operands(a, b, target)
+    return Cost(maps * row.flops(left, right), traffic)
 
 
 def compose_shape(a: Operator, b: Operator) -> Operator:
@@ -137,8 +126,7 @@ def compose_shape(a: Operator, b: Operator) -> Operator:
     target = _check_pair(a, b)
     identity = isinstance(a, Identity) or isinstance(b, Identity)
     if not identity and not target.scaled:
-        left, right = jax.eval_shape(lambda a, b: _operands(a, b, target), a, b)
-        row = _PAIRS[type(left), type(right)]
+        row, left, right = _abstract_operands(a, b, target)
         if row.shape is not None:
             return row.shape(left, right)
     return jax.eval_shape(compose, a, b)
@@ -169,10 +157,9 @@ def to_structure(op: Operator, structure: Structure | type[Operator]) -> Operato
     given = structure_of(op)
     if given == target:
         return op
-    plain = target._replace(scaled=False)
     if target.scaled:
-        scaled = op if isinstance(op, Scaled) else to_scaled(op)
-        return scaled.rearranged(lambda op: to_structure(op, plain))
+        plain = target._replace(scaled=False)
+        return to_scaled(op).rearranged(lambda op: to_structure(op, plain))
     if given.scaled:
         raise ValueError(
             f"structure: got {target}, without the exponent that a Scaled operator needs; "
@@ -180,16 +167,30 @@ def to_structure(op: Operator, structure: Structure | type[Operator]) -> Operato
         )
     if target.kind is Dense:
         return Dense(op.as_dense())
-    if isinstance(op, Identity) and target.kind in (Diagonal, BlockDiagonal, *PATTERNED):
-        op = Diagonal(jnp.ones(op.size, op.dtype))
-    if target.kind is Diagonal and isinstance(op, Diagonal):
-        return op
-    if target.kind is BlockDiagonal:
-        return _to_blocks(op, target.block)
-    converted = convert(op, target.kind)
-    if converted is not None:
-        return converted
-    raise ValueError(f"structure: got {target}, which does not hold every {given.kind.__name__}")
+    found = brought(op, target.kind)
+    if found is None:
+        raise ValueError(
+            f"structure: got {target}, which does not hold every {given.kind.__name__}"
+        )
+    return found.regrouped(target.block) if isinstance(found, BlockDiagonal) else found
+
+
+def for_trees(op: Operator) -> Operator:
+    """The same maps as what a tree multiplies: in the least structure closed under composition.
+
+    Args:
+      op: an operator that composes.
+
+    Returns:
+      ``op`` itself if it is `closed`; `Dense` where its class names no such structure.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from parscan_bp.operators import Banded, for_trees
+      >>> for_trees(Banded(jnp.ones((1, 3)), 0)).matrix.shape
+      (3, 3)
+    """
+    return _least(op, lambda kind: kind.closed)
 
 
 def to_scaled(op: Operator) -> Scaled:
@@ -215,14 +216,18 @@ def to_scaled(op: Operator) -> Scaled:
       >>> scaled.mantissa.diagonal.tolist(), scaled.exponent.tolist()
       ([0.5, 0.5], [1, 1])
     """
-    if isinstance(op, Scaled):
-        return op
-    if isinstance(op, Product):
-        return functools.reduce(_compose_scaled, map(to_scaled, reversed(op.factors)))
-    if isinstance(op, (Dense, Diagonal, BlockDiagonal)):
-        return Scaled.of(op)
-    kind = Diagonal if isinstance(op, Identity) else Dense
-    return Scaled.of(to_structure(op, kind))  # type: ignore[arg-type]
+    structure_of(op)
+    own = op.scaled()
+    if own is None:
+        own = Scaled.of(_least(op, lambda kind: issubclass(kind, Explicit)))
+    return own  # type: ignore[return-value]
+
+
+def _least(op: Operator, fits: Callable[[type[Operator]], bool]) -> Operator:
+    """The same maps in the least structure that fits and is known to hold them, or dense."""
+    kind = next((kind for kind in (type(op), *above(type(op))) if fits(kind)), None)
+    found = None if kind is None else brought(op, kind)
+    return Dense(op.as_dense()) if found is None else found
 
 
 def identity_like(op: Operator) -> Identity:
@@ -253,90 +258,43 @@ def identity_like(op: Operator) -> Identity:
     return Identity(rows, op.dtype)
 
 
-def _grouped(diagonal: Array, b: int) -> Array:
-    return jnp.reshape(diagonal, (*diagonal.shape[:-1], diagonal.shape[-1] // b, b))
-
-
-def _dense_after_blocks(a: BlockDiagonal, b: Dense) -> Dense:
-    # Columns of B in groups: (m, k, b) times (k, b, b).
-    columns = jnp.reshape(b.matrix, (*b.matrix.shape[:-1], b.matrix.shape[-1] // a.block, a.block))
-    product = einsum("...mkb,...kbc->...mkc", columns, a.blocks)
-    return Dense(product.reshape(*product.shape[:-2], math.prod(product.shape[-2:])))
-
-
-def _blocks_after_dense(a: Dense, b: BlockDiagonal) -> Dense:
-    # Rows of A in groups: (k, b, b) times (k, b, m).
-    rows = jnp.reshape(
-        a.matrix, (*a.matrix.shape[:-2], a.matrix.shape[-2] // b.block, b.block, a.matrix.shape[-1])
-    )
-    product = einsum("...kab,...kbm->...kam", b.blocks, rows)
-    return Dense(
-        product.reshape(*product.shape[:-3], math.prod(product.shape[-3:-1]), product.shape[-1])
-    )
-
-
-_PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
-    (Diagonal, Diagonal): Row(
-        lambda a, b: Diagonal(jnp.multiply(b.diagonal, a.diagonal)),
-        lambda a, b: a.shape[0],
-    ),
-    (BlockDiagonal, BlockDiagonal): Row(
-        lambda a, b: BlockDiagonal(matmul(b.blocks, a.blocks)),
-        lambda a, b: 2 * a.shape[0] * a.block**2,
-        lambda a, b: a.block == b.block,
-    ),
-    (Dense, Dense): Row(
-        lambda a, b: Dense(matmul(b.matrix, a.matrix)),
-        lambda a, b: 2 * b.shape[0] * a.shape[0] * a.shape[1],
-    ),
-    # A diagonal scales columns when it comes first, rows when it comes second.
-    (Diagonal, BlockDiagonal): Row(
-        lambda a, b: BlockDiagonal(b.blocks * _grouped(a.diagonal, b.block)[..., None, :]),
-        lambda a, b: b.shape[0] * b.block,
-    ),
-    (BlockDiagonal, Diagonal): Row(
-        lambda a, b: BlockDiagonal(_grouped(b.diagonal, a.block)[..., None] * a.blocks),
-        lambda a, b: a.shape[0] * a.block,
-    ),
-    (Diagonal, Dense): Row(
-        lambda a, b: Dense(b.matrix * a.diagonal[..., None, :]),
-        lambda a, b: math.prod(b.shape),
-    ),
-    (Dense, Diagonal): Row(
-        lambda a, b: Dense(b.diagonal[..., None] * a.matrix),
-        lambda a, b: math.prod(a.shape),
-    ),
-    (BlockDiagonal, Dense): Row(_dense_after_blocks, lambda a, b: 2 * math.prod(b.shape) * a.block),
-    (Dense, BlockDiagonal): Row(_blocks_after_dense, lambda a, b: 2 * math.prod(a.shape) * b.block),
-    **SPARSE_PAIRS,
-}
-
-
-def _operands(a: Operator, b: Operator, target: Structure) -> tuple[Operator, Operator]:
-    """The pair as a row of `_PAIRS` takes it: as it is, at its join, or above it."""
+def _operands(a: Operator, b: Operator, target: Structure) -> tuple[Row, Operator, Operator]:
+    """A row of the table and the pair as it takes it: as it is, at its join, or above it."""
     for left, right in _candidates(a, b, target):
-        row = _PAIRS.get((type(left), type(right)))
-        if row is not None and row.fits(left, right):
-            return left, right
+        row = row_of(left, right)
+        if row is not None:
+            return row, left, right
     raise AssertionError(f"no row for {type(a).__name__} and {type(b).__name__}")
+
+
+def _abstract_operands(a, b, target) -> tuple[Row, Operator, Operator]:
+    """`_operands` of operators whose leaves may be shapes and dtypes alone."""
+    rows = []
+
+    def operands(a, b):
+        row, *both = _operands(a, b, target)
+        rows.append(row)
+        return both
+
+    left, right = jax.eval_shape(operands, a, b)
+    return rows[0], left, right
 
 
 def _candidates(a: Operator, b: Operator, target: Structure) -> Iterator[tuple[Operator, Operator]]:
     yield a, b
     if target.kind is not Dense:
-        a, b = unpacked(a), unpacked(b)
+        a, b = a.unpacked(), b.unpacked()
         target = join(a, b)
         yield a, b
     # Blocks that fill up would be as full entry by entry.
-    sparse = target.kind in PATTERNED and not same_channels(a, b)
-    above = [Structure(Sparse)] if sparse else []
-    for structure in (target, *above, Structure(Dense)):
+    sparse = target.kind.patterned and not same_channels(a, b)
+    for structure in (target, *([Structure(Sparse)] if sparse else []), Structure(Dense)):
         yield to_structure(a, structure), to_structure(b, structure)
 
 
 def _compose_scaled(a: Scaled, b: Scaled) -> Scaled:
     target = join(a, b)
-    if not any(isinstance(op.mantissa, Diagonal) for op in (a, b)):
+    if not (a.mantissa.elementwise or b.mantissa.elementwise):
         a, b = to_structure(a, target), to_structure(b, target)  # type: ignore[assignment]
     return b.after(a)
 
@@ -372,22 +330,3 @@ def _as_structure(structure: Structure | type[Operator]) -> Structure:
             "use Structure(BlockDiagonal, block) or to_scaled(op)"
         )
     return Structure(structure)
-
-
-def _to_blocks(op: Operator, block: int) -> Operator:
-    """A diagonal or block-diagonal operator in blocks of a multiple of its own block size."""
-    n = op.shape[0]
-    own = op.block if isinstance(op, BlockDiagonal) else 1
-    if not isinstance(op, (Diagonal, BlockDiagonal)) or block < 1 or block % own or n % block:
-        raise ValueError(
-            f"structure: blocks of order {block} do not hold a {type(op).__name__} of order {n}"
-            + (f" with blocks of order {own}" if own > 1 else "")
-        )
-
-    # The new blocks are a stack axis of the operator inside each of them.
-    def group(leaf, ndim):
-        core = leaf.shape[leaf.ndim - ndim :]
-        lead = leaf.shape[: leaf.ndim - ndim]
-        return jnp.reshape(leaf, (*lead, n // block, core[0] * block // n, *core[1:]))
-
-    return BlockDiagonal(op.map_leaves(group).as_dense())

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.sparse import Sparse, from_numbers
+from parscan_bp.sparsity import Pattern
+from parscan_bp.sparsity.pattern import on_device
 from parscan_bp.types import Array
 
 
@@ -43,6 +48,8 @@ class Banded(Operator):
     lower: int = dataclasses.field(metadata={"static": True})
 
     core_ndims: ClassVar = {"bands": 2}
+    patterned: ClassVar = True
+    held_by: ClassVar = {Sparse: lambda op: op.entries()}
 
     @property
     def shape(self):
@@ -88,7 +95,20 @@ class Banded(Operator):
     def cost(self) -> Cost:
         return self._cost(2 * self.bands.shape[-2] * self.bands.shape[-1])
 
+    def entries(self) -> Sparse:
+        """Number by number, without those that lie outside the matrix."""
+        return from_numbers(self.bands, 2, *_band(self.shape[0], self.lower, self.upper))
+
 
 def pad_last(x: Array, before: int, after: int) -> Array:
     """Zeros before and after the last axis."""
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(before, after)])
+
+
+@functools.lru_cache(maxsize=32)
+def _band(n: int, lower: int, upper: int) -> tuple[Pattern, Array]:
+    row, band = (axis.ravel() for axis in np.indices((n, lower + upper + 1)))
+    col = row + band - lower
+    inside = (col >= 0) & (col < n)
+    pattern = Pattern.from_coordinates(row[inside], col[inside], (n, n))
+    return pattern, on_device((band * n + row)[inside].astype(np.int32))

@@ -9,14 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators.arithmetic import apply_matrix
-from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.base import Cost, Structure
+from parscan_bp.operators.explicit import Explicit
+from parscan_bp.operators.sparse import Sparse, from_numbers
+from parscan_bp.sparsity import Pattern
 from parscan_bp.types import Array
 
 
 @final
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockDiagonal(Operator):
+class BlockDiagonal(Explicit):
     """(A v)_(k b + i) = sum_j blocks_kij v_(k b + j): k blocks of order b, contiguous.
 
     Args:
@@ -40,6 +43,7 @@ class BlockDiagonal(Operator):
     blocks: Array
 
     core_ndims: ClassVar = {"blocks": 3}
+    held_by: ClassVar = {Sparse: lambda op: op.entries()}
 
     @property
     def shape(self):
@@ -57,12 +61,21 @@ class BlockDiagonal(Operator):
         """b, the order of one block."""
         return self.blocks.shape[-1]
 
+    @property
+    def structure(self):
+        return Structure(BlockDiagonal, self.block)
+
+    def grouped(self, v):
+        return jnp.reshape(v, (*jnp.shape(v)[:-1], jnp.shape(v)[-1] // self.block, self.block))
+
+    def joined(self, v):
+        return v.reshape(*v.shape[:-2], self.shape[0])
+
     def matvec(self, v):
         self._check_vector(v)
-        groups = jnp.reshape(v, (*v.shape[:-1], v.shape[-1] // self.block, self.block))
         # The block axis is a batch axis that the matrices and the groups share.
-        product = apply_matrix(self.blocks, groups).astype(jnp.result_type(self.blocks, v))
-        return product.reshape(*product.shape[:-2], self.shape[0])
+        product = apply_matrix(self.blocks, self.grouped(v))
+        return self.joined(product.astype(jnp.result_type(self.blocks, v)))
 
     def transpose(self):
         return BlockDiagonal(jnp.swapaxes(self.blocks, -1, -2))
@@ -76,3 +89,27 @@ class BlockDiagonal(Operator):
 
     def cost(self) -> Cost:
         return self._cost(2 * self.shape[0] * self.block)
+
+    def regrouped(self, block: int) -> BlockDiagonal:
+        """The same maps in blocks of a multiple of their own order.
+
+        Raises:
+          ValueError: if ``block`` is none, or does not divide n.
+        """
+        n, own = self.shape[0], self.block
+        if block < 1 or block % own or n % block:
+            raise ValueError(
+                f"structure: blocks of order {block} do not hold maps of order {n}"
+                + (f" with blocks of order {own}" if own > 1 else "")
+            )
+        # The new blocks are a stack axis of the operator inside each of them.
+        inside = (n // block, block // own, own, own)
+        blocks = jnp.reshape(self.blocks, (*self.blocks.shape[:-3], *inside))
+        return BlockDiagonal(BlockDiagonal(blocks).as_dense())
+
+    def entries(self) -> Sparse:
+        """Number by number."""
+        pattern, order = Pattern.diagonal(self.shape[0] // self.block).expand(
+            self.block, self.block
+        )
+        return from_numbers(self.blocks, 3, pattern, order)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from parscan_bp.operators.arithmetic import apply_matrix
 from parscan_bp.operators.base import Cost, Operator
-from parscan_bp.operators.sparse import fill_in_coordinates, first
+from parscan_bp.operators.sparse import Sparse, fill_in_coordinates, first, from_numbers
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.plan import pick
 from parscan_bp.types import Array
@@ -53,6 +53,8 @@ class ChannelDense(Operator):
     cols: Array = None  # type: ignore[assignment]
 
     core_ndims: ClassVar = {"blocks": 3, "rows": 1, "cols": 1}
+    patterned: ClassVar = True
+    held_by: ClassVar = {Sparse: lambda op: op.entries()}
 
     def __post_init__(self):
         fill_in_coordinates(self, self.blocks)
@@ -104,3 +106,7 @@ class ChannelDense(Operator):
     def cost(self) -> Cost:
         i, j = self.channels
         return self._cost(2 * self.pattern.nnz * i * j)
+
+    def entries(self) -> Sparse:
+        """Number by number."""
+        return from_numbers(self.blocks, 3, *self.pattern.expand(*self.channels))

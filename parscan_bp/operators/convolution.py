@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,12 @@ from jax import lax
 
 from parscan_bp.operators.arithmetic import PRECISION, accumulation_dtype
 from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.sparse import Sparse, from_numbers
 from parscan_bp.sparsity import Pattern
-from parscan_bp.sparsity.windows import Axis
+from parscan_bp.sparsity.pattern import on_device
+from parscan_bp.sparsity.plan import pick
+from parscan_bp.sparsity.windows import Axis, masked_windows, window_pattern
 from parscan_bp.trees import struct_like
 from parscan_bp.types import Array
 
@@ -72,6 +76,8 @@ class Convolution(Operator):
     groups: int = dataclasses.field(default=1, metadata=_STATIC)
     transposed: bool = dataclasses.field(default=False, metadata=_STATIC)
     mask: Pattern | None = dataclasses.field(default=None, metadata=_STATIC)
+
+    held_by: ClassVar = {ChannelDense: lambda op: op.blocks(), Sparse: lambda op: op.entries()}
 
     @property
     def core_ndims(self) -> Mapping[str, int]:  # type: ignore[override]
@@ -198,3 +204,40 @@ class Convolution(Operator):
 
     def cost(self) -> Cost:
         return self._cost(2 * self.nnz)
+
+    def rate(self, vectors):
+        return "convolution"
+
+    @property
+    def entry_pattern(self):
+        if self.mask is None:
+            return None
+        pattern, _ = masked_windows(self.axes, self.mask, self.groups)
+        return pattern if self.transposed else pattern.transposed[0]
+
+    def unpacked(self) -> ChannelDense | Sparse:
+        """The matrix whose products are made: a pruned kernel gives numbers one by one, the others
+        blocks of channels."""
+        return self.blocks() if self.mask is None else self.entries()
+
+    def blocks(self) -> ChannelDense:
+        """One copy of the window's entry for each pair of positions that it connects.
+
+        Groups of channels become blocks with zeros between them.
+        """
+        pattern, entry = window_pattern(self.axes)
+        inner, out = self.kernel.shape[-2:]
+        stack, count = self.stack_shape, math.prod(self.window)
+        kernel = self.kernel.reshape(*stack, count, 1, inner, self.groups, out // self.groups)
+        own = jnp.eye(self.groups, dtype=bool)[:, None, :, None]
+        full = jnp.where(own, kernel, 0).reshape(*stack, count, self.groups * inner, out)
+        blocks = ChannelDense(pick(full, on_device(entry.astype(np.int32)), axis=-3), pattern)
+        return blocks if self.transposed else blocks.transpose()
+
+    def entries(self) -> Sparse:
+        """Number by number; of a pruned kernel those that it keeps."""
+        if self.mask is None:
+            return self.blocks().entries()
+        pattern, order = masked_windows(self.axes, self.mask, self.groups)
+        kept = from_numbers(self.kernel, len(self.spatial) + 2, pattern, order)
+        return kept if self.transposed else kept.transpose()

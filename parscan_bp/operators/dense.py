@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators.arithmetic import apply_matrix
-from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.base import Cost
+from parscan_bp.operators.explicit import Explicit
 from parscan_bp.types import Array
 
 
 @final
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dense(Operator):
+class Dense(Explicit):
     """(A v)_i = sum_j matrix_ij v_j.
 
     Args:

@@ -7,15 +7,24 @@ from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.banded import Banded
+from parscan_bp.operators.base import Cost
+from parscan_bp.operators.block_diagonal import BlockDiagonal
+from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.explicit import Explicit
+from parscan_bp.operators.selection import Selection
+from parscan_bp.operators.sparse import Sparse
+from parscan_bp.sparsity import Pattern
+from parscan_bp.sparsity.pattern import on_device
 from parscan_bp.types import Array
 
 
 @final
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Diagonal(Operator):
+class Diagonal(Explicit):
     """(A v)_i = diagonal_i v_i.
 
     Args:
@@ -36,6 +45,14 @@ class Diagonal(Operator):
     diagonal: Array
 
     core_ndims: ClassVar = {"diagonal": 1}
+    elementwise: ClassVar = True
+    held_by: ClassVar = {
+        BlockDiagonal: lambda op: BlockDiagonal(op.diagonal[..., None, None]),
+        Banded: lambda op: Banded(op.diagonal[..., None, :], 0),
+        Selection: lambda op: op.selection(),
+        ChannelDense: lambda op: ChannelDense(op.diagonal[..., None, None], op._pattern),
+        Sparse: lambda op: Sparse(op.diagonal, op._pattern),
+    }
 
     @property
     def shape(self):
@@ -56,3 +73,12 @@ class Diagonal(Operator):
 
     def cost(self) -> Cost:
         return self._cost(self.shape[0])
+
+    @property
+    def _pattern(self) -> Pattern:
+        return Pattern.diagonal(self.shape[0])
+
+    def selection(self) -> Selection:
+        """Each output selects its own place."""
+        source = on_device(np.arange(self.shape[0], dtype=np.int32)[:, None])
+        return Selection(source, self.diagonal[..., None], self._pattern)

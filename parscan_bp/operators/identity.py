@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.diagonal import Diagonal
 
 
 @final
@@ -38,6 +39,9 @@ class Identity(Operator):
 
     size: int = dataclasses.field(metadata={"static": True})
     dtype: Any = dataclasses.field(default=np.dtype("float32"), metadata={"static": True})
+
+    closed: ClassVar = True
+    held_by: ClassVar = {Diagonal: lambda op: Diagonal(jnp.ones(op.size, op.dtype))}
 
     def __post_init__(self):
         if isinstance(self.size, bool) or not isinstance(self.size, (int, np.integer)):

@@ -3,42 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-from parscan_bp.operators.banded import Banded
-from parscan_bp.operators.base import Operator
+from parscan_bp.operators.base import Operator, Structure
 from parscan_bp.operators.block_diagonal import BlockDiagonal
-from parscan_bp.operators.channel_dense import ChannelDense
-from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
-from parscan_bp.operators.diagonal import Diagonal
+from parscan_bp.operators.explicit import Explicit
 from parscan_bp.operators.identity import Identity
-from parscan_bp.operators.matrix_free import MatrixFree
-from parscan_bp.operators.scaled import Scaled
-from parscan_bp.operators.selection import Selection
-from parscan_bp.operators.sparse import Sparse
-
-PATTERNED = (Banded, Selection, ChannelDense, Sparse)
-"""Structures that `Sparse` holds and whose products may fill up."""
-
-
-class Structure(NamedTuple):
-    """What is known of an operator without its numbers.
-
-    Args:
-      kind: the operator class; of a `Scaled` one, that of its mantissa.
-      block: order of the blocks of a `BlockDiagonal`, else 0.
-      scaled: whether an exponent is kept beside the numbers.
-
-    Example:
-      >>> from parscan_bp.operators import Diagonal, Structure
-      >>> Structure(Diagonal).scaled
-      False
-    """
-
-    kind: type[Operator]
-    block: int = 0
-    scaled: bool = False
 
 
 def structure_of(op: Operator) -> Structure:
@@ -61,13 +31,14 @@ def structure_of(op: Operator) -> Structure:
     """
     if not isinstance(op, Operator):
         raise TypeError(f"op: got {type(op).__name__}; an Operator is wanted")
-    if isinstance(op, Scaled):
-        return structure_of(op.mantissa)._replace(scaled=True)
-    return Structure(type(op), op.block if isinstance(op, BlockDiagonal) else 0)
+    return op.structure
 
 
 def join(a: Operator | Structure, b: Operator | Structure) -> Structure:
     """The structure of ``compose(a, b)``; for sparse ones the least that it may have.
+
+    It is the least that holds both operands and products of what it holds; the classes say so
+    themselves (`Operator.closed`, `patterned`, `held_by`):
 
     Identity < Diagonal < BlockDiagonal, Banded, Selection < ChannelDense < Sparse < Dense, where
     BlockDiagonal, Banded and ChannelDense meet in Sparse only, and the least that holds both is
@@ -98,37 +69,42 @@ def join(a: Operator | Structure, b: Operator | Structure) -> Structure:
       True
     """
     first, second = (s if isinstance(s, Structure) else structure_of(s) for s in (a, b))
-    if MatrixFree in (first.kind, second.kind):
-        raise TypeError(
-            f"MatrixFree has no product with {_other(first, second).__name__}; a "
-            "matrix-free operator can only be applied to vectors. Use the sequential solver, "
-            "Sweep(), or form the matrix: to_structure(op, Dense)"
-        )
+    for alone, other in ((first, second), (second, first)):
+        if not alone.kind.composes:
+            name = alone.kind.__name__
+            raise TypeError(
+                f"{name} has no product with {other.kind.__name__}; a matrix-free operator can "
+                "only be applied to vectors. Use the sequential solver, Sweep(), or form the "
+                "matrix: to_structure(op, Dense)"
+            )
     if first.kind is Identity:
         return second
     if second.kind is Identity:
         return first
     scaled = first.scaled or second.scaled
-    kinds = {first.kind, second.kind}
-    if kinds == {Diagonal}:
-        return Structure(Diagonal, 0, scaled)
-    if kinds <= {Diagonal, BlockDiagonal}:
-        return Structure(BlockDiagonal, math.lcm(first.block or 1, second.block or 1), scaled)
-    if not scaled:
-        for kind, held in _HELD.items():
-            if kinds <= held:
-                return Structure(kind)
-    return Structure(Dense, 0, scaled)
+    shared = [kind for kind in _products_in(first.kind) if kind in _products_in(second.kind)]
+    kind = next((k for k in shared if issubclass(k, Explicit) or not scaled), Dense)
+    blocks = math.lcm(first.block or 1, second.block or 1) if kind is BlockDiagonal else 0
+    return Structure(kind, blocks, scaled)
 
 
-_HELD: dict[type[Operator], set[type[Operator]]] = {
-    Banded: {Diagonal, Banded},
-    Selection: {Diagonal, Selection},
-    ChannelDense: {Diagonal, Selection, Convolution, ChannelDense},
-    Sparse: {Diagonal, BlockDiagonal, Convolution, *PATTERNED},
-}
-"""What each sparse structure holds, the least first."""
+def _products_in(kind: type[Operator]) -> list[type[Operator]]:
+    """The structures that the product of one of these with another may have, the least first."""
+    own = [kind] if kind.closed or kind.patterned else []
+    return own + above(kind)
 
 
-def _other(first: Structure, second: Structure) -> type[Operator]:
-    return second.kind if first.kind is MatrixFree else first.kind
+def above(kind: type[Operator]) -> list[type[Operator]]:
+    """The structures that hold every operator of a kind, and those that hold these in turn."""
+    further = [k for held in kind.held_by for k in above(held)]
+    return list(dict.fromkeys([*kind.held_by, *further]))
+
+
+def brought(op: Operator, kind: type[Operator]) -> Operator | None:
+    """The same maps in a structure that holds them; ``None`` where no class says that it does."""
+    if type(op) is kind:
+        return op
+    for held, convert in op.held_by.items():
+        if kind is held or (kind not in op.held_by and kind in above(held)):
+            return brought(convert(op), kind)
+    return None

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +111,8 @@ class MatrixFree(Operator):
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
     has_aux: bool = dataclasses.field(default=False, metadata={"static": True})
     aux_apart: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    composes: ClassVar = False
 
     def __post_init__(self, stacked):
         if callable(self.linear) and not isinstance(self.linear, Partial):

@@ -10,6 +10,7 @@ from typing import final
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.operators.algebra import compose, to_scaled
 from parscan_bp.operators.base import Cost, Operator
 
 
@@ -86,6 +87,10 @@ class Product(Operator):
             # Column by column, so that each factor multiplies in its own structure.
             dense = jax.vmap(factor.matvec, in_axes=-1, out_axes=-1)(dense)
         return jnp.broadcast_to(dense, (*self.stack_shape, *self.shape))
+
+    def scaled(self):
+        factors: list[Operator] = [to_scaled(factor) for factor in reversed(self.factors)]
+        return functools.reduce(compose, factors)
 
     def cost(self) -> Cost:
         stack = self.stack_shape

@@ -12,6 +12,11 @@ def _always(a: Operator, b: Operator) -> bool:
     return True
 
 
+def pairs_that_meet(a: Operator, b: Operator) -> int:
+    """Flops where each number of b multiplies the numbers of a row of a."""
+    return 2 * b.nnz * a.nnz // max(a.shape[0], 1)
+
+
 class Row(NamedTuple):
     """A row of the table of products: b a, first ``a``, then ``b``.
 
@@ -25,6 +30,6 @@ class Row(NamedTuple):
     """
 
     product: Callable[..., Operator]
-    flops: Callable[..., int]
+    flops: Callable[..., int] = pairs_that_meet
     fits: Callable[..., bool] = _always
     shape: Callable[..., Operator] | None = None

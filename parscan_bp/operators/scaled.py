@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import final
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators.aligned import ZERO_EXPONENT, aligned_matmul, scaled_terms
 from parscan_bp.operators.base import Cost, Operator
-from parscan_bp.operators.block_diagonal import BlockDiagonal
-from parscan_bp.operators.dense import Dense
-from parscan_bp.operators.diagonal import Diagonal
+from parscan_bp.operators.explicit import Explicit
 from parscan_bp.operators.powers import ldexp, normalise
 from parscan_bp.types import Array
-
-_MANTISSAS = (Dense, Diagonal, BlockDiagonal)
 
 
 @final
@@ -93,7 +89,7 @@ class Scaled(Operator):
     differentiates products; `parscan_bp.solve` solves for derivatives as for values.
 
     Args:
-      mantissa: a `Dense`, `Diagonal` or `BlockDiagonal`.
+      mantissa: a `Dense`, `Diagonal` or `BlockDiagonal`, or another `Explicit` operator.
       exponent: int32, of the shape of the mantissa's array.
 
     Raises:
@@ -113,15 +109,17 @@ class Scaled(Operator):
       ([0.5, 0.5], [1001, 1])
     """
 
-    mantissa: Dense | Diagonal | BlockDiagonal
+    mantissa: Explicit
     exponent: Array
+
+    closed: ClassVar = True
 
     def __post_init__(self):
         if isinstance(self.mantissa, Operator):
             _check_mantissa("mantissa", self.mantissa)
 
     @classmethod
-    def of(cls, op: Dense | Diagonal | BlockDiagonal, exponent: Array | int = 0) -> Scaled:
+    def of(cls, op: Operator, exponent: Array | int = 0) -> Scaled:
         """op 2**exponent, normalised: every mantissa that is not 0 has its modulus in [0.5, 1).
 
         The modulus of a complex entry is the larger of its two parts'. Non-finite entries and zeros
@@ -141,17 +139,16 @@ class Scaled(Operator):
           >>> op.mantissa.matrix.tolist(), op.exponent.tolist()
           ([[0.75, 0.0], [0.0, 0.5]], [[2, 0], [0, 1]])
         """
-        _check_mantissa("op", op)
-        ((leaf, _),) = op.leaves()
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            raise TypeError(f"op: got {type(op).__name__} of {leaf.dtype}; floats have exponents")
-        return _with(op, *normalise(leaf, exponent))
+        op = _check_mantissa("op", op)
+        if not jnp.issubdtype(op.dtype, jnp.inexact):
+            raise TypeError(f"op: got {type(op).__name__} of {op.dtype}; floats have exponents")
+        return _with(op, *normalise(op.numbers, exponent))
 
     @property
     def shape(self):
         if not isinstance(self.mantissa, Operator):
             raise TypeError(f"mantissa: got {type(self.mantissa).__name__}; an Operator is wanted")
-        wanted = self._numbers.shape
+        wanted = self.mantissa.numbers.shape
         if jnp.shape(self.exponent) != wanted:
             raise ValueError(
                 f"exponent: got shape {jnp.shape(self.exponent)}; one for each entry of the "
@@ -163,6 +160,13 @@ class Scaled(Operator):
     def dtype(self):
         return self.mantissa.dtype
 
+    @property
+    def structure(self):
+        return self.mantissa.structure._replace(scaled=True)
+
+    def scaled(self):
+        return self
+
     def map_leaves(self, f):
         (ndim,) = self.mantissa.core_ndims.values()
         return Scaled(self.mantissa.map_leaves(f), f(self.exponent, ndim))
@@ -170,11 +174,12 @@ class Scaled(Operator):
     def matvec(self, v):
         self._check_vector(v)
         dtype = jnp.result_type(self.dtype, v)
-        if isinstance(self.mantissa, Diagonal):
-            return scaled_terms(self._numbers, self.exponent, v).astype(dtype)
+        numbers = self.mantissa.numbers
+        if self.mantissa.elementwise:
+            return scaled_terms(numbers, self.exponent, v).astype(dtype)
         # Rows of the matrix, or of each block, times the vector or its group.
-        terms = scaled_terms(self._numbers, self.exponent, self._grouped(v)[..., None, :])
-        return self._joined(jnp.sum(terms, axis=-1).astype(dtype))
+        terms = scaled_terms(numbers, self.exponent, self.mantissa.grouped(v)[..., None, :])
+        return self.mantissa.joined(jnp.sum(terms, axis=-1).astype(dtype))
 
     def matvec_scaled(self, v: ScaledVector) -> ScaledVector:
         """A v for a vector with exponents of its own; it overflows nowhere.
@@ -189,29 +194,30 @@ class Scaled(Operator):
           ValueError: if ``v`` has another size or does not broadcast with the stack.
         """
         self._check_vector(v.mantissa)
-        if isinstance(self.mantissa, Diagonal):
-            return ScaledVector.of(self._numbers * v.mantissa, self.exponent + v.exponent)
-        columns = [self._grouped(part)[..., None] for part in (v.mantissa, v.exponent)]
-        product = aligned_matmul(self._numbers, self.exponent, *columns)
-        return ScaledVector(*[self._joined(part[..., 0]) for part in product])
+        numbers = self.mantissa.numbers
+        if self.mantissa.elementwise:
+            return ScaledVector.of(numbers * v.mantissa, self.exponent + v.exponent)
+        columns = [self.mantissa.grouped(part)[..., None] for part in (v.mantissa, v.exponent)]
+        product = aligned_matmul(numbers, self.exponent, *columns)
+        return ScaledVector(*[self.mantissa.joined(part[..., 0]) for part in product])
 
     def after(self, first: Scaled) -> Scaled:
         """The product that `compose` makes, of ``first`` and then this one.
 
         Both have one structure and order of blocks, or one of them is diagonal.
         """
-        ups = self.exponent, first.exponent
-        numbers = self._numbers, first._numbers
-        if isinstance(first.mantissa, Diagonal):
-            if isinstance(self.mantissa, Diagonal):
-                return _with(self.mantissa, *normalise(numbers[0] * numbers[1], ups[0] + ups[1]))
-            # A diagonal scales columns when it comes first, rows when it comes second.
-            scale, up = (self._grouped(a)[..., None, :] for a in (numbers[1], ups[1]))
-            return _with(self.mantissa, *normalise(numbers[0] * scale, ups[0] + up))
-        if isinstance(self.mantissa, Diagonal):
-            scale, up = (first._grouped(a)[..., :, None] for a in (numbers[0], ups[0]))
-            return _with(first.mantissa, *normalise(scale * numbers[1], up + ups[1]))
-        return _with(self.mantissa, *aligned_matmul(numbers[0], ups[0], numbers[1], ups[1]))
+        own, other = self.mantissa, first.mantissa
+        numbers, ups = (own.numbers, other.numbers), (self.exponent, first.exponent)
+        if own.elementwise and other.elementwise:
+            return _with(own, *normalise(numbers[0] * numbers[1], ups[0] + ups[1]))
+        # A diagonal scales columns when it comes first, rows when it comes second.
+        if other.elementwise:
+            scale, up = (own.grouped(a)[..., None, :] for a in (numbers[1], ups[1]))
+            return _with(own, *normalise(numbers[0] * scale, ups[0] + up))
+        if own.elementwise:
+            scale, up = (other.grouped(a)[..., :, None] for a in (numbers[0], ups[0]))
+            return _with(other, *normalise(scale * numbers[1], up + ups[1]))
+        return _with(own, *aligned_matmul(numbers[0], ups[0], numbers[1], ups[1]))
 
     def transpose(self):
         return self.rearranged(lambda op: op.transpose())
@@ -227,38 +233,22 @@ class Scaled(Operator):
 
     def cost(self) -> Cost:
         """The mantissa's, and three exact factors and a doubling for each of its numbers."""
-        return self.mantissa.cost() + Cost(4 * self._numbers.size, 4 * self.exponent.size)
-
-    @property
-    def _numbers(self) -> Array:
-        ((leaf, _),) = self.mantissa.leaves()
-        return leaf
+        return self.mantissa.cost() + Cost(4 * self.mantissa.numbers.size, 4 * self.exponent.size)
 
     @property
     def _exponents(self) -> Operator:
         """The exponents where their mantissas stand; those of no number are 0."""
         return self.mantissa.map_leaves(lambda *_: self.exponent)
 
-    def _grouped(self, v: Array) -> Array:
-        """A vector as what each block takes of it, or as it is."""
-        if not isinstance(self.mantissa, BlockDiagonal):
-            return v
-        b = self.mantissa.block
-        return jnp.reshape(v, (*jnp.shape(v)[:-1], jnp.shape(v)[-1] // b, b))
-
-    def _joined(self, v: Array) -> Array:
-        if not isinstance(self.mantissa, BlockDiagonal):
-            return v
-        return v.reshape(*v.shape[:-2], self.shape[0])
-
 
 def _with(op: Operator, mantissa: Array, exponent: Array) -> Scaled:
     return Scaled(op.map_leaves(lambda *_: mantissa), exponent)  # type: ignore[arg-type]
 
 
-def _check_mantissa(name: str, op: Operator) -> None:
-    if not isinstance(op, _MANTISSAS):
-        raise TypeError(
-            f"{name}: got {type(op).__name__}; Dense, Diagonal or BlockDiagonal is wanted "
-            "(to_scaled converts other structures)"
-        )
+def _check_mantissa(name: str, op: Operator) -> Explicit:
+    if isinstance(op, Explicit):
+        return op
+    raise TypeError(
+        f"{name}: got {type(op).__name__}; Dense, Diagonal or BlockDiagonal is wanted "
+        "(to_scaled converts other structures)"
+    )

@@ -12,7 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators.base import Cost, Operator
+from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.sparse import Sparse, from_numbers
 from parscan_bp.sparsity import Pattern
+from parscan_bp.sparsity.plan import pick
 from parscan_bp.types import Array
 
 
@@ -57,6 +60,8 @@ class Selection(Operator):
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
 
     core_ndims: ClassVar = {"source": 2, "weight": 2}
+    patterned: ClassVar = True
+    held_by: ClassVar = {ChannelDense: lambda op: op.blocks(), Sparse: lambda op: op.entries()}
 
     @property
     def shape(self):
@@ -103,14 +108,33 @@ class Selection(Operator):
         dense = jnp.broadcast_to(dense, (*self.stack_shape, *dense.shape[-2:]))
         return jnp.swapaxes(dense, -1, -2) if self.transposed else dense
 
-    def entries(self) -> Array:
-        """(..., nnz, channels): what stands at each position of the pattern, mostly zeros."""
+    def channel_diagonal(self) -> tuple[Pattern, Array]:
+        """The pattern between positions, and (..., nnz, channels), what stands there: few numbers."""
         rows, cols = self.pattern.coordinates
         chosen = jnp.take(self.source, cols, axis=-2) == rows[:, None]
-        return jnp.where(chosen, jnp.take(self.weight, cols, axis=-2), 0)
+        entries = jnp.where(chosen, jnp.take(self.weight, cols, axis=-2), 0)
+        if not self.transposed:
+            return self.pattern, entries
+        pattern, order = self.pattern.transposed
+        return pattern, pick(entries, order, axis=-2)
+
+    def blocks(self) -> ChannelDense:
+        """A diagonal block for each position of the pattern."""
+        pattern, entries = self.channel_diagonal()
+        eye = jnp.eye(self.channels, dtype=bool)
+        return ChannelDense(jnp.where(eye, entries[..., None], 0), pattern)
+
+    def entries(self) -> Sparse:
+        """Number by number."""
+        positions, entries = self.channel_diagonal()
+        pattern, order = positions.expand(self.channels, self.channels, diagonal=True)
+        return from_numbers(entries, 2, pattern, order)
 
     def cost(self) -> Cost:
         return self._cost(2 * math.prod(self.source.shape[-2:]))
+
+    def rate(self, vectors):
+        return "entries"
 
 
 def _scatter(inputs: int) -> Callable[..., Array]:

@@ -58,6 +58,7 @@ class Sparse(Operator):
     cols: Array = None  # type: ignore[assignment]
 
     core_ndims: ClassVar = {"data": 1, "rows": 1, "cols": 1}
+    patterned: ClassVar = True
 
     def __post_init__(self):
         fill_in_coordinates(self, self.data)
@@ -198,6 +199,20 @@ class Sparse(Operator):
 
     def cost(self) -> Cost:
         return self._cost(2 * self.pattern.nnz)
+
+    def rate(self, vectors):
+        return "shared" if vectors > 1 and not self.stack_shape else "entries"
+
+    @property
+    def entry_pattern(self):
+        return self.pattern
+
+
+def from_numbers(numbers: Array, ndim: int, pattern: Pattern, order: Array | None) -> Sparse:
+    """Of the numbers in the last ``ndim`` axes those of this order; all of them without one."""
+    kept = numbers.ndim - ndim
+    data = numbers.reshape(*numbers.shape[:kept], math.prod(numbers.shape[kept:]))
+    return Sparse(data if order is None else pick(data, order), pattern)
 
 
 def fill_in_coordinates(op: Any, numbers: Any) -> None:

@@ -72,7 +72,8 @@ class Sum(Operator):
         return Sum(tuple(term.transpose() for term in self.terms))
 
     def as_dense(self):
-        return functools.reduce(jnp.add, [term.as_dense() for term in self.terms])
+        dense = functools.reduce(jnp.add, [term.as_dense() for term in self.terms])
+        return dense.astype(self.dtype)
 
     def cost(self) -> Cost:
         """The terms' own, and one addition per entry for each term after the first."""

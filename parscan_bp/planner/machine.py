@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from parscan_bp.operators import Convolution, Cost, Dense, Operator, Selection, Sparse
+from parscan_bp.operators import Cost, Operator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,7 @@ class Machine:
 
     def matvec(self, op: Operator, cost: Cost, vectors: int) -> float:
         """Seconds of a product of this cost with so many vectors."""
-        if isinstance(op, Convolution):
-            return self.seconds(cost, self._convolution_rate(op))
-        if isinstance(op, Sparse) and vectors > 1 and not op.stack_shape:
-            return self.seconds(cost, self.shared)
-        slow = isinstance(op, Sparse | Selection)
-        return self.seconds(cost, self.entries if slow else self.products)
+        return self.seconds(cost, self._rate(op, vectors))
 
     def forming(self, nbytes: int) -> float:
         """Seconds of gathering a matrix into new memory: read, fetched to be written, written."""
@@ -61,14 +56,18 @@ class Machine:
 
     def product(self, a: Operator, b: Operator, made: Operator, cost: Cost) -> float:
         """Seconds of the product ``made`` of two operators."""
-        implicit = [op for op in (a, b) if isinstance(op, Convolution)]
-        if implicit and isinstance(made, Dense):
-            # Column by column, through the convolution itself.
-            return self.seconds(cost, min(self._convolution_rate(op) for op in implicit))
-        return self.seconds(cost, self.entries if isinstance(made, Sparse) else self.products)
+        if made.entry_pattern is not None:
+            return self.seconds(cost, self.entries)
+        # A dense product of a convolution is made column by column, through the convolution itself.
+        through = [op for op in (a, b) if made.closed and op.rate(1) == "convolution"]
+        return self.seconds(cost, min([self._rate(op) for op in through] or [self.products]))
 
-    def _convolution_rate(self, op: Convolution) -> float:
-        positions = math.prod(op.out_shape[:-1])
+    def _rate(self, op: Operator, vectors: int = 1) -> float:
+        """The rate that an operator names; that of a convolution goes by its positions."""
+        name = op.rate(vectors)
+        if name != "convolution":
+            return getattr(self, name)
+        positions = math.prod(op.out_shape[:-1])  # type: ignore[attr-defined]
         return next(rate for most, rate in self.convolution if positions <= most)
 
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from parscan_bp.operators import Operator, compose, unpacked
+from parscan_bp.operators import Operator, compose
 from parscan_bp.trees import add
 from parscan_bp.types import Array
 
@@ -121,7 +121,7 @@ def run(
     for tree in schedule.pushes:
         to, source = span(tree)
         p, b = maps[tree]
-        out[to] = add(b, _push(unpacked(p) if tree in unpacking else p, out[source]))
+        out[to] = add(b, _push(p.unpacked() if tree in unpacking else p, out[source]))
     return out
 
 

@@ -10,17 +10,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from parscan_bp.operators import (
-    Convolution,
-    Cost,
-    Dense,
-    MatrixFree,
-    Operator,
-    Sparse,
-    compose_cost,
-    compose_shape,
-    unpacked,
-)
+from parscan_bp.operators import Cost, Operator, compose_cost, compose_shape
 from parscan_bp.planner.machine import Machine
 from parscan_bp.planner.schedule import Tree, span
 from parscan_bp.sparsity import count_products
@@ -154,11 +144,11 @@ class Table:
         made, cost = _product(*_abstract(a), *_abstract(b))
         seconds = self.machine.product(a, b, made, cost)
         for factor in tree:
-            if isinstance(factor, int) and not isinstance(made, Dense):
+            if isinstance(factor, int) and not made.closed:
                 seconds += self.forming(factor, always=True)
         indices = 0
-        if isinstance(made, Sparse) and (pairs := _pairs(a, b)) is not None:
-            indices = 8 * pairs + 4 * made.pattern.nnz
+        if made.entry_pattern is not None and (pairs := _pairs(a, b)) is not None:
+            indices = 8 * pairs + 4 * made.entry_pattern.nnz
         (_, middle), (_, stop) = span(tree[0]), span(tree[1])
         if any(self.problem.given[middle:stop]):
             vector = self._push(b)
@@ -167,7 +157,7 @@ class Table:
 
     def _least(self, a: Operator, b: Operator) -> float:
         """Seconds that a product takes at least, before its pattern is looked for."""
-        if isinstance(a, MatrixFree) or isinstance(b, MatrixFree):
+        if not (a.composes and b.composes):
             return math.inf
         pairs = _pairs(a, b)
         if pairs is None:
@@ -185,9 +175,9 @@ class Table:
         return Task(op, cost, self.machine.matvec(op, cost, vectors), vectors * out)
 
     def _form(self, op: Operator) -> Task | None:
-        if not isinstance(op, Convolution):
+        formed = jax.eval_shape(lambda op: op.unpacked(), op)
+        if type(formed) is type(op):
             return None
-        formed = jax.eval_shape(unpacked, op)
         cost = Cost(0, 3 * formed.nbytes)
         return Task(formed, cost, self.machine.forming(formed.nbytes), formed.nbytes)
 
@@ -198,14 +188,8 @@ class Table:
 
 def _pairs(a: Operator, b: Operator) -> int | None:
     """Pairs of entries that a product of two sparse operators multiplies; else ``None``."""
-    patterns = []
-    for op in (b, a):
-        if isinstance(op, Convolution) and op.mask is not None:
-            op = jax.eval_shape(unpacked, op)
-        if not isinstance(op, Sparse):
-            return None
-        patterns.append(op.pattern)
-    return count_products(*patterns)
+    first, second = a.entry_pattern, b.entry_pattern
+    return None if first is None or second is None else count_products(second, first)
 
 
 def _abstract(op: Operator) -> tuple[PyTree, tuple[jax.ShapeDtypeStruct, ...]]:

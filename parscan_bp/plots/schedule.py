@@ -23,7 +23,6 @@ import jax.numpy as jnp
 from parscan_bp.arguments import as_int
 from parscan_bp.operators import Dense, Operator, compose_cost, compose_shape
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Solver, Sweep
-from parscan_bp.solvers.base import explicit
 from parscan_bp.system import Ragged
 
 
@@ -89,8 +88,9 @@ class Recorder:
 
     def _compose(self, first: Map, second: Map) -> Map:
         a, b = first.matrix, second.matrix
-        operators = [jax.eval_shape(explicit, node.operator) for node in (a, b)]
-        flops, operator = compose_cost(*operators).flops, compose_shape(*operators)
+        assert a.operator is not None and b.operator is not None
+        flops = compose_cost(a.operator, b.operator).flops
+        operator = compose_shape(a.operator, b.operator)
         product = Node("matrix", a.start, b.stop, (a, b), flops, operator)
         self.levels[-1].append(product)
         return Map(product, self._push(second, first.vector))

@@ -18,29 +18,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import check_bool, described, set_ints
-from parscan_bp.operators import (
-    BlockDiagonal,
-    Convolution,
-    Dense,
-    Diagonal,
-    Factored,
-    Identity,
-    LowRankUpdate,
-    Operator,
-    Product,
-    Scaled,
-    Sum,
-    to_scaled,
-)
+from parscan_bp.operators import Operator, for_trees, to_scaled
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
 from parscan_bp.trees import add, nbytes, stretch, write_stretch
 from parscan_bp.types import Array, PyTree
-
-EXPLICIT = (Dense, Diagonal, BlockDiagonal, Identity, Scaled)
-"""Structures closed under composition: what a tree multiplies."""
-KEPT_APART = (Factored, Product, Sum, Convolution, LowRankUpdate)
-"""Structures that become their join, `Dense`, before a tree."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,25 +47,23 @@ class Solver(abc.ABC):
     """Solves a block bi-diagonal system. Concrete solvers are frozen dataclasses.
 
     Front ends ask a solver for what it needs and never for its type, so that one written anywhere
-    is taken wherever the mathematics allows.
+    is taken wherever the mathematics allows. A new one defines `run` and `complexity`, or with a
+    `TreeSolver` `TreeSolver.states`; and `run_ragged`, if it takes operators of different shapes.
 
     Attributes:
-      uniform: structures that it takes in a uniform system.
-      ragged: structures that it takes in a ragged one.
+      uniform: whether it takes systems of equal steps.
+      ragged: whether it takes systems of operators of different shapes.
       needs: "products" with vectors alone, for which a Jacobian need not be formed; or the
         "operators" themselves, formed, to multiply them with one another.
       rounds_vary: whether the number of its rounds depends on the numbers, not on sizes alone.
+      inner: the solver that it wraps, if it does.
     """
 
-    uniform: ClassVar[tuple[type[Operator], ...]]
-    ragged: ClassVar[tuple[type[Operator], ...]] = ()
+    uniform: ClassVar[bool] = True
+    ragged: ClassVar[bool] = False
     needs: ClassVar[Literal["operators", "products"]] = "operators"
     rounds_vary: ClassVar[bool] = False
-
-    @property
-    def inner(self) -> Solver | None:
-        """The solver that it wraps, if it does."""
-        return None
+    inner: Solver | None = None
 
     @property
     def leaves_to_lax(self) -> bool:
@@ -100,6 +80,10 @@ class Solver(abc.ABC):
           A function of the same arguments and results; ``loop`` itself where any place is right.
         """
         return loop
+
+    def with_memory_limit(self, limit: int) -> Solver:
+        """The same solver under another limit in bytes; one that has none is itself."""
+        return self
 
     def run_counted(self, system: System, state: PyTree) -> tuple[PyTree, Array]:
         """`run`, and the number of rounds that it took, int32; a direct solver takes 1."""
@@ -135,27 +119,23 @@ class Solver(abc.ABC):
     def run_ragged(self, system: Ragged) -> list[Any]:
         """lambda_0..lambda_n of a ragged system; ``None`` may stand where none is wanted."""
         raise NotImplementedError(
-            f"{type(self).__name__} takes uniform systems only; for operators of different "
-            "shapes use Sweep(), Blelloch() or Planned()"
+            f"{type(self).__name__} takes uniform systems only; Planned() and Sweep() take "
+            "operators of different shapes"
         )
 
     def check(self, structure: type[Operator], *, ragged: bool = False) -> None:
-        """Raises `NotImplementedError` unless the combination is legal."""
-        legal = self.ragged if ragged else self.uniform
-        if structure not in legal:
-            kind = "ragged" if ragged else "uniform"
-            names = ", ".join(c.__name__ for c in legal) or "none"
+        """Raises `NotImplementedError` unless it takes operators of this structure."""
+        kind, other = ("ragged", "uniform") if ragged else ("uniform", "ragged")
+        why = None
+        if not getattr(self, kind):
+            why = f"it takes {other} systems only"
+        elif self.needs == "operators" and not structure.composes:
+            why = "it multiplies operators, and these have products with vectors alone"
+        if why is not None:
             raise NotImplementedError(
                 f"{type(self).__name__} cannot take a {kind} system of {structure.__name__} "
-                f"operators; it takes: {names}. Sweep() takes every structure"
+                f"operators: {why}. Sweep() takes every structure"
             )
-
-
-KNOWN = {
-    "uniform": "None, Sweep(), Chunked(), Blelloch(), Associative() or Pallas()",
-    "ragged": "None, Planned(), Sweep() or Blelloch()",
-}
-"""What ``solver=`` takes, by the kind of systems that a front end makes."""
 
 
 def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
@@ -172,23 +152,21 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
     if solver is None:
         return
     if isinstance(solver, type) and issubclass(solver, Solver):
-        name = solver.__name__
-        raise TypeError(f"solver: {name} is a class; {name}() is wanted, or one of {KNOWN[kind]}")
+        raise TypeError(f"solver: {solver.__name__} is a class; {solver.__name__}() is wanted")
+    wanted = f"None, {'Planned' if kind == 'ragged' else 'Sweep'}() or another solver"
     if not isinstance(solver, Solver):
-        raise TypeError(f"solver: got {described(solver)}; {KNOWN[kind]} is wanted")
-    if kind == "ragged" and not solver.ragged:
+        raise TypeError(f"solver: got {described(solver)}; {wanted} is wanted")
+    if not getattr(solver, kind):
+        other, what = {
+            "ragged": ("uniform", "layers of different sizes want"),
+            "uniform": ("ragged", "equal steps want"),
+        }[kind]
         raise NotImplementedError(
-            f"solver: {type(solver).__name__} takes uniform systems only; layers of different "
-            f"sizes want {KNOWN[kind]}"
-        )
-    if kind == "uniform" and not solver.uniform:
-        raise NotImplementedError(
-            f"solver: {type(solver).__name__} takes ragged systems only; equal steps want "
-            f"{KNOWN[kind]}"
+            f"solver: {type(solver).__name__} takes {other} systems only; {what} {wanted}"
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TreeSolver(Solver):
     """Base of the solvers that form every Jacobian and multiply them in a tree.
 
@@ -216,14 +194,11 @@ class TreeSolver(Solver):
     scaled: bool = False
     collect_chunk: int | None = None
 
-    uniform: ClassVar[tuple[type[Operator], ...]] = EXPLICIT + KEPT_APART
-
     def __post_init__(self):
         set_ints(self, ("collect_chunk",), memory_limit=1, collect_chunk=1)
         check_bool("scaled", self.scaled)
 
-    def with_memory_limit(self, limit: int) -> TreeSolver:
-        """The same solver under another limit."""
+    def with_memory_limit(self, limit):
         return dataclasses.replace(self, memory_limit=limit)
 
     @abc.abstractmethod
@@ -242,7 +217,7 @@ class TreeSolver(Solver):
         self.check(type(shape.operator))
         self._check_memory(n, shape)
         block = system.block(0, n)
-        operator = self._form(block.operator)
+        operator = self.form(block.operator)
         b = block.leaving
         if block.entering is not None:
             pushed = operator.matvec(block.entering)
@@ -256,19 +231,20 @@ class TreeSolver(Solver):
 
     def _traverse(self, operator, b, state, backward) -> tuple[Array, Array]:
         """`states` with steps in the order of their positions."""
+        operator = operator.broadcast(b.shape[0])  # a tree slices all leaves
         if not backward:
-            return self.states(stacked(operator, b.shape[0]), b, state)
-        operator, b = jax.tree.map(lambda a: a[::-1], (stacked(operator, b.shape[0]), b))
+            return self.states(operator, b, state)
+        operator, b = jax.tree.map(lambda a: a[::-1], (operator, b))
         shown, last = self.states(operator, b, state)
         return shown[::-1], last
 
-    def _form(self, operator: Operator) -> Operator:
+    def form(self, operator: Operator) -> Operator:
         """The operator in the structure that the tree multiplies."""
-        operator = explicit(operator)
+        operator = for_trees(operator)
         return to_scaled(operator) if self.scaled else operator
 
     def _check_memory(self, n: int, shape: Block) -> None:
-        one = jax.eval_shape(self._form, shape.operator)
+        one = jax.eval_shape(self.form, shape.operator)
         need = nbytes(one) * max(1, -(-self.complexity(n).operators // max(n, 1)))
         if need > self.memory_limit:
             raise ValueError(
@@ -277,18 +253,6 @@ class TreeSolver(Solver):
                 f"products, more than the limit of {self.memory_limit:,}; raise memory_limit= or "
                 "use Sweep()"
             )
-
-
-def explicit(operator: Operator) -> Operator:
-    """The operator in a structure that is closed under composition."""
-    if isinstance(operator, KEPT_APART):
-        return Dense(operator.as_dense())
-    return operator
-
-
-def stacked(operator: Operator, n: int) -> Operator:
-    """The operator with every leaf given its scanned axis (a tree slices all leaves)."""
-    return operator.broadcast(n)
 
 
 def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | None):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from parscan_bp.arguments import set_ints
-from parscan_bp.operators import PATTERNED, Operator, compose, to_scaled
+from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.planner import blelloch, run
-from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Complexity, TreeSolver, explicit
+from parscan_bp.solvers.base import Complexity, TreeSolver
 from parscan_bp.types import Array
 
 
@@ -49,7 +50,7 @@ class Blelloch(TreeSolver):
 
     up_levels: int | None = None
 
-    ragged = (*EXPLICIT, *PATTERNED, *KEPT_APART)
+    ragged: ClassVar = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -85,7 +86,7 @@ class Blelloch(TreeSolver):
     def run_ragged(self, system):
         # An operator that is never multiplied, as that of the first layer, keeps its own form.
         schedule = blelloch(system.length, self.up_levels)
-        form = (lambda op: to_scaled(explicit(op))) if self.scaled else None
+        form = self.form if self.scaled else None
         return run(schedule, system.operators, system.g, form=form)
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import set_ints
+from parscan_bp.arguments import described, set_ints
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Complexity, TreeSolver
@@ -19,20 +19,22 @@ class Chunked(TreeSolver):
     """p chunks side by side: reduce each, scan the p results, sweep each.
 
     With p workers and n > p steps, the n / p + log p of BPPSA's eq. 6. Every chunk
-    multiplies its Jacobians one after the other, all chunks as one batch; `Blelloch`
+    multiplies its Jacobians one after the other, all chunks as one batch; ``inner``
     solves the p chunk maps; then every chunk sweeps a vector from the state that enters
     it. What n leaves over p chunks is swept at the end. The compiled program has p and
     not n in it: its size does not grow with the length.
 
-    Steps 2 n/p + 2 ceil(log2(p+1)), work n matrix and 2n vector products, memory n
+    By default, steps 2 n/p + 2 ceil(log2(p+1)), work n matrix and 2n vector products, memory n
     operators.
 
     Args:
       chunks: p, the number of chunks.
+      inner: the tree that solves the chunk maps, scaled if either of the two is. What it holds
+        counts into the limit of this solver, and its own does not.
       memory_limit, scaled, collect_chunk: see `TreeSolver`.
 
     Raises:
-      TypeError, ValueError: if ``chunks`` is not an int of at least 1.
+      TypeError, ValueError: if ``chunks`` is not an int of at least 1, or ``inner`` no tree.
 
     Example:
       >>> import jax, jax.numpy as jnp, parscan_bp as pb
@@ -43,10 +45,13 @@ class Chunked(TreeSolver):
     """
 
     chunks: int = 64
+    inner: TreeSolver = dataclasses.field(default=Blelloch(), kw_only=True)
 
     def __post_init__(self):
         super().__post_init__()
         set_ints(self, chunks=1)
+        if not isinstance(self.inner, TreeSolver):
+            raise TypeError(f"inner: got {described(self.inner)}; a tree, as Blelloch(), is wanted")
 
     def states(self, operator, leaving, state):
         n = leaving.shape[0]
@@ -70,7 +75,7 @@ class Chunked(TreeSolver):
         maps = first
         if size > 1:
             maps, _ = lax_scan(reduce, first, jax.tree.map(lambda a: a[1:], whole))
-        entering, _ = Blelloch().states(maps[0], maps[1], state)
+        entering, _ = self.inner.states(self.inner.form(maps[0]), maps[1], state)
         after, shown = lax_scan(sweep, entering, whole)
         shown = jnp.swapaxes(shown, 0, 1).reshape(p * size, *state.shape)
         if not rest:
@@ -82,7 +87,7 @@ class Chunked(TreeSolver):
     def complexity(self, n):
         p = min(self.chunks, n)
         size, rest = divmod(n, p)
-        tree = Blelloch().complexity(p)
+        tree = self.inner.complexity(p)
         return Complexity(
             steps=(size - 1) + tree.steps + size + rest,
             matrix_products=p * (size - 1) + tree.matrix_products,

@@ -14,8 +14,9 @@ from jax import lax
 
 from parscan_bp import kernels
 from parscan_bp.arguments import check_bool, set_ints
-from parscan_bp.operators import Dense, Diagonal, Factored, Operator, Product
-from parscan_bp.solvers.base import Complexity, TreeSolver, explicit
+from parscan_bp.operators import Dense, Diagonal, Factored, Operator, Scaled
+from parscan_bp.operators.lattice import brought
+from parscan_bp.solvers.base import Complexity, TreeSolver
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import nbytes
@@ -65,11 +66,10 @@ class Pallas(TreeSolver):
     """
 
     mode: Literal["auto", "chunked", "blelloch", "sequential"] = "auto"
+    _: dataclasses.KW_ONLY
     chunk: int | None = None
     interpret: bool = False
     otherwise: Literal["refuse", "sweep"] = "refuse"
-
-    uniform = (Dense, Diagonal, Factored, Product)
 
     def __post_init__(self):
         super().__post_init__()
@@ -84,6 +84,14 @@ class Pallas(TreeSolver):
             raise ValueError(f"chunk: {self.chunk} needs mode='chunked', not {self.mode!r}")
         if self.scaled:
             raise ValueError("scaled: the kernels keep no exponents; use Chunked(scaled=True)")
+
+    def check(self, structure, *, ragged=False):
+        super().check(structure, ragged=ragged)
+        if structure is Scaled and self.otherwise == "refuse":
+            raise NotImplementedError(
+                "Pallas cannot take a uniform system of Scaled operators: the kernels keep no "
+                "exponents; Chunked() takes them"
+            )
 
     def run(self, system, state):
         launch = functools.partial(super().run, system)
@@ -107,13 +115,16 @@ class Pallas(TreeSolver):
         as_it_is = isinstance(operator, Diagonal) or weighted or _is_formed(operator)
         if not as_it_is or operator.dtype not in DTYPES:
             return False
-        return nbytes(jax.eval_shape(self._form, operator)) <= self.memory_limit
+        return nbytes(jax.eval_shape(self.form, operator)) <= self.memory_limit
 
     def states(self, operator, leaving, state):
+        self._check_device()
         return self._traverse(operator, leaving, state, False)
 
-    def _form(self, operator: Operator) -> Operator:
-        return operator if _is_weighted(operator) or _is_formed(operator) else explicit(operator)
+    def form(self, operator):
+        if _is_weighted(operator) or _is_formed(operator):
+            return operator
+        return brought(operator, Diagonal) or Dense(operator.as_dense())
 
     def _traverse(self, operator, b, state, backward):
         dtype = _kernel_dtype(jnp.result_type(operator.dtype, b.dtype, state.dtype))

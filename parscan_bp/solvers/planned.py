@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from parscan_bp.arguments import described, set_ints
-from parscan_bp.operators import PATTERNED, MatrixFree
 from parscan_bp.planner import CPU, Machine, Plan, Problem, plan, run
-from parscan_bp.solvers.base import EXPLICIT, KEPT_APART, Solver
+from parscan_bp.solvers.base import Solver
 from parscan_bp.system import Ragged
 
 
@@ -43,16 +43,21 @@ class Planned(Solver):
     """
 
     workers: int = 1
-    memory_limit: int | None = None
-    machine: Machine = CPU
+    memory_limit: int | None = dataclasses.field(default=None, kw_only=True)
+    machine: Machine = dataclasses.field(default=CPU, kw_only=True)
 
-    uniform = ()
-    ragged = (*EXPLICIT, *PATTERNED, *KEPT_APART, MatrixFree)
+    uniform: ClassVar = False
+    ragged: ClassVar = True
+    # What has no product is pushed through.
+    needs: ClassVar = "products"
 
     def __post_init__(self):
         set_ints(self, ("memory_limit",), workers=1, memory_limit=1)
         if not isinstance(self.machine, Machine):
             raise TypeError(f"machine: got {described(self.machine)}; a Machine is wanted")
+
+    def with_memory_limit(self, limit):
+        return dataclasses.replace(self, memory_limit=limit)
 
     def plan(self, system: Ragged) -> Plan:
         """What `run_ragged` does with a system, whose arrays may be abstract."""

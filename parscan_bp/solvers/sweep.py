@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 
 from parscan_bp.arguments import check_bool, set_ints
-from parscan_bp.operators import PATTERNED, MatrixFree, Operator
+from parscan_bp.operators import Operator
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import (
     CHUNK_BYTES,
-    EXPLICIT,
-    KEPT_APART,
     Complexity,
     Solver,
     accumulators,
@@ -112,10 +110,14 @@ class Sweep(Solver):
       recompute: whether the steps are linearised again, from the carries, or partly kept. Only
         `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
         ``forward="exact"``.
+      otherwise: what becomes of a step of `scan` that the linear model does not hold, such as one
+        with effects: "refuse" raises, and names the primitive; "lax" leaves the whole loop to
+        `jax.lax.scan`, as ``solver=None`` does, for those who put `scan` in place of every loop of
+        a program.
 
     Raises:
-      TypeError, ValueError: if ``chunk`` or ``unroll`` is not an int of at least 1, or
-        ``recompute`` no bool.
+      TypeError, ValueError: if ``chunk`` or ``unroll`` is not an int of at least 1, ``recompute``
+        no bool or ``otherwise`` another word.
       NotImplementedError: when used, with ``recompute=False`` where nothing can be kept.
 
     Example:
@@ -127,20 +129,28 @@ class Sweep(Solver):
     """
 
     chunk: int | None = None
+    _: dataclasses.KW_ONLY
     unroll: int = 1
     recompute: bool = True
+    otherwise: Literal["refuse", "lax"] = "refuse"
 
-    uniform = (*EXPLICIT, *PATTERNED, *KEPT_APART, MatrixFree)
-    ragged = uniform
+    ragged: ClassVar = True
     needs: ClassVar = "products"
 
     def __post_init__(self):
         set_ints(self, ("chunk",), chunk=1, unroll=1)
         check_bool("recompute", self.recompute)
+        if self.otherwise not in ("refuse", "lax"):
+            raise ValueError(f"otherwise: got {self.otherwise!r}; 'refuse' or 'lax' is wanted")
 
     def __repr__(self):
-        kept = "" if self.recompute else ", recompute=False"
-        return f"Sweep(chunk={self.chunk}, unroll={self.unroll}{kept})"
+        more = "" if self.recompute else ", recompute=False"
+        more += ", otherwise='lax'" if self.leaves_to_lax else ""
+        return f"Sweep(chunk={self.chunk}, unroll={self.unroll}{more})"
+
+    @property
+    def leaves_to_lax(self):
+        return self.otherwise == "lax"
 
     @property
     def keeps(self):
@@ -162,7 +172,6 @@ class Sweep(Solver):
     def run(self, system, state):
         n = system.length
         operator = block_shape(system, 1).operator
-        self.check(type(operator))
         after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
         chunk = self.chunk or _chunk(n, operator, nbytes(state), nbytes(sums), kept=self.keeps)

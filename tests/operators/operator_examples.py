@@ -17,16 +17,19 @@ from parscan_bp.operators import (
     Banded,
     BlockDiagonal,
     ChannelDense,
+    Convolution,
     Dense,
     Diagonal,
     Factored,
     Identity,
+    LowRankUpdate,
     MatrixFree,
     Operator,
     Product,
     Scaled,
     Selection,
     Sparse,
+    Sum,
 )
 from parscan_bp.sparsity import Pattern
 
@@ -189,6 +192,34 @@ def banded(op: Banded) -> np.ndarray:
     return over_stack(one, (op.bands, 2))
 
 
+def low_rank(op: LowRankUpdate) -> np.ndarray:
+    def one(diagonal, left, right):
+        return block_diagonal(
+            np.stack([np.diag(d) + x @ y.T for d, x, y in zip(diagonal, left, right, strict=True)])
+        )
+
+    return over_stack(one, (op.diagonal, 2), (op.left, 3), (op.right, 3))
+
+
+def convolution(op: Convolution) -> np.ndarray:
+    """Of one spatial axis, with padding and nothing else."""
+    ((low, high),) = op.padding
+    (size,) = op.spatial
+
+    def one(kernel):
+        window, inner, out = kernel.shape
+        places = size + low + high - window + 1
+        matrix = np.zeros((places, out, size, inner), kernel.dtype)
+        for p in range(places):
+            for w in range(window):
+                if 0 <= p + w - low < size:
+                    matrix[p, :, p + w - low] = kernel[w].T
+        matrix = matrix.reshape(places * out, size * inner)
+        return matrix.T if op.transposed else matrix
+
+    return over_stack(one, (op.kernel, 3))
+
+
 def transposed(matrices) -> np.ndarray:
     """The plain transpose of each matrix."""
     return np.swapaxes(matrices, -1, -2)
@@ -207,6 +238,9 @@ REFERENCES = {
     ChannelDense: channel_dense,
     Selection: selection,
     Banded: banded,
+    LowRankUpdate: low_rank,
+    Convolution: convolution,
+    Sum: lambda op: sum(reference(term) for term in op.terms),
 }
 
 
@@ -288,6 +322,18 @@ SQUARE = [
         "selection-transposed", lambda draw, stack: make_selection(draw, stack, transposed=True)
     ),
     Example("banded", lambda draw, stack: Banded(draw(*stack, 2, 6), 1)),
+    Example(
+        "convolution",
+        lambda draw, stack: Convolution(draw(*stack, 2, 2, 2), (3,), padding=((1, 0),)).transpose(),
+    ),
+    Example(
+        "low-rank",
+        lambda draw, stack: LowRankUpdate(draw(*stack, 2, 3), draw(*stack, 2, 3, 1), draw(2, 3, 1)),
+    ),
+    Example(
+        "sum",
+        lambda draw, stack: Sum((Identity(6), Dense(draw(6, 6)), Diagonal(draw(*stack, 6)))),
+    ),
 ]
 # Matrix-free operators do not compose; the rectangular rows compose with what fits.
 OTHERS = [

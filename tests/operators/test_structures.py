@@ -1,14 +1,25 @@
 """What belongs to one structure: its constructors, its cost, its errors."""
 
 import dataclasses
+import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from operator_examples import DTYPES, LENGTH, Draw, assert_close, reference, wide
+from operator_examples import (
+    DTYPES,
+    EXAMPLES,
+    LENGTH,
+    REFERENCES,
+    Draw,
+    assert_close,
+    reference,
+    wide,
+)
 
+from parscan_bp import operators
 from parscan_bp.operators import (
     BlockDiagonal,
     Cost,
@@ -26,6 +37,15 @@ from parscan_bp.operators import (
 
 def test_cost_adds():
     assert Cost(1, 2) + Cost(10, 20) == Cost(11, 22)
+
+
+def test_the_table_of_examples_is_complete():
+    """Every structure that the package exports has a row, and a reference."""
+    public = [getattr(operators, name) for name in operators.__all__]
+    kinds = {c for c in public if isinstance(c, type) and issubclass(c, Operator)}
+    kinds = {c for c in kinds if not inspect.isabstract(c)}
+    assert kinds == set(REFERENCES)
+    assert kinds == {type(example.make(Draw(0, "float32"), ())) for example in EXAMPLES}
 
 
 def test_operator_is_abstract():

@@ -1,5 +1,7 @@
 """Every legal (solver, structure) pair against the dense float64 oracle; the others raise."""
 
+import dataclasses
+import inspect
 import itertools
 
 import jax
@@ -12,14 +14,18 @@ from parscan_bp.operators import (
     Banded,
     BlockDiagonal,
     ChannelDense,
+    Convolution,
     Dense,
     Diagonal,
     Factored,
     Identity,
+    LowRankUpdate,
     MatrixFree,
+    Operator,
     Product,
     Selection,
     Sparse,
+    Sum,
     to_scaled,
 )
 from parscan_bp.sparsity import Pattern
@@ -35,8 +41,13 @@ SOLVERS = {
     "blelloch0": pb.Blelloch(up_levels=0),
     "blelloch2": pb.Blelloch(up_levels=2),
     "chunked": pb.Chunked(chunks=4),
+    "chunked-by-a-sweep": pb.Chunked(4, inner=pb.Blelloch(0, scaled=True)),
     "scaled": pb.Blelloch(scaled=True),
+    # Simulated; what no kernel takes, as doubles, is swept.
+    "pallas": pb.Pallas("sequential", interpret=True, otherwise="sweep"),
+    "planned": pb.Planned(),
 }
+UNIFORM = [name for name, solver in SOLVERS.items() if solver.uniform]
 
 
 def _draw(seed, *shape):
@@ -86,6 +97,13 @@ STRUCTURES = {
     ),
     "selection": _selection,
     "banded": lambda n: Banded(0.5 * _draw(n, n, 3, H), 1),
+    "convolution": lambda n: Convolution(
+        0.4 * _draw(n, n, 3, 2, 2), (2,), padding=((1, 1),)
+    ).transpose(),
+    "low_rank": lambda n: LowRankUpdate(
+        1 + 0.1 * _draw(n, n, 2, 2), 0.3 * _draw(n + 1, n, 2, 2, 1), 0.3 * _draw(1, 2, 2, 1)
+    ),
+    "sum": lambda n: Sum((Identity(H, DTYPE), Diagonal(0.1 * _draw(n, n, H)))),
 }
 
 
@@ -129,8 +147,9 @@ def test_every_solver_equals_the_oracle(structure, n):
     want = _oracle(operators, g)
     for name, solver in SOLVERS.items():
         system = pb.Uniform(operators, g)
-        if type(operators) not in solver.uniform:
-            with pytest.raises(NotImplementedError, match=type(operators).__name__):
+        refused = solver.needs == "operators" and structure == "matrix_free"
+        if refused or not solver.uniform:
+            with pytest.raises(NotImplementedError, match=r"cannot take|ragged systems only"):
                 pb.solve(system, solver)
             continue
         got = _solve(system, solver)
@@ -144,7 +163,7 @@ def test_the_dense_form_is_the_system():
     _close(pb.solve(system).ravel(), lam, 6)
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", UNIFORM)
 def test_batch_axes_stay_behind_the_scanned_one(name):
     operators, g = Dense(_orthogonal_ish(9, (3, 2))), _draw(1, 10, 3, 2, H)
     _close(_solve(pb.Uniform(operators, g), SOLVERS[name]), _oracle(operators, g), 10)
@@ -213,11 +232,62 @@ def test_ragged_systems_of_every_structure(zero):
         _close(np.concatenate(got), want, 100)
 
 
-def test_a_uniform_tree_refuses_what_changes_its_structure():
-    for name in ("sparse", "channel_dense", "selection", "banded"):
-        operators = STRUCTURES[name](3)
-        with pytest.raises(NotImplementedError, match=f"of {type(operators).__name__} operators"):
-            pb.solve(pb.Uniform(operators, _draw(0, 4, H)), pb.Blelloch())
+def _public(package, base):
+    """The concrete classes of a kind that a package exports."""
+    found = {getattr(package, name) for name in package.__all__}
+    kinds = {c for c in found if isinstance(c, type) and issubclass(c, base)}
+    return {c for c in kinds if not inspect.isabstract(c)}
+
+
+def test_the_tables_are_complete():
+    assert {type(s) for s in SOLVERS.values()} == _public(pb.solvers, pb.solvers.Solver)
+    assert all(s.needs in ("operators", "products") for s in SOLVERS.values())
+    made = {type(make(2)) for name, make in STRUCTURES.items() if name != "identity"}
+    assert made | {Identity} == _public(pb.operators, Operator)
+
+
+@pytest.mark.parametrize(
+    ("positional", "named"),
+    [
+        (lambda: pb.Sweep(8), pb.Sweep(chunk=8)),
+        (lambda: pb.Chunked(8), pb.Chunked(chunks=8)),
+        (lambda: pb.Blelloch(2), pb.Blelloch(up_levels=2)),
+        (lambda: pb.Pallas("sequential"), pb.Pallas(mode="sequential")),
+        (lambda: pb.Planned(3), pb.Planned(workers=3)),
+    ],
+)
+def test_an_option_without_its_name_is_the_main_one(positional, named):
+    assert positional() == named
+    with pytest.raises(TypeError, match="positional arguments"):
+        type(named)(1, 2)
+
+
+def test_a_tree_without_options_of_its_own_takes_none_without_a_name():
+    with pytest.raises(TypeError, match="positional argument"):
+        pb.Associative(2**20)
+
+
+def test_limits_are_those_of_solvers_that_have_one():
+    assert pb.Sweep(3).with_memory_limit(9) == pb.Sweep(3)
+    for solver in (pb.Chunked(3), pb.Planned(3)):
+        assert solver.with_memory_limit(9) == dataclasses.replace(solver, memory_limit=9)
+
+
+def test_what_a_sweep_leaves_to_lax():
+    assert not pb.Sweep().leaves_to_lax and pb.Sweep(otherwise="lax").leaves_to_lax
+    assert repr(pb.Sweep(2, otherwise="lax")) == "Sweep(chunk=2, unroll=1, otherwise='lax')"
+    with pytest.raises(ValueError, match=r"otherwise: got 'scan'; 'refuse' or 'lax' is wanted"):
+        pb.Sweep(otherwise="scan")
+
+
+def test_the_tree_of_the_chunk_maps():
+    assert pb.Chunked(8).inner == pb.Blelloch()
+    swept = pb.Chunked(8, inner=pb.Blelloch(0)).complexity(64)
+    assert (swept.matrix_products, swept.steps) == (8 * 7, 7 + 8 + 8)
+    with pytest.raises(
+        TypeError, match=r"inner: got .*Sweep.*; a tree, as Blelloch\(\), is wanted"
+    ):
+        pb.Chunked(inner=pb.Sweep())
 
 
 def test_the_last_cotangent_is_wanted():
@@ -227,7 +297,10 @@ def test_the_last_cotangent_is_wanted():
         pb.Ragged([Dense(jnp.ones((2, 2))), Dense(jnp.ones((3, 2)))], [None, None, jnp.ones(2)])
 
 
-@pytest.mark.parametrize("solver", [s for s in SOLVERS.values() if not isinstance(s, pb.Sweep)])
+@pytest.mark.parametrize(
+    "solver",
+    [SOLVERS[name] for name in UNIFORM if hasattr(SOLVERS[name], "scaled") and name != "pallas"],
+)
 def test_memory_limit_refuses_before_running(solver):
     tight = solver.with_memory_limit(1000)
     with pytest.raises(ValueError, match="memory_limit"):

@@ -1,4 +1,4 @@
-"""The table of products of sparse structures: b a, first ``a``, then ``b``.
+"""The table of products: b a, first ``a``, then ``b``.
 
 A row says when it applies. Where the product would fill up it does not, and both operands are
 brought to a denser structure first.
@@ -7,16 +7,18 @@ brought to a denser structure first.
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.operators.arithmetic import accumulation_dtype, matmul
+from parscan_bp.operators.arithmetic import accumulation_dtype, einsum, matmul
 from parscan_bp.operators.banded import Banded, pad_last
 from parscan_bp.operators.base import Operator
+from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.channel_dense import ChannelDense
-from parscan_bp.operators.conversions import channel_diagonal
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
@@ -39,6 +41,32 @@ FULL = 0.25
 """Part of all entries above which a product entry by entry is made dense instead."""
 FULL_BLOCKS = 0.5
 """The same for blocks and bands, whose arithmetic is that of dense products."""
+
+
+# Blocks and what is full.
+
+
+def _grouped(diagonal: Array, b: int) -> Array:
+    """(..., n / b, b): the diagonal as each block takes it."""
+    return jnp.reshape(diagonal, (*diagonal.shape[:-1], diagonal.shape[-1] // b, b))
+
+
+def _dense_after_blocks(a: BlockDiagonal, b: Dense) -> Dense:
+    # Columns of B in groups: (m, k, b) times (k, b, b).
+    columns = _grouped(b.matrix, a.block)
+    product = einsum("...mkb,...kbc->...mkc", columns, a.blocks)
+    return Dense(product.reshape(*product.shape[:-2], math.prod(product.shape[-2:])))
+
+
+def _blocks_after_dense(a: Dense, b: BlockDiagonal) -> Dense:
+    # Rows of A in groups: (k, b, b) times (k, b, m).
+    rows = jnp.reshape(
+        a.matrix, (*a.matrix.shape[:-2], a.matrix.shape[-2] // b.block, b.block, a.matrix.shape[-1])
+    )
+    product = einsum("...kab,...kbm->...kam", b.blocks, rows)
+    return Dense(
+        product.reshape(*product.shape[:-3], math.prod(product.shape[-3:-1]), product.shape[-1])
+    )
 
 
 # Entry by entry.
@@ -107,13 +135,13 @@ def _rows_of_blocks(plan: ProductPlan, diagonals: Array, blocks: Array) -> Array
 
 
 def _blocks_after_selection(a: Selection, b: ChannelDense) -> ChannelDense:
-    pattern, entries = channel_diagonal(a)
+    pattern, entries = a.channel_diagonal()
     plan = plan_product(b.pattern, pattern)
     return ChannelDense(_columns_of_blocks(plan, b.blocks, entries), plan.pattern)
 
 
 def _selection_after_blocks(a: ChannelDense, b: Selection) -> ChannelDense:
-    pattern, entries = channel_diagonal(b)
+    pattern, entries = b.channel_diagonal()
     plan = plan_product(pattern, a.pattern)
     return ChannelDense(_rows_of_blocks(plan, entries, a.blocks), plan.pattern)
 
@@ -179,7 +207,7 @@ def _stays_selection(a: Selection, b: Selection) -> bool:
 
 def _scaled_selection(op: Selection, diagonal: Array, at_outputs: bool) -> Selection:
     """Outputs or inputs scaled, whichever axis of the matrix they are."""
-    factor = _by_position(diagonal, op.channels)
+    factor = _grouped(diagonal, op.channels)
     factor = factor if at_outputs else _follow(factor, op.source)
     return Selection(op.source, factor * op.weight, op.pattern, op.transposed)
 
@@ -225,17 +253,54 @@ def _before_dense(a: Operator, b: Dense) -> Dense:
     return Dense(jax.vmap(a.transpose().matvec, in_axes=-2, out_axes=-2)(b.matrix))
 
 
-def _grouped(diagonal: Array, channels: int, positions: Array) -> Array:
+def _at_blocks(diagonal: Array, channels: int, positions: Array) -> Array:
     """(..., nnz, channels): the diagonal at the positions of each block."""
-    return pick(_by_position(diagonal, channels), first(positions), axis=-2)
+    return pick(_grouped(diagonal, channels), first(positions), axis=-2)
 
 
-def _by_position(diagonal: Array, channels: int) -> Array:
-    """(..., positions, channels) of (..., size): with sizes, as an empty batch tells none."""
-    return diagonal.reshape(*diagonal.shape[:-1], diagonal.shape[-1] // channels, channels)
+# A diagonal scales columns when it comes first, rows when it comes second.
 
+
+def _sparse_columns(a: Diagonal, b: Sparse) -> Sparse:
+    return Sparse(b.data * pick(a.diagonal, first(b.cols)), b.pattern, b.rows, b.cols)
+
+
+def _sparse_rows(a: Sparse, b: Diagonal) -> Sparse:
+    return Sparse(pick(b.diagonal, first(a.rows)) * a.data, a.pattern, a.rows, a.cols)
+
+
+def _channel_columns(a: Diagonal, b: ChannelDense) -> ChannelDense:
+    scale = _at_blocks(a.diagonal, b.channels[1], b.cols)[..., None, :]
+    return ChannelDense(b.blocks * scale, b.pattern, b.rows, b.cols)
+
+
+def _channel_rows(a: ChannelDense, b: Diagonal) -> ChannelDense:
+    scale = _at_blocks(b.diagonal, a.channels[0], a.rows)[..., None]
+    return ChannelDense(scale * a.blocks, a.pattern, a.rows, a.cols)
+
+
+def _beside_diagonal(kind: type[Operator], columns: Callable, rows: Callable):
+    """The two rows of a structure each of whose numbers a diagonal multiplies once."""
+    return {
+        (Diagonal, kind): Row(columns, lambda a, b: b.nnz),
+        (kind, Diagonal): Row(rows, lambda a, b: a.nnz),
+    }
+
+
+BY_COLUMNS = (ChannelDense, Convolution, Selection, Banded)
+"""What multiplies a full matrix a column at a time, in its own structure."""
 
 PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
+    (Diagonal, Diagonal): Row(
+        lambda a, b: Diagonal(jnp.multiply(b.diagonal, a.diagonal)), lambda a, b: a.nnz
+    ),
+    (BlockDiagonal, BlockDiagonal): Row(
+        lambda a, b: BlockDiagonal(matmul(b.blocks, a.blocks)),
+        fits=lambda a, b: a.block == b.block,
+    ),
+    (Dense, Dense): Row(lambda a, b: Dense(matmul(b.matrix, a.matrix))),
+    (BlockDiagonal, Dense): Row(_dense_after_blocks),
+    (Dense, BlockDiagonal): Row(_blocks_after_dense),
     (Sparse, Sparse): Row(
         _sparse_sparse,
         lambda a, b: 2 * count_products(b.pattern, a.pattern),
@@ -259,49 +324,40 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
         lambda a, b: 2 * a.bands.shape[-2] * b.bands.shape[-2] * a.shape[0],
         _stays_banded,
     ),
-    # A diagonal scales columns when it comes first, rows when it comes second.
-    (Diagonal, Sparse): Row(
-        lambda a, b: Sparse(b.data * pick(a.diagonal, first(b.cols)), b.pattern, b.rows, b.cols),
-        lambda a, b: b.nnz,
+    **_beside_diagonal(
+        BlockDiagonal,
+        lambda a, b: BlockDiagonal(b.blocks * _grouped(a.diagonal, b.block)[..., None, :]),
+        lambda a, b: BlockDiagonal(_grouped(b.diagonal, a.block)[..., None] * a.blocks),
     ),
-    (Sparse, Diagonal): Row(
-        lambda a, b: Sparse(pick(b.diagonal, first(a.rows)) * a.data, a.pattern, a.rows, a.cols),
-        lambda a, b: a.nnz,
+    **_beside_diagonal(
+        Dense,
+        lambda a, b: Dense(b.matrix * a.diagonal[..., None, :]),
+        lambda a, b: Dense(b.diagonal[..., None] * a.matrix),
     ),
-    (Diagonal, ChannelDense): Row(
-        lambda a, b: ChannelDense(
-            b.blocks * _grouped(a.diagonal, b.channels[1], b.cols)[..., None, :],
-            b.pattern,
-            b.rows,
-            b.cols,
-        ),
-        lambda a, b: b.nnz,
+    **_beside_diagonal(Sparse, _sparse_columns, _sparse_rows),
+    **_beside_diagonal(ChannelDense, _channel_columns, _channel_rows),
+    **_beside_diagonal(
+        Selection,
+        lambda a, b: _scaled_selection(b, a.diagonal, not b.transposed),
+        lambda a, b: _scaled_selection(a, b.diagonal, a.transposed),
     ),
-    (ChannelDense, Diagonal): Row(
-        lambda a, b: ChannelDense(
-            _grouped(b.diagonal, a.channels[0], a.rows)[..., None] * a.blocks,
-            a.pattern,
-            a.rows,
-            a.cols,
-        ),
-        lambda a, b: a.nnz,
+    **_beside_diagonal(
+        Banded,
+        _banded_columns,
+        lambda a, b: Banded(b.diagonal[..., None, :] * a.bands, a.lower),
     ),
-    (Diagonal, Selection): Row(
-        lambda a, b: _scaled_selection(b, a.diagonal, not b.transposed), lambda a, b: b.nnz
-    ),
-    (Selection, Diagonal): Row(
-        lambda a, b: _scaled_selection(a, b.diagonal, a.transposed), lambda a, b: a.nnz
-    ),
-    (Diagonal, Banded): Row(_banded_columns, lambda a, b: b.nnz),
-    (Banded, Diagonal): Row(
-        lambda a, b: Banded(b.diagonal[..., None, :] * a.bands, a.lower), lambda a, b: a.nnz
-    ),
-    **{
-        (Dense, kind): Row(_after_dense, lambda a, b: 2 * b.nnz * a.shape[1])
-        for kind in (ChannelDense, Convolution, Selection, Banded)
-    },
-    **{
-        (kind, Dense): Row(_before_dense, lambda a, b: 2 * a.nnz * b.shape[0])
-        for kind in (ChannelDense, Convolution, Selection, Banded)
-    },
+    **{(Dense, kind): Row(_after_dense) for kind in BY_COLUMNS},
+    **{(kind, Dense): Row(_before_dense) for kind in BY_COLUMNS},
 }
+
+
+def row_of(a: Operator, b: Operator) -> Row | None:
+    """How two operators are multiplied as they are, if there is a way.
+
+    A closed structure that has no row in the table has its own `Operator.after`.
+    """
+    row = PAIRS.get((type(a), type(b)))
+    same: bool = jax.tree.structure(a) == jax.tree.structure(b)  # type: ignore[operator]
+    if row is None and a.closed and same:
+        row = Row(lambda a, b: b.after(a))
+    return row if row is not None and row.fits(a, b) else None
