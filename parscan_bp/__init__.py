@@ -3,6 +3,7 @@
 from parscan_bp import cells as cells
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
+from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
 from parscan_bp.explain import explain as explain
@@ -44,4 +45,5 @@ __all__ = [
     "operators",
     "scan",
     "solve",
+    "solvers",
 ]

@@ -68,7 +68,7 @@ class Banded(Operator):
         return self.bands.shape[-2] - 1 - self.lower
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         dtype = jnp.result_type(self.bands, v)
         wide = accumulation_dtype(dtype)
         n, width = self.bands.shape[-1], self.bands.shape[-2]
@@ -93,7 +93,7 @@ class Banded(Operator):
         return jnp.where(inside, self.bands[..., jnp.clip(offset, 0, width - 1), rows], 0)
 
     def cost(self) -> Cost:
-        return self._cost(2 * self.bands.shape[-2] * self.bands.shape[-1])
+        return self.cost_of(2 * self.bands.shape[-2] * self.bands.shape[-1])
 
     def entries(self) -> Sparse:
         """Number by number, without those that lie outside the matrix."""

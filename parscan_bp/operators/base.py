@@ -194,7 +194,8 @@ class Operator(Stacked, abc.ABC):
         ]
         return sum(map(math.prod, numbers))
 
-    def _check_vector(self, v: Array) -> None:
+    def check_vector(self, v: Array) -> None:
+        """Raises `ValueError` unless ``v`` has the size and axes that `matvec` takes."""
         cols, stack = self.shape[1], self.stack_shape
         got = jnp.shape(v)
         try:
@@ -207,8 +208,8 @@ class Operator(Stacked, abc.ABC):
                 f"wants (..., {cols}) whose leading axes broadcast with the stack {stack}"
             )
 
-    def _cost(self, flops: int) -> Cost:
-        """Of one matvec that takes ``flops`` for a single map."""
+    def cost_of(self, flops: int) -> Cost:
+        """Of one `matvec` that takes ``flops`` for a single map."""
         maps = math.prod(self.stack_shape)
         vectors = maps * sum(self.shape) * self.dtype.itemsize
         return Cost(maps * flops, self.nbytes + vectors)

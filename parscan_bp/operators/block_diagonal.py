@@ -72,7 +72,7 @@ class BlockDiagonal(Explicit):
         return v.reshape(*v.shape[:-2], self.shape[0])
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         # The block axis is a batch axis that the matrices and the groups share.
         product = apply_matrix(self.blocks, self.grouped(v))
         return self.joined(product.astype(jnp.result_type(self.blocks, v)))
@@ -88,7 +88,7 @@ class BlockDiagonal(Explicit):
         return spread.reshape(*self.stack_shape, n, n)
 
     def cost(self) -> Cost:
-        return self._cost(2 * self.shape[0] * self.block)
+        return self.cost_of(2 * self.shape[0] * self.block)
 
     def regrouped(self, block: int) -> BlockDiagonal:
         """The same maps in blocks of a multiple of their own order.

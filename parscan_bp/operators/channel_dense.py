@@ -81,7 +81,7 @@ class ChannelDense(Operator):
         return jnp.result_type(self.blocks)
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         dtype = jnp.result_type(self.blocks, v)
         positions = jnp.reshape(v, (*v.shape[:-1], self.pattern.shape[1], self.channels[1]))
         terms = apply_matrix(self.blocks, pick(positions, first(self.cols), axis=-2))
@@ -105,7 +105,7 @@ class ChannelDense(Operator):
 
     def cost(self) -> Cost:
         i, j = self.channels
-        return self._cost(2 * self.pattern.nnz * i * j)
+        return self.cost_of(2 * self.pattern.nnz * i * j)
 
     def entries(self) -> Sparse:
         """Number by number."""

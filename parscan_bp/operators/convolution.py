@@ -141,7 +141,7 @@ class Convolution(Operator):
         return tuple(Axis(*row) for row in rows)
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         dtype = jnp.result_type(self.kernel, v)
         wide = accumulation_dtype(dtype)
         kernel, v, stack = self.kernel.astype(wide), v.astype(wide), self.stack_shape
@@ -203,7 +203,7 @@ class Convolution(Operator):
         return jnp.moveaxis(self.matvec(basis), 0, -1)
 
     def cost(self) -> Cost:
-        return self._cost(2 * self.nnz)
+        return self.cost_of(2 * self.nnz)
 
     def rate(self, vectors):
         return "convolution"

@@ -45,7 +45,7 @@ class Dense(Explicit):
         return tuple(self.matrix.shape[-2:])
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         return apply_matrix(self.matrix, v).astype(jnp.result_type(self.matrix, v))
 
     def transpose(self):
@@ -56,4 +56,4 @@ class Dense(Explicit):
 
     def cost(self) -> Cost:
         rows, cols = self.shape
-        return self._cost(2 * rows * cols)
+        return self.cost_of(2 * rows * cols)

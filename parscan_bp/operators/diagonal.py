@@ -60,7 +60,7 @@ class Diagonal(Explicit):
         return (self.diagonal.shape[-1],) * 2
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         return jnp.multiply(self.diagonal, v)
 
     def transpose(self):
@@ -72,7 +72,7 @@ class Diagonal(Explicit):
         return jnp.where(eye, jnp.asarray(self.diagonal)[..., None], 0)
 
     def cost(self) -> Cost:
-        return self._cost(self.shape[0])
+        return self.cost_of(self.shape[0])
 
     @property
     def _pattern(self) -> Pattern:

@@ -85,7 +85,7 @@ class Factored(Operator):
         return states, count, units
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         dtype = jnp.result_type(self.dtype, v)
         states, count, units = self._sizes()
         weight = jnp.swapaxes(self.weight, -1, -2) if self.transposed else self.weight
@@ -141,7 +141,7 @@ class Factored(Operator):
         flops = 2 * count * units * units + (2 * states - 1) * count * units
         if self.direct is not None:
             flops += 2 * states * states * units
-        return self._cost(flops)
+        return self.cost_of(flops)
 
 
 def _in_group_0(hidden: Array, states: int, trailing: int = 1) -> Array:

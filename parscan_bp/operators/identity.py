@@ -59,7 +59,7 @@ class Identity(Operator):
         return self.size
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         return v
 
     def transpose(self):

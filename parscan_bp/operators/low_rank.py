@@ -62,7 +62,7 @@ class LowRankUpdate(Operator):
         return (blocks * order,) * 2
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         dtype = jnp.result_type(self.dtype, v)
         groups = jnp.reshape(v, (*v.shape[:-1], *self.diagonal.shape[-2:]))
         inner = multiply_sum(self.right, groups[..., None], axis=-2)
@@ -83,4 +83,4 @@ class LowRankUpdate(Operator):
 
     def cost(self) -> Cost:
         size, rank = self.shape[0], self.left.shape[-1]
-        return self._cost(size * (4 * rank + 1))
+        return self.cost_of(size * (4 * rank + 1))

@@ -74,7 +74,7 @@ class Product(Operator):
         return Product(tuple(factor.map_leaves(f) for factor in self.factors))
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         return functools.reduce(lambda v, factor: factor.matvec(v), reversed(self.factors), v)
 
     def transpose(self):

@@ -172,7 +172,7 @@ class Scaled(Operator):
         return Scaled(self.mantissa.map_leaves(f), f(self.exponent, ndim))
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         dtype = jnp.result_type(self.dtype, v)
         numbers = self.mantissa.numbers
         if self.mantissa.elementwise:
@@ -193,7 +193,7 @@ class Scaled(Operator):
         Raises:
           ValueError: if ``v`` has another size or does not broadcast with the stack.
         """
-        self._check_vector(v.mantissa)
+        self.check_vector(v.mantissa)
         numbers = self.mantissa.numbers
         if self.mantissa.elementwise:
             return ScaledVector.of(numbers * v.mantissa, self.exponent + v.exponent)

@@ -87,7 +87,7 @@ class Selection(Operator):
         return jnp.result_type(self.weight)
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         positions = jnp.reshape(v, (*v.shape[:-1], v.shape[-1] // self.channels, self.channels))
         apply = _gather if self.transposed else _scatter(self.pattern.shape[0])
         out = apply(self.source, self.weight, positions)
@@ -109,7 +109,7 @@ class Selection(Operator):
         return jnp.swapaxes(dense, -1, -2) if self.transposed else dense
 
     def channel_diagonal(self) -> tuple[Pattern, Array]:
-        """The pattern between positions, and (..., nnz, channels), what stands there: few numbers."""
+        """The pattern between positions, and (..., nnz, channels), what stands there."""
         rows, cols = self.pattern.coordinates
         chosen = jnp.take(self.source, cols, axis=-2) == rows[:, None]
         entries = jnp.where(chosen, jnp.take(self.weight, cols, axis=-2), 0)
@@ -131,7 +131,7 @@ class Selection(Operator):
         return from_numbers(entries, 2, pattern, order)
 
     def cost(self) -> Cost:
-        return self._cost(2 * math.prod(self.source.shape[-2:]))
+        return self.cost_of(2 * math.prod(self.source.shape[-2:]))
 
     def rate(self, vectors):
         return "entries"

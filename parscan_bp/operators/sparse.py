@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +15,6 @@ from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.plan import pick
 from parscan_bp.types import Array
-
-if TYPE_CHECKING:
-    from jax.experimental import sparse as jax_sparse
 
 
 @final
@@ -66,7 +62,7 @@ class Sparse(Operator):
 
     @classmethod
     def from_csr(cls, data: Array, indices: Any, indptr: Any, shape: tuple[int, int]) -> Sparse:
-        """From the arrays of a compressed-row matrix, such as those of scipy's ``csr_matrix``.
+        """From the arrays of a compressed-row matrix: scipy's ``csr_matrix``, JAX's ``BCSR``.
 
         Args:
           data: (..., nnz).
@@ -90,74 +86,6 @@ class Sparse(Operator):
         order = np.lexsort((indices, rows))
         return cls(pick(jnp.asarray(data), order), pattern)
 
-    @classmethod
-    def from_bcoo(cls, matrix: jax_sparse.BCOO) -> Sparse:
-        """From a `jax.experimental.sparse.BCOO` matrix; see `to_bcoo`.
-
-        Args:
-          matrix: two sparse axes, batch axes in front whose patterns are shared (size 1), none
-            dense; no position twice.
-
-        Raises:
-          TypeError: if its indices are traced: a pattern is static.
-          ValueError: if its axes are others.
-        """
-        indices = _concrete("matrix.indices", matrix.indices)
-        shared = matrix.n_sparse == 2 and matrix.n_dense == 0
-        if not shared or any(n != 1 for n in indices.shape[: matrix.n_batch]):
-            raise ValueError(
-                f"matrix: got n_batch={matrix.n_batch}, n_sparse={matrix.n_sparse}, "
-                f"n_dense={matrix.n_dense}, indices of shape {indices.shape}; two sparse axes and "
-                "one pattern for all batch entries are wanted"
-            )
-        rows, cols = indices.reshape(-1, 2).T
-        pattern = Pattern.from_coordinates(rows, cols, (matrix.shape[-2], matrix.shape[-1]))
-        return cls(pick(matrix.data, np.lexsort((cols, rows))), pattern)
-
-    @classmethod
-    def from_bcsr(cls, matrix: jax_sparse.BCSR) -> Sparse:
-        """From a `jax.experimental.sparse.BCSR` matrix without batch and dense axes.
-
-        Raises:
-          TypeError: if its indices are traced: a pattern is static.
-          ValueError: if it has batch or dense axes.
-        """
-        if matrix.n_batch or matrix.n_dense:
-            raise ValueError(
-                f"matrix: got n_batch={matrix.n_batch}, n_dense={matrix.n_dense}; a plain matrix "
-                "is wanted"
-            )
-        rows, cols = matrix.shape
-        return cls.from_csr(matrix.data, matrix.indices, matrix.indptr, (rows, cols))
-
-    def to_bcoo(self) -> jax_sparse.BCOO:
-        """The same matrices as BCOO: stack axes become batch axes that share one pattern."""
-        ndim = len(self.stack_shape)
-        indices = jnp.stack([first(self.rows), first(self.cols)], axis=-1)
-        indices = indices.reshape((1,) * ndim + indices.shape)
-        return _jax_sparse().BCOO(
-            (jnp.broadcast_to(self.data, (*self.stack_shape, self.pattern.nnz)), indices),
-            shape=(*self.stack_shape, *self.shape),
-            indices_sorted=True,
-            unique_indices=True,
-        )
-
-    def to_bcsr(self) -> jax_sparse.BCSR:
-        """The same matrix as BCSR.
-
-        Raises:
-          ValueError: if there are stack axes; use `take` or `to_bcoo`.
-        """
-        if self.stack_shape:
-            raise ValueError(f"to_bcsr: the stack is {self.stack_shape}; one map is wanted")
-        indptr = jnp.asarray(self.pattern.indptr, jnp.int32)
-        return _jax_sparse().BCSR(
-            (self.data, self.cols, indptr),
-            shape=self.shape,
-            indices_sorted=True,
-            unique_indices=True,
-        )
-
     @property
     def shape(self):
         self.leaves()
@@ -173,7 +101,7 @@ class Sparse(Operator):
         return jnp.result_type(self.data)
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         dtype = jnp.result_type(self.data, v)
         wide = accumulation_dtype(dtype)
         if self.data.ndim > 1 or v.ndim == 1:
@@ -198,7 +126,7 @@ class Sparse(Operator):
         return jnp.broadcast_to(dense, (*self.stack_shape, *self.shape))
 
     def cost(self) -> Cost:
-        return self._cost(2 * self.pattern.nnz)
+        return self.cost_of(2 * self.pattern.nnz)
 
     def rate(self, vectors):
         return "shared" if vectors > 1 and not self.stack_shape else "entries"
@@ -239,8 +167,3 @@ def _concrete(name: str, index: Any) -> np.ndarray:
     if isinstance(index, jax.core.Tracer):
         raise TypeError(f"{name}: got a traced array; a pattern is static, build it outside of jit")
     return np.asarray(index)
-
-
-def _jax_sparse() -> Any:
-    """Imported where it is used: it takes as long to import as all of this package."""
-    return importlib.import_module("jax.experimental.sparse")

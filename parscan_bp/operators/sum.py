@@ -65,7 +65,7 @@ class Sum(Operator):
         return Sum(tuple(term.map_leaves(f) for term in self.terms))
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         return functools.reduce(jnp.add, [term.matvec(v) for term in self.terms])
 
     def transpose(self):
@@ -78,5 +78,5 @@ class Sum(Operator):
     def cost(self) -> Cost:
         """The terms' own, and one addition per entry for each term after the first."""
         stack = self.stack_shape
-        sums = Cost((len(self.terms) - 1) * self._cost(self.shape[0]).flops, 0)
+        sums = Cost((len(self.terms) - 1) * self.cost_of(self.shape[0]).flops, 0)
         return sum((term.cost_over(stack) for term in self.terms), sums)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 import parscan_bp as pb
 from parscan_bp import kernels
-from parscan_bp.operators import Dense, Identity
+from parscan_bp.operators import Dense, MatrixFree, Scaled
 
 needs_kernels = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
 SOLVER = pb.Pallas(mode="chunked", chunk=4, interpret=True)
@@ -122,8 +122,9 @@ def _solve(solver, size=4, dtype=jnp.float32):
 def test_what_cannot_run_is_refused():
     with pytest.raises(NotImplementedError, match=r"needs? a CUDA GPU|jax >= 0.11"):
         _solve(pb.Pallas())
-    with pytest.raises(NotImplementedError, match="Identity"):
-        pb.Pallas().check(Identity)
+    for kind in (Scaled, MatrixFree):
+        with pytest.raises(NotImplementedError, match=f"Pallas cannot take .* {kind.__name__}"):
+            pb.Pallas().check(kind)
 
 
 @needs_kernels

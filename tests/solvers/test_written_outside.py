@@ -51,7 +51,7 @@ class Scalar(Operator):
         return (self.size, self.size)
 
     def matvec(self, v):
-        self._check_vector(v)
+        self.check_vector(v)
         return self.factor[..., None] * v
 
     def transpose(self):
@@ -61,7 +61,7 @@ class Scalar(Operator):
         return self.factor[..., None, None] * jnp.eye(self.size, dtype=self.factor.dtype)
 
     def cost(self):
-        return self._cost(self.size)
+        return self.cost_of(self.size)
 
     def after(self, first):
         return dataclasses.replace(self, factor=self.factor * first.factor)
