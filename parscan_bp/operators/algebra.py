@@ -64,8 +64,7 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
     """Work and traffic of ``compose(a, b)`` over the whole stack, from the shapes alone.
 
     Args:
-      a: applied first; its leaves may be `jax.ShapeDtypeStruct`.
-      b: applied second.
+      a, b: as in `compose`; their leaves may be `jax.ShapeDtypeStruct`.
 
     Returns:
       Flops of the product in the structure it is made in; bytes of both operands and the product.
@@ -73,8 +72,7 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
       each of its numbers, to normalise it; and four for each term of its sums, to align it.
 
     Raises:
-      TypeError: if one operand is `MatrixFree`, or not an operator.
-      ValueError: if sizes or stacks do not fit.
+      As `compose`.
 
     Source: BPPSA section 3.6 (the cost of ⋄ between Jacobians).
 
@@ -105,15 +103,13 @@ def compose_shape(a: Operator, b: Operator) -> Operator:
     """The structure, pattern, shapes and dtype of ``compose(a, b)``, without its numeric phase.
 
     Args:
-      a: applied first; its leaves may be `jax.ShapeDtypeStruct`.
-      b: applied second.
+      a, b: as in `compose`; their leaves may be `jax.ShapeDtypeStruct`.
 
     Returns:
       The product, with `jax.ShapeDtypeStruct` leaves.
 
     Raises:
-      TypeError: if one operand is `MatrixFree`, or not an operator.
-      ValueError: if sizes or stacks do not fit.
+      As `compose`.
 
     Example:
       >>> import jax.numpy as jnp

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,6 @@ from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
-from parscan_bp.operators.row import Row
 from parscan_bp.operators.selection import Selection
 from parscan_bp.operators.sparse import Sparse, first
 from parscan_bp.sparsity import (
@@ -41,6 +41,33 @@ FULL = 0.25
 """Part of all entries above which a product entry by entry is made dense instead."""
 FULL_BLOCKS = 0.5
 """The same for blocks and bands, whose arithmetic is that of dense products."""
+
+
+def _always(a: Operator, b: Operator) -> bool:
+    return True
+
+
+def pairs_that_meet(a: Operator, b: Operator) -> int:
+    """Flops where each number of b multiplies the numbers of a row of a."""
+    return 2 * b.nnz * a.nnz // max(a.shape[0], 1)
+
+
+class Row(NamedTuple):
+    """A row of the table of products: b a, first ``a``, then ``b``.
+
+    Args:
+      product: (a, b) -> b a.
+      flops: of the product of one map with another.
+      fits: whether two operators of these structures multiply in this way; if not, both are
+        brought to a larger structure.
+      shape: (a, b) -> the product with `jax.ShapeDtypeStruct` leaves, where finding that by tracing
+        ``product`` would plan its numeric phase too.
+    """
+
+    product: Callable[..., Operator]
+    flops: Callable[..., int] = pairs_that_meet
+    fits: Callable[..., bool] = _always
+    shape: Callable[..., Operator] | None = None
 
 
 # Blocks and what is full.

@@ -47,8 +47,8 @@ class Solver(abc.ABC):
     """Solves a block bi-diagonal system. Concrete solvers are frozen dataclasses.
 
     Front ends ask a solver for what it needs and never for its type, so that one written anywhere
-    is taken wherever the mathematics allows. A new one defines `run` and `complexity`, or with a
-    `TreeSolver` `TreeSolver.states`; and `run_ragged`, if it takes operators of different shapes.
+    is taken wherever the mathematics allows. A new one defines `run` and `complexity`, a `TreeSolver`
+    `states` instead of `run`; and `run_ragged`, if it takes operators of different shapes.
 
     Attributes:
       uniform: whether it takes systems of equal steps.
@@ -138,6 +138,13 @@ class Solver(abc.ABC):
             )
 
 
+SUCH_AS = {
+    "uniform": "a solver such as Sweep(), Chunked(), Blelloch(), Associative() or Pallas()",
+    "ragged": "a solver such as Planned(), Sweep() or Blelloch()",
+}
+"""What ``solver=`` may be, by the kind of systems that a front end makes."""
+
+
 def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
     """The check of ``solver=`` in every front end.
 
@@ -151,19 +158,17 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
     """
     if solver is None:
         return
+    wanted = SUCH_AS[kind]
     if isinstance(solver, type) and issubclass(solver, Solver):
-        raise TypeError(f"solver: {solver.__name__} is a class; {solver.__name__}() is wanted")
-    wanted = f"None, {'Planned' if kind == 'ragged' else 'Sweep'}() or another solver"
+        name = solver.__name__
+        raise TypeError(f"solver: {name} is a class; {name}() is wanted, or {wanted}")
     if not isinstance(solver, Solver):
-        raise TypeError(f"solver: got {described(solver)}; {wanted} is wanted")
+        raise TypeError(f"solver: got {described(solver)}; None, or {wanted}, is wanted")
     if not getattr(solver, kind):
-        other, what = {
-            "ragged": ("uniform", "layers of different sizes want"),
-            "uniform": ("ragged", "equal steps want"),
-        }[kind]
-        raise NotImplementedError(
-            f"solver: {type(solver).__name__} takes {other} systems only; {what} {wanted}"
-        )
+        ragged = kind == "ragged"
+        takes = f"{type(solver).__name__} takes {'uniform' if ragged else 'ragged'} systems only"
+        what = "layers of different sizes" if ragged else "equal steps"
+        raise NotImplementedError(f"solver: {takes}; {what} want None, or {wanted}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
