@@ -47,8 +47,8 @@ class Solver(abc.ABC):
     """Solves a block bi-diagonal system. Concrete solvers are frozen dataclasses.
 
     Front ends ask a solver for what it needs and never for its type, so that one written anywhere
-    is taken wherever the mathematics allows. A new one defines `run` and `complexity`, a `TreeSolver`
-    `states` instead of `run`; and `run_ragged`, if it takes operators of different shapes.
+    is taken wherever the mathematics allows. A new one defines `run` and `complexity`, one that is
+    a `TreeSolver` `states` instead of `run`; and `run_ragged`, if it takes different shapes.
 
     Attributes:
       uniform: whether it takes systems of equal steps.

@@ -41,7 +41,7 @@ SOLVERS = {
     "blelloch0": pb.Blelloch(up_levels=0),
     "blelloch2": pb.Blelloch(up_levels=2),
     "chunked": pb.Chunked(chunks=4),
-    "chunked-by-a-sweep": pb.Chunked(4, inner=pb.Blelloch(0, scaled=True)),
+    "chunked-by-a-sweep": pb.Chunked(4, inner=pb.Blelloch(0)),
     "scaled": pb.Blelloch(scaled=True),
     # Simulated; what no kernel takes, as doubles, is swept.
     "pallas": pb.Pallas("sequential", interpret=True, otherwise="sweep"),
