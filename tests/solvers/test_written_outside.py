@@ -306,8 +306,8 @@ def test_ragged_systems_take_it(solver, kind):
 @pytest.mark.parametrize(
     "jacobian",
     [
-        lambda c, x, new: Scalar(jnp.asarray(0.5), H),  # a literal, which all steps share
-        lambda c, x, new: Scalar(jnp.asarray(0.5) + 0 * x[0], H),
+        lambda c, x, new: Scalar(jnp.asarray(0.5, c.dtype), H),  # a literal, which all steps share
+        lambda c, x, new: Scalar(0.5 + 0 * x[0], H),
     ],
     ids=["shared", "stacked"],
 )
