@@ -80,9 +80,7 @@ class Plain(Scalar):
 class Held(Scalar):
     """The same, of which it is known what holds it."""
 
-    held_by: ClassVar = {
-        Diagonal: lambda op: Diagonal(jnp.broadcast_to(op.factor[..., None], (*op.factor.shape, 3)))
-    }
+    held_by: ClassVar = {Diagonal: lambda op: Diagonal(op.matvec(jnp.ones(op.size)))}
 
 
 @dataclasses.dataclass(frozen=True)
