@@ -24,19 +24,6 @@ SUBJECTS = (LAX, *candidates.SOLVERS)
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = (?:\(.*?\)|\S+) ([\w\-]+)\(", re.MULTILINE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Compilation:
-    """What compiling one program gave; seconds are medians over the repeats."""
-
-    lower_seconds: float
-    compile_seconds: float
-    temp_bytes: int
-    stablehlo_lines: int
-    hlo_instructions: int
-    while_loops: int
-    dots: int
-
-
 def count_operations(hlo: str) -> collections.Counter[str]:
     """How often each operation occurs in the text of a compiled program, fusions included."""
     return collections.Counter(_INSTRUCTION.findall(hlo))
@@ -58,14 +45,15 @@ def measure(task: tuple[workloads.Size, str], options: Options) -> Result:
         reason = f"Jacobians of about {tables.size(needed)} exceed {tables.size(limit)}"
         return {**entry, "skipped": reason}
     try:
-        return {**entry, **dataclasses.asdict(_compile(size, subject, options.repeats))}
+        return {**entry, **_compile(size, subject, options.repeats)}
     except candidates.REFUSALS as refusal:
         if subject in (LAX, candidates.AUTO):
             raise
         return {**entry, "skipped": f"{type(refusal).__name__}: {refusal}"}
 
 
-def _compile(size: workloads.Size, subject: str, repeats: int) -> Compilation:
+def _compile(size: workloads.Size, subject: str, repeats: int) -> Result:
+    """Seconds are medians over the repeats."""
     scan = candidates.baseline() if subject == LAX else candidates.candidate(subject)
     work = jax.eval_shape(lambda: _arguments(size))
     loss = workloads.make(dataclasses.replace(size, length=1), seed=0).loss(scan)
@@ -79,15 +67,15 @@ def _compile(size: workloads.Size, subject: str, repeats: int) -> Compilation:
         compiled = lowered.compile()
         compilations.append(clock.lap())
     operations = count_operations(compiled.as_text())
-    return Compilation(
-        lower_seconds=statistics.median(lowerings),
-        compile_seconds=statistics.median(compilations),
-        temp_bytes=compiled.memory_analysis().temp_size_in_bytes,
-        stablehlo_lines=lowered.as_text().count("\n"),
-        hlo_instructions=operations.total(),
-        while_loops=operations["while"],
-        dots=operations["dot"],
-    )
+    return {
+        "lower_seconds": statistics.median(lowerings),
+        "compile_seconds": statistics.median(compilations),
+        "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        "stablehlo_lines": lowered.as_text().count("\n"),
+        "hlo_instructions": operations.total(),
+        "while_loops": operations["while"],
+        "dots": operations["dot"],
+    }
 
 
 def _arguments(size: workloads.Size) -> tuple[Any, Any, Any]:

@@ -3,12 +3,11 @@
 A plan is made once from two static patterns; what is timed is the product of the numbers. scipy
 finds the pattern of its product each time, which is what its interface allows. Its matrices are
 the same, once with every entry of the static patterns and once without the zeros of ReLU and
-max-pooling, which its routine then skips. cuSPARSE, through cupy, joins in on a GPU.
+max-pooling, which its routine then skips.
 """
 
 import dataclasses
 import functools
-import importlib.util
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,7 +37,7 @@ from parscan_bp.operators.conversions import channel_diagonal
 from parscan_bp.pruning import magnitude_masks
 from parscan_bp.sparsity import Pattern, multiply, plan_blocks, plan_product
 
-PLANNED, STATIC, DROPPED, CUSPARSE = "planned", "scipy", "scipy, zeros dropped", "cuSPARSE"
+PLANNED, STATIC, DROPPED = "planned", "scipy", "scipy, zeros dropped"
 PRUNED = 0.97
 VECTORS = 4
 
@@ -194,8 +193,6 @@ def measure(case: Case, options: Options) -> Result:
         PLANNED: lambda: product(factors),
         DROPPED: lambda: functools.reduce(operator.matmul, smaller),
     }
-    if _no_cusparse() is None:
-        calls[CUSPARSE] = _cusparse(matrices)
     sides = {name: {"product": call} for name, call in calls.items()}
     outcome = timing.race(sides.pop(STATIC), sides, **effort(options))
     compared = {name: outcome.compare(name, "product").to_json() for name in sides}
@@ -230,27 +227,6 @@ def _check(case: Case, ours: Operator, theirs: sp.csr_matrix) -> float:
     got = ours.matvec(jnp.asarray(vectors, jnp.float32))[:, :: case.rows]
     wanted = (theirs.astype(np.float64) @ vectors.T).T
     return programs.check_equal(wanted, got, 1e-5, f"{case.name}, applied to random vectors")
-
-
-def _no_cusparse() -> str | None:
-    """Why cuSPARSE is not timed, if it is not."""
-    if importlib.util.find_spec("cupy") is None:
-        return "skipped: cupy is not installed"
-    if jax.default_backend() != "gpu":
-        return "skipped: jax has no GPU"
-    return None
-
-
-def _cusparse(matrices: Sequence[sp.csr_matrix]) -> timing.Call:
-    cupy = importlib.import_module("cupy")
-    library = importlib.import_module("cupyx.scipy.sparse")
-    on_device = [library.csr_matrix(matrix) for matrix in matrices]
-
-    def call() -> None:
-        functools.reduce(operator.matmul, on_device)
-        cupy.cuda.Device().synchronize()
-
-    return call
 
 
 def draw(result: Result) -> dict[str, Figure]:
@@ -288,7 +264,7 @@ def text(result: Result) -> str:
         asked = f"{row['target']:g}x" if row["target"] else ""
         times = map(tables.seconds, seconds)
         lines.append([name + every, *counts, *plan, *times, *ratios, asked])
-    return "\n".join([tables.table(header, lines), f"cuSPARSE: {result['settings']['cusparse']}"])
+    return tables.table(header, lines)
 
 
 BENCH = Bench(
@@ -299,6 +275,5 @@ BENCH = Bench(
     rows=Named("cases"),
     text=text,
     options=(Option("seed", 0), *racing(15, 3)),
-    facts=lambda options: {"settings": {"cusparse": _no_cusparse() or "timed"}},
     draw=draw,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.paper.images import lenet, networks
-from bench.paper.vgg11 import chain, counts, schedules, times, training
+from bench.paper.vgg11 import chain, schedules, times, training
 from bench.shared import figures, programs
 from parscan_bp.layers import init
 
@@ -91,12 +91,9 @@ def tiny_chain():
 
 
 def test_every_scan_of_a_chain_gives_xlas_cotangents(tiny_chain):
-    names = counts.names(tiny_chain.layers)[1:]
-    assert names == ["relu1", "pool1", "conv2", "relu2", "pool2"]
-    measured = times.chains(tiny_chain, names, most=1e6)
+    measured = times.chains(tiny_chain, most=1e6)
     assert {"planned", "linear", "L_m = 1", "L_m = 2"} == set(measured["errors"])
     assert max(measured["errors"].values()) < 1e-5 and measured["left_out"] == []
-    assert all(step["seconds"] > 0 for step in measured["plan_steps"])
 
 
 def test_a_wrong_cotangent_is_noticed(tiny_chain):

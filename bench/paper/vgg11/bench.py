@@ -100,8 +100,7 @@ class Parts:
             for batch in self.options.batches:
                 params = self.pruned[: len(layers)]
                 of = chain.chain(layers, params, self._images(batch), masked=True)
-                names = counts.names(layers)[1:]
-                timed = times.chains(of, names, self.options.most * batch)
+                timed = times.chains(of, self.options.most * batch)
                 found.setdefault(part, {})[str(batch)] = timed
         return found
 

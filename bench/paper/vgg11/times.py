@@ -1,8 +1,6 @@
 """Measured seconds of VGG-11's backward chain: every step of every scan, and whole scans."""
 
-import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,18 +15,16 @@ from bench.shared import programs, timing
 from parscan_bp.operators import Operator, compose, unpacked
 from parscan_bp.planner import Plan, Schedule
 from parscan_bp.planner.outlook import steps
-from parscan_bp.planner.schedule import span
 
 VJP, PLANNED = "XLA's VJP", "planned"
 _ROUNDS = 15
 
 
-def chains(of: Chain, names: Sequence[str], most: float) -> dict[str, Any]:
+def chains(of: Chain, most: float) -> dict[str, Any]:
     """Times XLA's VJP, the linear scan, truncated and whole scans, and the plan.
 
     Args:
         of: the chain.
-        names: of the operators.
         most: flops of a product above which a scan is not run.
 
     Raises:
@@ -69,9 +65,7 @@ def chains(of: Chain, names: Sequence[str], most: float) -> dict[str, Any]:
         "errors": errors,
         "left_out": left_out,
         "times": {name: outcome.compare(name, "chain").to_json() for name in errors},
-        "programs": {name: own.to_json() for name, own in made.items()},
-        "outlook": dataclasses.asdict(plan.outlook),
-        "plan_steps": plan_alone(of, plan, names),
+        "programs": programs.to_json(made),
     }
 
 
@@ -127,35 +121,6 @@ def _compose(a: Operator, b: Operator) -> Operator:
 @jax.jit
 def _matvec(operator: Operator, vector: jax.Array) -> jax.Array:
     return operator.matvec(vector)
-
-
-def plan_alone(of: Chain, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Every operation of a plan, alone: its operators, counted flops and seconds."""
-    made: dict[Any, Operator] = dict(enumerate(of.system.operators))
-    formed: dict[Any, Operator] = {}
-    found = []
-    for step in plan.steps:
-        tree, (i, j) = step.tree, span(step.tree)
-        if step.kind == "product":
-            call = functools.partial(_compose, made[tree[1]], made[tree[0]])
-            made[tree] = call()
-        elif step.kind == "form":
-            call = functools.partial(_unpacked, made[tree])
-            formed[tree] = call()
-        else:
-            operator = formed.get(tree, made[tree])
-            vectors = jnp.ones((len(of.ct), operator.shape[1]), operator.dtype)
-            call = functools.partial(_matvec, operator, vectors)
-        found.append(
-            {
-                "kind": step.kind,
-                "name": names[i] if j - i == 1 else f"{names[i]}..{names[j - 1]}",
-                "structure": type(step.task.operator).__name__,
-                "flops": step.task.cost.flops,
-                "seconds": timing.seconds_per_call(call),
-            }
-        )
-    return found
 
 
 def layers_alone(of: Chain) -> list[float]:
