@@ -25,7 +25,7 @@ import json
 import pathlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from matplotlib.figure import Figure
 from tqdm import tqdm
@@ -75,21 +75,13 @@ def effort(options: Options) -> dict[str, Any]:
     return {"rounds": options.rounds, "min_rounds": least, "budget": options.budget_seconds}
 
 
-class Rows(Protocol):
-    """Where the entries of a result lie; `alone` where one can do without the others."""
-
-    alone: bool
-
-    def put(self, result: Result, name: str, entry: Result) -> None:
-        """Adds an entry, in the place of one of the same name."""
-
-    def names(self, result: Result) -> set[str]:
-        """What the result has already."""
+# Where the entries of a result lie: in one of three ways. Each puts an entry in the place of one of
+# the same name, and says which there are and whether a point stands `alone` or rests on others.
 
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """A list of entries; `name_of` says which point an entry is about."""
+    """A list of entries; `name_of` says which point one is about."""
 
     key: str
     name_of: Callable[[Result], str] = lambda entry: entry["name"]
@@ -154,7 +146,7 @@ class Bench:
     points: Callable[[Options], Points]
     measure: Callable[[Any, Options], Result]
     text: Callable[..., str]
-    rows: Rows
+    rows: Listed | Named | Whole
     options: Sequence[Option] = ()
     quick: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     facts: Callable[[Options], Result] = lambda options: {}
@@ -257,7 +249,10 @@ class Bench:
 
     def _chosen(self, points: Points, result: Result, options: Options) -> Points:
         if options.only != [""]:
-            return {k: v for k, v in points.items() if any(part in k for part in options.only)}
+            asked = {k: v for k, v in points.items() if any(part in k for part in options.only)}
+            if not asked:
+                raise SystemExit(f"--only: no name has {options.only}; there are {list(points)}")
+            return asked
         have = self.rows.names(result)
         return {name: point for name, point in points.items() if name not in have}
 

@@ -73,6 +73,8 @@ def test_only_some_points_are_measured_again(tmp_path):
     again = _run(tmp_path, "--quick", "--only", "3", "--resume")
     assert [point["name"] for point in again["points"]] == ["n=4", "n=5", "n=3"]
     assert again["points"][:2] == first["points"][1:]
+    with pytest.raises(SystemExit, match=r"no name has \['9'\]; there are \['n=3'\]"):
+        _run(tmp_path, "--quick", "--only", "9")
     with pytest.raises(ValueError, match=r"sums.json has --seed 0, this is 1"):
         _run(tmp_path, "--seed", "1", "--resume")
 
