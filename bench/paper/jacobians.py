@@ -162,6 +162,7 @@ def measure(subject: Subject, options: Options) -> Result:
 
 
 def methods_of(subject: Subject, options: Options) -> dict[str, Method]:
+    """The generic ways, by name."""
     f, params, x = subject.function, subject.params, subject.x
     shape = jax.eval_shape(f, params, x).shape
     columns = subject.pattern.shape[1]
@@ -201,6 +202,7 @@ def _spread(columns: int, sample: int) -> list[int]:
 
 
 def check(subject: Subject, numbers: np.ndarray, methods: dict[str, Method], sample: int) -> None:
+    """Raises FloatingPointError unless the methods make the numbers of the pattern."""
     pattern = subject.pattern
     matrix = sp.csr_matrix((numbers, pattern.indices, pattern.indptr), pattern.shape)
     wanted = matrix.tocsc()[:, _spread(pattern.shape[1], sample)].toarray().T

@@ -51,6 +51,7 @@ class Option:
     kind: Callable[[str], Any] | None = None
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Makes it one of the parser's, or of a group of it."""
         several = isinstance(self.default, list)
         kind = self.kind or type(self.default[0] if several else self.default)
         how: dict[str, Any] = {"action": "store_true"}

@@ -52,9 +52,11 @@ class Parts:
 
     @property
     def pruned(self) -> Any:
+        """Parameters of the convolutional part, from the checkpoint."""
         return training.restore(self.options.checkpoint, self.fresh)[: len(self.layers)]
 
     def train(self) -> dict[str, Any]:
+        """Trains, prunes, trains again; writes the checkpoint."""
         options = self.options
         params, report = training.prepare(
             self.network,
@@ -71,9 +73,11 @@ class Parts:
         return report
 
     def count(self) -> dict[str, Any]:
+        """Flops of every scan in every convention."""
         return counts.count(self.layers, self.pruned, self._images(1)[0])
 
     def time_steps(self) -> dict[str, Any]:
+        """Seconds of every step of every scan, alone."""
         # Parts are written one by one: this run has counted, or the one that is gone on with.
         counted = json.loads(record.result_path(self.options).read_text())
         conventions = counted["counts"]["conventions"]
@@ -95,6 +99,7 @@ class Parts:
         }
 
     def time_chains(self) -> dict[str, Any]:
+        """Seconds of whole scans against XLA's VJP."""
         found: dict[str, Any] = {}
         for part, layers in self._chains().items():
             for batch in self.options.batches:
@@ -105,6 +110,7 @@ class Parts:
         return found
 
     def measure_memory(self) -> dict[str, Any]:
+        """Bytes of the plan under the limit, and of scans."""
         images, limit = self._images(max(self.options.batches)), self.options.memory_limit
         params = self.fresh[: len(self.layers)]
         of = chain.chain(self.layers, params, images, masked=False)
