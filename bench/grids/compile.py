@@ -102,6 +102,7 @@ def text(result: Result) -> str:
 BENCH = Bench(
     "compile",
     __doc__,
+    baseline="jax.lax.scan, the first row",
     points=points,
     measure=measure,
     rows=Listed("programs", lambda row: f"{row['subject']}, T={row['length']}"),

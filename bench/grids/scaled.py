@@ -161,6 +161,7 @@ def text(result: Result) -> str:
 BENCH = Bench(
     "scaled",
     __doc__,
+    baseline="the same products without exponents",
     points=points,
     measure=measure,
     rows=Named("methods"),

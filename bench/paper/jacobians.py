@@ -266,6 +266,7 @@ def text(result: Result) -> str:
 BENCH = Bench(
     "jacobians",
     __doc__,
+    baseline="one column at a time, by a compiled VJP and by an eager one",
     points=lambda options: {
         subject.name: subject for subject in subjects(options.image, options.channels, options.seed)
     },

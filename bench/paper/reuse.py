@@ -247,6 +247,7 @@ def text(result: Result) -> str:
 BENCH = Bench(
     "reuse",
     __doc__,
+    baseline="what one writes without them, compiled",
     points=points,
     measure=measure,
     rows=Named("cases"),

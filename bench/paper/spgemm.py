@@ -270,6 +270,7 @@ def text(result: Result) -> str:
 BENCH = Bench(
     "spgemm",
     __doc__,
+    baseline="scipy's sparse products",
     points=lambda options: {case.name: case for case in cases(options.quick)},
     measure=measure,
     rows=Named("cases"),

@@ -5,6 +5,7 @@ in `bench.__main__`:
 
     BENCH = Bench(
         "squares", __doc__,
+        baseline="a Python loop",
         options=(Option("n", [10, 1000], "numbers"), *racing()),
         points=lambda options: {f"n={n}": n for n in options.n},
         measure=measure,           # (n, options) -> an entry; compares the results, then races
@@ -129,6 +130,7 @@ class Bench:
     Attributes:
         name: of the command, and of its files where `--name` says no other.
         about: its documentation.
+        baseline: what a ratio is over, in words; printed beside the tables, and recorded.
         points: options to what is measured, by name, the most telling first.
         measure: (point, options) to what is recorded of it. Compares results before it times.
         text: result to what is printed; of a bench with `again` also (result, confirmation).
@@ -144,6 +146,7 @@ class Bench:
 
     name: str
     about: str | None
+    baseline: str
     points: Callable[[Options], Points]
     measure: Callable[[Any, Options], Result]
     text: Callable[..., str]
@@ -201,7 +204,7 @@ class Bench:
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(
             f"python -m bench {self.name}",
-            description=self.about,
+            description=f"{self.about}\nBaseline: {self.baseline}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             parents=[record.output_options(self.name)],
         )
@@ -233,7 +236,7 @@ class Bench:
         values = {name: getattr(options, name) for name in names}
         kept = {k: v for k, v in values.items() if not isinstance(v, pathlib.Path | None)}
         settings = {**kept, **facts.get("settings", {})}
-        fresh = {"runs": [run], **facts, "settings": settings}
+        fresh = {"runs": [run], **facts, "baseline": self.baseline, "settings": settings}
         if not (options.resume and path.exists()):
             return fresh
         result = _read(path)
@@ -278,7 +281,7 @@ class Bench:
     def _show(self, *results: Result, path: pathlib.Path) -> None:
         if not self.rows.names(results[0]):
             return
-        print(self.text(*results))
+        print(f"{self.text(*results)}\nbaseline: {self.baseline}")
         for suffix, figure in self.draw(results[0]).items():
             drawn = path.with_name(f"{path.stem}{suffix}.png")
             figures.save(figure, drawn)

@@ -26,6 +26,7 @@ def _declared(**others):
         **{
             "name": "sums",
             "about": "Sums.",
+            "baseline": "sums by heart",
             "points": lambda options: {f"n={n}": n for n in options.n},
             "measure": _measure,
             "text": lambda result: f"{len(result['points'])} sums, {result['kind']}",
@@ -53,7 +54,8 @@ def test_a_bench_of_a_few_lines_measures_records_and_prints(tmp_path, capsys):
     assert result["settings"] == {**settings, **effort}
     assert {"device", "versions", "date", "load_end"} <= result["runs"][0].keys()
     assert (tmp_path / "sums_bars.png").exists()
-    assert "2 sums, whole\ndrew sums_bars.png" in capsys.readouterr().out
+    shown = "2 sums, whole\nbaseline: sums by heart\ndrew sums_bars.png\n"
+    assert capsys.readouterr().out == shown and result["baseline"] == "sums by heart"
 
 
 def test_quick_sets_what_is_not_named_and_is_not_recorded(tmp_path):
@@ -106,7 +108,7 @@ def test_a_file_is_reported_without_measuring(tmp_path, capsys):
     _run(tmp_path, "--quick")
     capsys.readouterr()
     _declared(measure=None).main(["--report", str(tmp_path / "sums.json")])
-    assert capsys.readouterr().out == "1 sums, whole\n"
+    assert capsys.readouterr().out == "1 sums, whole\nbaseline: sums by heart\n"
     with pytest.raises(SystemExit):
         _declared().parse(["--report", "a.json", "b.json"])
 

@@ -153,6 +153,7 @@ def points(options: Options) -> dict[str, workloads.Size]:
 BENCH = Bench(
     "flax",
     __doc__,
+    baseline="flax.nnx.RNN as it comes, jitted",
     points=points,
     measure=measure,
     rows=Listed("points", lambda entry: str(workloads.Size.of(entry))),

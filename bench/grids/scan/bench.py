@@ -38,6 +38,7 @@ def again(result: Result, options: Options) -> dict[str, point.Task]:
 BENCH = Bench(
     "scan",
     __doc__,
+    baseline="jitted jax.lax.scan with its best unroll factor",
     points=points,
     measure=point.measure,
     rows=Listed("points", lambda entry: str(workloads.Size.of(entry))),

@@ -101,6 +101,7 @@ def text(result: Result) -> str:
 BENCH = Bench(
     "steps",
     __doc__,
+    baseline="jitted jax.lax.scan, unroll=1",
     points=lambda options: PROGRAMS,
     measure=measure,
     rows=Listed("points"),

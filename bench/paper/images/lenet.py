@@ -179,6 +179,7 @@ def about(options: Options) -> Result:
 BENCH = Bench(
     "lenet",
     __doc__,
+    baseline="jitted jax.grad of the layers",
     points=lambda options: {"training": SOLVERS[options.solver]},
     measure=measure,
     rows=Whole(),

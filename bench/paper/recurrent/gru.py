@@ -181,6 +181,7 @@ def _draw_parts(axes: Axes, sets: dict[str, Any]) -> None:
 BENCH = Bench(
     "gru",
     __doc__,
+    baseline="jitted jax.grad of jax.lax.scan",
     points=lambda options: {name: name for name in options.sets},
     measure=measure,
     rows=Named("sets"),

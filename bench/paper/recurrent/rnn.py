@@ -84,8 +84,8 @@ def text(result: Result) -> str:
         [
             tables.table(header, rows),
             tables.table(["", BASELINE, OURS], facts),
-            f"baseline: jitted jax.grad of jax.lax.scan, unroll={settings['unroll']}\n"
-            f"solver: {settings['solver']}, planned: {result['choice']}\n"
+            f"solver: {settings['solver']}, planned: {result['choice']}; unroll of the baseline: "
+            f"{settings['unroll']}\n"
             f"gradients differ by at most {result['gradient_error']:.1e} of a leaf's largest "
             f"entry (allowed {result['gradient_tolerance']:.1e})\n"
             f"loss curves differ by at most {apart[OURS]:.1e}, relative; "
@@ -120,6 +120,7 @@ def draw(result: Result) -> dict[str, Figure]:
 BENCH = Bench(
     "rnn",
     __doc__,
+    baseline="jitted jax.grad of jax.lax.scan",
     points=lambda options: {"training": CELLS[options.cell]},
     measure=measure,
     rows=Whole(),

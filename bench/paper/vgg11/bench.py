@@ -147,6 +147,7 @@ def measure(point: tuple[str, Callable[[], Any]], options: Options) -> Result:
 BENCH = Bench(
     "vgg11",
     __doc__,
+    baseline="XLA's VJP; of counts, unpruned back-propagation and the linear scan",
     points=points,
     measure=measure,
     rows=Whole(),
