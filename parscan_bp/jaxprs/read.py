@@ -9,14 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params
 
-# Primitives that only call the jaxpr in their parameters: same operands, same results.
-CALLS = frozenset({"jit", "closed_call", "remat2"})
-# Calls that bring their own derivative: their jaxpr tells values, not derivatives.
-CUSTOM_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "call_with_rule"})
-# Those whose derivative has a forward mode.
-FORWARD_CALLS = CUSTOM_CALLS - {"custom_vjp_call"}
-# Float in, float out, and a derivative that jax takes to be zero.
-ZERO_DERIVATIVE = frozenset({"stop_gradient", "floor", "ceil", "round"})
+from parscan_bp.jaxprs.primitive_kinds import CALLS, ZERO_DERIVATIVE
 
 
 def open_jaxpr(jaxpr: Any) -> Jaxpr:
