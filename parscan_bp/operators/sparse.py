@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,9 @@ from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.plan import pick
 from parscan_bp.types import Array
+
+if TYPE_CHECKING:
+    from jax.experimental import sparse as jax_sparse
 
 
 @final
@@ -85,6 +89,42 @@ class Sparse(Operator):
         pattern = Pattern.from_coordinates(rows, indices, shape)
         order = np.lexsort((indices, rows))
         return cls(pick(jnp.asarray(data), order), pattern)
+
+    @classmethod
+    def from_bcoo(cls, matrix: jax_sparse.BCOO) -> Sparse:
+        """From a `jax.experimental.sparse.BCOO` matrix; see `to_bcoo`.
+
+        Args:
+          matrix: two sparse axes, batch axes in front whose patterns are shared (size 1), none
+            dense; no position twice.
+
+        Raises:
+          TypeError: if its indices are traced: a pattern is static.
+          ValueError: if its axes are others.
+        """
+        indices = _concrete("matrix.indices", matrix.indices)
+        shared = matrix.n_sparse == 2 and matrix.n_dense == 0
+        if not shared or any(n != 1 for n in indices.shape[: matrix.n_batch]):
+            raise ValueError(
+                f"matrix: got n_batch={matrix.n_batch}, n_sparse={matrix.n_sparse}, "
+                f"n_dense={matrix.n_dense}, indices of shape {indices.shape}; two sparse axes and "
+                "one pattern for all batch entries are wanted"
+            )
+        rows, cols = indices.reshape(-1, 2).T
+        pattern = Pattern.from_coordinates(rows, cols, (matrix.shape[-2], matrix.shape[-1]))
+        return cls(pick(matrix.data, np.lexsort((cols, rows))), pattern)
+
+    def to_bcoo(self) -> jax_sparse.BCOO:
+        """The same matrices as BCOO: stack axes become batch axes that share one pattern."""
+        ndim = len(self.stack_shape)
+        indices = jnp.stack([first(self.rows), first(self.cols)], axis=-1)
+        indices = indices.reshape((1,) * ndim + indices.shape)
+        return _jax_sparse().BCOO(
+            (jnp.broadcast_to(self.data, (*self.stack_shape, self.pattern.nnz)), indices),
+            shape=(*self.stack_shape, *self.shape),
+            indices_sorted=True,
+            unique_indices=True,
+        )
 
     @property
     def shape(self):
@@ -167,3 +207,8 @@ def _concrete(name: str, index: Any) -> np.ndarray:
     if isinstance(index, jax.core.Tracer):
         raise TypeError(f"{name}: got a traced array; a pattern is static, build it outside of jit")
     return np.asarray(index)
+
+
+def _jax_sparse() -> Any:
+    """Imported where it is used: it takes as long to import as all of this package."""
+    return importlib.import_module("jax.experimental.sparse")
