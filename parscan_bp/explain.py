@@ -8,10 +8,10 @@ from typing import Any
 
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.choice.facts import Facts
-from parscan_bp.planner import Plan as ChainPlan
+from parscan_bp.planner import Plan
 from parscan_bp.scan.api import checked_solver, left_to_lax, loop_options, plan_of
 from parscan_bp.scan.fused import Fused, checked_forward
-from parscan_bp.scan.plan import Plan
+from parscan_bp.scan.plan import ScanPlan
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
@@ -129,7 +129,7 @@ def explain_chain(
     x: Array,
     *,
     solver: Planned | None = None,
-) -> ChainPlan:
+) -> Plan:
     """What `chain` does for the gradient of the parameters, and what else it might do.
 
     Args:
@@ -158,7 +158,7 @@ def explain_chain(
     return plan_chain(layers, params, x, solver)
 
 
-def _explanation(plan: Plan) -> Explanation:
+def _explanation(plan: ScanPlan) -> Explanation:
     s = plan.structure
     own = plan.body.num_carry - len(set(plan.body.forwarded.values()))
     stored = "what lax.scan stores"
@@ -167,7 +167,7 @@ def _explanation(plan: Plan) -> Explanation:
         slow = ", and of the linearised steps what is slow to make again"
         stored += slow if plan.rule.keeps else ""
         once = ", and what the step makes of its constants alone, which is made once"
-        stored += once if plan.rule.hoist is not None else ""
+        stored += once if plan.rule.loop.hoist is not None else ""
     return Explanation(
         choice=str(plan.choice),
         reason=plan.choice.reason,

@@ -37,7 +37,7 @@ from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Active:
+class ActiveLayers:
     """What is differentiated.
 
     Attributes:
@@ -128,7 +128,7 @@ class ChainRule:
             tuple(j for j, t in enumerate(own) if not isinstance(t, SymbolicZero))
             for own in t_leaves
         ]
-        active = Active(tuple(moving), not isinstance(t_x, SymbolicZero), whole)
+        active = ActiveLayers(tuple(moving), not isinstance(t_x, SymbolicZero), whole)
         out = zeros_of(xs)
         if not active.x and not any(moving):
             return out
@@ -151,7 +151,7 @@ class ChainRule:
         """Function from a choice of active inputs to its augmented solve."""
         return functools.cache(self._augmented)
 
-    def _augmented(self, active: Active):
+    def _augmented(self, active: ActiveLayers):
 
         @jax.jit
         def matvec(residuals, u):

@@ -21,7 +21,6 @@ from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
-
 Kind = Literal["matrix-free", "columns", "analytic"]
 """See `Linearisation`."""
 

@@ -43,6 +43,11 @@ class Body:
         out = evaluate(self.jaxpr, [*consts, *carry, *x])
         return list(out[: self.num_carry]), list(out[self.num_carry :])
 
+    def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Consts, first carry and inputs of a scan, of all its arguments."""
+        a, b = self.num_consts, self.num_consts + self.num_carry
+        return list(args[:a]), list(args[a:b]), list(args[b:])
+
     @property
     def const_avals(self):
         return self.jaxpr.in_avals[: self.num_consts]

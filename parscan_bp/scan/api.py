@@ -17,9 +17,9 @@ from parscan_bp.linearise.cell import OfCell
 from parscan_bp.linearise.given import check_jacobian_argument
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.fused import Fused, checked_forward
-from parscan_bp.scan.plan import Plan, make_plan
+from parscan_bp.scan.plan import ScanPlan, make_plan
 from parscan_bp.scan.traces import MOST, Traces, TracesOf, plan_anew
-from parscan_bp.solvers import Solver, TreeSolver, check_solver
+from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
 
 
@@ -155,7 +155,7 @@ def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
     if memory_limit is None:
         return solver
     limit = as_int("memory_limit", memory_limit)
-    return solver.with_memory_limit(limit) if isinstance(solver, TreeSolver) else solver
+    return None if solver is None else solver.with_memory_limit(limit)
 
 
 def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
@@ -237,7 +237,7 @@ def _of_value(cell: Cell) -> Traces:
     return Traces(_call_of(lambda params: functools.partial(cell, params)))
 
 
-def plans_of(f: Callable) -> list[Plan]:
+def plans_of(f: Callable) -> list[ScanPlan]:
     """The plans that are kept for a step."""
     traces = _traces_of(f, _as_cell(f)[0])
     return [] if traces is None else [plan for plan in traces.plans if plan is not None]

@@ -12,7 +12,7 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import OfCell
 from parscan_bp.scan.api import left_to_lax, within
 from parscan_bp.scan.fused import Fused, checked_forward
-from parscan_bp.scan.plan import Plan, make_plan
+from parscan_bp.scan.plan import ScanPlan, make_plan
 from parscan_bp.scan.traces import TracesOf, plan_anew
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
@@ -82,7 +82,7 @@ def _call_of(get: Callable[[], Callable]) -> Callable:
 _OF_FUNCTIONS = TracesOf(_call_of)
 
 
-def _plan_within(f, args, solver, forward, view, anew) -> Plan | None:
+def _plan_within(f, args, solver, forward, view, anew) -> ScanPlan | None:
     def make(staged):
         cell = None if view is None else _cell_of(staged, view)
         return make_plan(staged, cell=cell, solver=solver, forward=forward, may_keep=True)
