@@ -11,7 +11,7 @@ from parscan_bp.choice.facts import Facts
 from parscan_bp.planner import Plan
 from parscan_bp.scan.api import checked_solver, left_to_lax, loop_options, plan_of
 from parscan_bp.scan.fused import Fused, checked_forward
-from parscan_bp.scan.plan import ScanPlan
+from parscan_bp.scan.plan import Left, ScanPlan
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
@@ -113,9 +113,7 @@ def explain(
     if left is not None:
         return _left_to_lax(left)
     plan, _ = plan_of(f, init, xs, how, solver, jacobian, fused)
-    if plan is None:
-        return _left_to_lax("no loop is left to trace")
-    return _explanation(plan)
+    return _left_to_lax(plan.reason) if isinstance(plan, Left) else _explanation(plan)
 
 
 def _left_to_lax(why: str) -> Explanation:

@@ -30,8 +30,10 @@ from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import empty_of, tied_zeros, zeros_of
+from parscan_bp.report import cotangents, report_on
 from parscan_bp.solve import solve_lower, solve_upper
-from parscan_bp.solvers import Planned, Solver, Sweep
+from parscan_bp.solvers import Solver
+from parscan_bp.system import Ragged
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
 
@@ -79,11 +81,6 @@ class ChainRule:
     layers: tuple[Layer, ...]
     solver: Solver
 
-    @property
-    def through(self) -> bool:
-        """Whether the solver's own program may be differentiated: it forms few products."""
-        return isinstance(self.solver, (Planned, Sweep))
-
     def __call__(self, params: Sequence[PyTree], x: Array) -> Array:
         """x_n."""
         return self._value(params, x)
@@ -118,6 +115,25 @@ class ChainRule:
 
         values = WithRule(run, jvp)
         return values
+
+    @functools.cached_property
+    def report(self):
+        """Function from parameters and input to the `Report` on their gradient.
+
+        Its system is that of the gradient by all parameters, or of a stack without any by its
+        input; see `report.cotangents` for the right-hand side.
+        """
+
+        @jax.jit
+        def report(params, x):
+            xs = activations(self.layers, params, x)
+            leaves = [tuple(range(len(jax.tree.leaves(own)))) for own in params]
+            active = ActiveLayers(tuple(leaves), not any(leaves), whole=True)
+            operators = self._operators(active, params, xs)
+            system = Ragged(operators, cotangents([flat(xs[k]) for k in active.solved]))
+            return report_on(system, self.solver.run_ragged(system), xs[-1])
+
+        return lambda params, x: report(*lax.stop_gradient((list(params), x)))
 
     def _tangents(self, primals, tangents, xs, *, whole):
         """Tangents of the activations; where they are not unknowns, symbolic zeros."""
@@ -214,7 +230,9 @@ class ChainRule:
             for_x = [lambdas[0]] if active.x else []
             return for_params, for_x, [lambdas[k] for k in active.unknown]
 
-        return LinearSolve(matvec, forward, backward, through=self.through)
+        # Whether the solver's own program may be differentiated: it forms few products.
+        through = self.solver.needs == "products" and not self.solver.rounds_vary
+        return LinearSolve(matvec, forward, backward, through=through)
 
     def _operators(self, active, params, xs) -> list[Operator]:
         """The transposed Jacobians between the activations of the system, and no others."""

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation
 from parscan_bp.linearise.body import Body
@@ -63,7 +65,7 @@ class LinearScan:
 
     def effective(self, args: Sequence[Array], tangents: Sequence[Any]) -> list[Any]:
         """The tangents, zero where nothing has a derivative by the argument."""
-        kept = self.body.reach.depends.any(0).tolist()
+        kept = np.asarray(self.body.reach.depends.any(0))
         zeros = zeros_of(args)
         return [t if k else zero for t, k, zero in zip(tangents, kept, zeros, strict=True)]
 

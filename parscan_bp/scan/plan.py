@@ -16,10 +16,11 @@ from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable, scan_counts
 from parscan_bp.jaxprs.replay import bind
-from parscan_bp.jaxprs.stage import Staged
+from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import OfCell
 from parscan_bp.linearise.check import check_operator
+from parscan_bp.report import report_on_values
 from parscan_bp.scan.facts import facts_of
 from parscan_bp.scan.fused import Fused, FusedLoop, fused_loop
 from parscan_bp.scan.jacobians import linearisation_of
@@ -64,13 +65,21 @@ class ScanPlan:
     extra: Sequence[Any] = ()
     fell_back: bool = False
 
-    def __call__(self, args: Sequence[Any]) -> PyTree:
-        """Runs the call; without a rule, as it was traced."""
-        rule = self.rule
-        if rule is None:
-            return self.staged.run(args, lambda values: bind(self.staged.equation, values))
+    def __call__(self, args: Sequence[Any], *, report: bool = False) -> tuple[PyTree, Any]:
+        """Runs the call, without a rule as it was traced; its result, and the report on it."""
+        rule, told = self.rule, None
         extra = [jax.lax.stop_gradient(v) for v in self.extra]
-        return self.staged.run(args, lambda values: rule(values, extra))
+
+        def run(values):
+            nonlocal told
+            outs = bind(self.staged.equation, values) if rule is None else rule(values, extra)
+            if report and rule is None:
+                told = report_on_values(outs, fell_back=self.fell_back)
+            elif report and rule is not None:
+                told = rule.report(values, extra, outs)
+            return outs
+
+        return self.staged.run(args, run), told
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
         """Compares what is assumed about the Jacobian with its products at the first step.
@@ -98,6 +107,38 @@ class ScanPlan:
             return self.staged.equation.primitive.bind(*values, **self.staged.equation.params)
 
         self.staged.run(args, probe)
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """A call that is left to `lax.scan` with nothing planned.
+
+    Attributes:
+      reason: why.
+      fell_back: see `ScanPlan`.
+    """
+
+    reason: str
+    fell_back: bool = False
+    rule: None = None
+
+
+def or_left(
+    plan: Callable[[], ScanPlan | None], solver: Solver | None, forward: Fused | None
+) -> ScanPlan | Left:
+    """The plan of a call; or that there is none, as of a step that looks at its values."""
+    try:
+        made = plan()
+    except NEEDS_VALUES:
+        if forward is not None or solver is None or not solver.leaves_to_lax:
+            raise
+        if not is_jit_disabled():
+            raise
+        return Left(left_by(solver, IN_PYTHON), fell_back=True)
+    return Left("no loop is left to trace") if made is None else made
+
+
+IN_PYTHON = "jax.disable_jit is on, and the steps are run by Python, one after the other"
 
 
 def make_plan(

@@ -12,14 +12,18 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
+import jax
+
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of
+from parscan_bp.report import Report
 from parscan_bp.scan.linear import LinearScan
 from parscan_bp.scan.loop import Loop
 from parscan_bp.scan.recorded import Recorded
+from parscan_bp.scan.reported import report_on_scan
 from parscan_bp.types import Array
 
 
@@ -65,6 +69,23 @@ class ScanRule:
             return made[0], recorded.tangents((args, primals[1]), (ts, tangents[1]), made)[0]
 
         return WithRule(lambda args, extra: self.loop.values(args), jvp)
+
+    def report(
+        self, args: Sequence[Array], extra: Sequence[Array], outs: Sequence[Array]
+    ) -> Report:
+        """The report on what derivatives are made of, see `reported`."""
+        check_no_obstacle(self.obstacle, self.scan.solver)
+        return self._report(*jax.lax.stop_gradient((list(args), list(extra), list(outs))))
+
+    @functools.cached_property
+    def _report(self) -> Callable[..., Report]:
+        @jax.jit
+        def report(args, extra, outs):
+            consts, init, xs = self.scan.body.split(self.loop.hoisted(args))
+            _, _, after = self.loop.run(consts, init, xs)
+            return report_on_scan(self.scan, (consts, init, xs, after, extra), outs)
+
+        return report
 
     @functools.cached_property
     def _recorded(self) -> Callable[[LinearScan, Active | None], Recorded]:

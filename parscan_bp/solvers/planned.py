@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from parscan_bp.arguments import described, set_ints
 from parscan_bp.operators import PATTERNED, MatrixFree
@@ -48,6 +49,7 @@ class Planned(Solver):
 
     uniform = ()
     ragged = (*EXPLICIT, *PATTERNED, *KEPT_APART, MatrixFree)
+    needs: ClassVar = "products"
 
     def __post_init__(self):
         set_ints(self, ("memory_limit",), workers=1, memory_limit=1)
