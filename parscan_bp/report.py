@@ -182,7 +182,7 @@ def cotangents(leaves: Sequence[Array]) -> list[Array]:
     Example:
       >>> import jax.numpy as jnp
       >>> [(a * 2.0**63).tolist() for a in cotangents([jnp.zeros(4)])]
-      [[1.0, -1.0, -1.0, 1.0]]
+      [[1.0, 1.0, 1.0, -1.0]]
     """
     return [_signs(k, a) for k, a in enumerate(leaves)]
 

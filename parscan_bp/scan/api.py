@@ -71,6 +71,8 @@ def scan(
         (`jax.export`), of which a named solver takes the values only; and one with collectives
         along a mapped axis, which a named solver takes unless it forms Jacobians that they couple,
         or an output is the same along an axis of `jax.shard_map` and what it is made of is not.
+        What a named solver refuses, it refuses with an error; ``Sweep(otherwise="lax")`` leaves it
+        to `jax.lax.scan`, too, as `explain` says.
         Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may
         look at their values; a named solver wants a step that can be traced, also then.
       forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps

@@ -26,7 +26,7 @@ import jax
 from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.linear_solve import LinearSolve, Part
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
-from parscan_bp.scan.linear import LinearScan
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Tangent
 from parscan_bp.scan.trajectory import before
 from parscan_bp.trees import add

@@ -15,7 +15,7 @@ import jax
 
 from parscan_bp.linearise.active import Active
 from parscan_bp.scan.augmented import augmented_solve
-from parscan_bp.scan.linear import LinearScan
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.trajectory import before
 from parscan_bp.trees import add, replace_at
 from parscan_bp.types import Array, PyTree

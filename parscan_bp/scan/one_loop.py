@@ -12,7 +12,7 @@ import jax
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.primitives.pushforward import Pushforward, struct_of
 from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
-from parscan_bp.scan.linear import LinearScan
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array, PyTree
 

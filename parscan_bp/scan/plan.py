@@ -21,11 +21,11 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import OfCell
 from parscan_bp.linearise.check import check_operator
 from parscan_bp.report import report_on_values
-from parscan_bp.scan.facts import facts_of
 from parscan_bp.scan.fused import Fused, FusedLoop, fused_loop
 from parscan_bp.scan.jacobians import linearisation_of
-from parscan_bp.scan.linear import LinearScan
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Loop
+from parscan_bp.scan.read_facts import facts_of
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.structure import (

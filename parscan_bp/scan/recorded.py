@@ -16,7 +16,7 @@ from parscan_bp.linearise.products import Keeping, Kept
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import filled, nonzero
-from parscan_bp.scan.linear import LinearScan
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Loop
 from parscan_bp.scan.one_loop import OneLoop
 from parscan_bp.scan.tangents import solved_tangents

@@ -26,7 +26,7 @@ from parscan_bp.report import (
     made_report,
     worst_of,
 )
-from parscan_bp.scan.linear import LinearScan
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Primal
 from parscan_bp.scan.trajectory import before
 from parscan_bp.system import System

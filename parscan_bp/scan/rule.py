@@ -20,7 +20,7 @@ from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of
 from parscan_bp.report import Report
-from parscan_bp.scan.linear import LinearScan
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Loop
 from parscan_bp.scan.recorded import Recorded
 from parscan_bp.scan.reported import report_on_scan

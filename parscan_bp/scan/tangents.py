@@ -13,7 +13,7 @@ from parscan_bp.jaxprs.replay import vary_alike
 from parscan_bp.primitives.zeros import empty_of, filled, nonzero, tied_zeros
 from parscan_bp.scan.augmented import augmented_solve
 from parscan_bp.scan.components import solve_by_components
-from parscan_bp.scan.linear import LinearScan
+from parscan_bp.scan.linear_scan import LinearScan
 
 
 def solved_tangents(scan: LinearScan, primals, tangents, made) -> tuple[list[Any], list[Any]]:
