@@ -27,13 +27,13 @@ def test_it_stands_beside_the_value(solver):
 
 def test_it_is_alive_under_every_transformation():
     (_, one), grads = jax.jit(jax.value_and_grad(value, has_aux=True))(PARAMS, X)
-    want = jax.grad(lambda p: jnp.sum(pb.chain(LAYERS, p, X) ** 2))(PARAMS)
+    want = jax.jit(jax.grad(lambda p: jnp.sum(pb.chain(LAYERS, p, X) ** 2)))(PARAMS)
     for a, b in zip(*map(jax.tree.leaves, (grads, want)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
-    (_, same), (_, slopes) = jax.jvp(lambda x: value(PARAMS, x), (X,), (X,))
+    (_, same), (_, slopes) = jax.jit(lambda x: jax.jvp(lambda x: value(PARAMS, x), (x,), (x,)))(X)
     assert one.status == same.status == 0 and slopes.residual == 0
     np.testing.assert_allclose(one.residual, same.residual, atol=1e-6)
-    mapped = jax.vmap(lambda x: value(PARAMS, x)[1])(jnp.stack([X, X * jnp.inf]))
+    mapped = jax.jit(jax.vmap(lambda x: value(PARAMS, x)[1]))(jnp.stack([X, X * jnp.inf]))
     assert mapped.status.tolist() == [0, 1] and np.isnan(mapped.residual[1])
 
 
