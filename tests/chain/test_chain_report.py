@@ -39,10 +39,10 @@ def test_it_is_alive_under_every_transformation():
 
 def test_a_tree_that_overflows_is_reported_where_a_sweep_is_not():
     layers = [Linear(1) for _ in range(8)]
-    sizes = jnp.ones(8).at[4:7].set(1e15)
-    params = [{"kernel": a[None, None], "bias": jnp.zeros(1)} for a in sizes]
+    sizes = jnp.ones(8, jnp.float32).at[4:7].set(1e15)
+    params = [{"kernel": a[None, None], "bias": jnp.zeros(1, jnp.float32)} for a in sizes]
     reports = [
-        pb.chain(layers, params, jnp.zeros((1, 1)), solver=s, report=True)[1]
+        pb.chain(layers, params, jnp.zeros((1, 1), jnp.float32), solver=s, report=True)[1]
         for s in (pb.Sweep(), pb.Blelloch())
     ]
     assert [int(r.status) for r in reports] == [pb.Status.OK, pb.Status.NON_FINITE]

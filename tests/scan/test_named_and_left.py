@@ -18,7 +18,7 @@ class OrLax(pb.Sweep):
     leaves_to_lax = True
 
 
-XS = jnp.arange(1.0, 5.0)
+XS = jnp.arange(1.0, 5.0, dtype=jnp.float32)
 
 
 @jax.custom_vjp
@@ -115,5 +115,5 @@ def test_a_chain_of_symbolic_sizes():
         return jnp.sum(y), report.fell_back
 
     made = jax.export.export(jax.jit(jax.grad(value, has_aux=True)))(types)
-    slope, fell_back = made.call(jnp.ones((4, 3)))
+    slope, fell_back = made.call(jnp.ones((4, 3), jnp.float32))
     assert fell_back and slope.shape == (4, 3)

@@ -44,7 +44,9 @@ def _scaled_by(a, init):
 
 
 def test_a_tree_that_overflows_is_reported_where_a_sweep_is_not():
-    sweep, tree, scaled = _scaled_by(jnp.ones(8).at[5:].set(1e15), jnp.zeros(1))
+    sweep, tree, scaled = _scaled_by(
+        jnp.ones(8, jnp.float32).at[5:].set(1e15), jnp.zeros(1, jnp.float32)
+    )
     assert sweep.status == scaled.status == pb.Status.OK
     assert tree.status == pb.Status.NON_FINITE and np.isnan(tree.residual)
     # Values that are not finite are told by every solver.
