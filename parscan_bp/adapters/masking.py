@@ -92,7 +92,7 @@ def masked_for(kind: type, inputs: PyTree, mask: PyTree, reset: PyTree, **layers
       NotImplementedError: if a layer returns a report beside its outputs.
     """
     for name, layer in layers.items():
-        if getattr(layer, "report", False):
+        if getattr(layer, "report", False) is True:
             raise NotImplementedError(f"{name}: got report=True; only a layer by itself reports")
         if not isinstance(layer, kind) and not (mask is None and reset is None):
             raise TypeError(

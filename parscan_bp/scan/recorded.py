@@ -93,28 +93,22 @@ class Recorded:
     @functools.cached_property
     def _in_one_loop(self) -> OneLoop:
         """The results and their tangents."""
-
-        def apart(args):
-            made = self(args, [])
-            return made, made
-
-        def tangents(args, ts, made):
-            return self.tangents((args, []), (ts, []), made)
-
-        return OneLoop(self.scan, self.loop.avals, self._run, apart, tangents)
+        return self._one_loop(self._run, lambda made: made)
 
     @functools.cached_property
     def outputs_in_one_loop(self) -> OneLoop:
         """(carry, ys) alone and their tangents, for which nothing is kept."""
+        return self._one_loop(self.loop.plain, lambda made: made[0])
 
+    def _one_loop(self, results: Callable, wanted: Callable) -> OneLoop:
         def apart(args):
             made = self(args, [])
-            return made[0], made
+            return wanted(made), made
 
         def tangents(args, ts, made):
-            return self.tangents((args, []), (ts, []), made)[0]
+            return wanted(self.tangents((args, []), (ts, []), made))
 
-        return OneLoop(self.scan, self.loop.avals, self.loop.plain, apart, tangents)
+        return OneLoop(self.scan, self.loop.avals, results, apart, tangents)
 
     def tangents(self, primals, tangents, made):
         """Tangents of the results by the solver: what is kept is a function of the rest."""
