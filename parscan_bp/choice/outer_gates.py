@@ -6,10 +6,11 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
+from parscan_bp.jaxprs.primitive_kinds import SQUASHING
 from parscan_bp.jaxprs.read import shape_of
 
 # What gates are made of: their functions, and what divides a joint product among them.
-_GATES = frozenset({"logistic", "tanh", "exp", "sin", "cos", "erf", "split", "slice"})
+_GATES = SQUASHING | {"sin", "cos", "erf", "split", "slice"}
 
 
 def has_outer_gates(jaxpr: Jaxpr) -> bool:

@@ -21,7 +21,14 @@ from jax.extend.core import JaxprEqn
 
 from parscan_bp.jaxprs.arithmetic import carries_arithmetic_alone
 from parscan_bp.jaxprs.interpret import Interpreter
-from parscan_bp.jaxprs.primitive_kinds import ELEMENTWISE
+from parscan_bp.jaxprs.primitive_kinds import (
+    CONTROL_FLOW,
+    ELEMENTWISE,
+    MOVES,
+    REDUCTIONS,
+    RESHAPES,
+    TAKES,
+)
 from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, shape_of, walk
 
 # The limits were measured on a CPU, on some 60 programs that people write.
@@ -32,13 +39,8 @@ WIDENING = 4
 FEW = 128
 """Entries up to which any value is small."""
 
-_ARITHMETIC = frozenset(ELEMENTWISE) | {"bitcast_convert_type"}
-_MOVES = frozenset(
-    "slice dynamic_slice transpose broadcast_in_dim reshape squeeze stack unstack tile concatenate "
-    "split rev pad stop_gradient reduce_sum reduce_max reduce_min".split()
-)
-_TAKES = frozenset({"split", "slice", "dynamic_slice", "unstack"})
-_SHAPES = frozenset({"reshape", "squeeze", "transpose", "concatenate"})
+_COMPUTES = ELEMENTWISE | {"bitcast_convert_type"}
+_LIGHT = MOVES | REDUCTIONS | {"pad", "stop_gradient"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,20 +135,20 @@ class _Counted(Interpreter[_Is]):
 
     def equation(self, eqn: JaxprEqn, ins: list[_Is], live: list[bool]) -> list[_Is]:
         name, out = eqn.primitive.name, functools.reduce(operator.or_, ins)
-        if name in _TAKES and _Is.PRODUCT in ins[0]:
+        if name in TAKES and _Is.PRODUCT in ins[0]:
             self._parts[eqn.invars[0]] += len(eqn.outvars)
         if name == "dot_general":
             out |= _Is.PRODUCT
-        elif name not in ELEMENTWISE and name not in _TAKES and name not in _SHAPES:
+        elif name not in ELEMENTWISE | TAKES | RESHAPES:
             out &= ~_Is.PRODUCT
         if any(map(is_inexact, eqn.outvars)):
             size = max(map(_size, eqn.outvars))
             self._widest = max(self._widest, size)
             if name == "dot_general":
                 self._product(eqn, ins, size)
-            elif name in _ARITHMETIC:
+            elif name in _COMPUTES:
                 self._made += size
-            elif name in _MOVES:
+            elif name in _LIGHT:
                 self._moves = True
             elif not (name == "gather" and not ins[0]):  # rows of a table are light
                 self._reason = f"contains {name}, which is slow to make again"
@@ -154,7 +156,7 @@ class _Counted(Interpreter[_Is]):
 
     def after(self, eqn: JaxprEqn, ins: list[_Is], outs: list[_Is]) -> None:
         name = eqn.primitive.name
-        if name in ("scan", "while", "cond"):
+        if name in CONTROL_FLOW:
             self._reason = f"contains {name}, which is slow to make again"
 
     def _product(self, eqn: JaxprEqn, ins: list[_Is], size: int) -> None:

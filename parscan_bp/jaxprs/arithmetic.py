@@ -6,24 +6,14 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, Var
 
-from parscan_bp.jaxprs.primitive_kinds import ELEMENTWISE
+from parscan_bp.jaxprs.primitive_kinds import ARITHMETIC, CALLS, ELEMENTWISE, MOVES
 from parscan_bp.jaxprs.read import (
-    CALLS,
     called_jaxpr,
     is_inexact,
     needed_equations,
     open_jaxpr,
     shape_of,
     walk,
-)
-
-_ARITHMETIC = frozenset(
-    "abs add add_any and clamp convert_element_type copy div eq ge gt integer_pow le lt max min "
-    "mul ne neg not one_minus_square or select_n sign square stop_gradient sub xor".split()
-)
-_MOVES = frozenset(
-    "broadcast_in_dim concatenate dynamic_slice expand_dims reshape rev slice split squeeze stack "
-    "tile transpose unstack".split()
 )
 
 
@@ -42,12 +32,12 @@ def is_arithmetic(eqn: JaxprEqn) -> bool:
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
         return all(shape_of(eqn.invars[0])[axis] == 1 for axis in contracted)
-    return eqn.primitive.name in _ARITHMETIC or is_move(eqn)
+    return eqn.primitive.name in ARITHMETIC or is_move(eqn)
 
 
 def is_move(eqn: JaxprEqn) -> bool:
     """Whether every number of an equation's result is one of an operand's."""
-    return eqn.primitive.name in _MOVES
+    return eqn.primitive.name in MOVES
 
 
 def is_elementwise(eqn: JaxprEqn) -> bool:

@@ -8,14 +8,8 @@ import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from parscan_bp.jaxprs.interpret import Interpreter
-from parscan_bp.jaxprs.read import (
-    CALLS,
-    called_jaxpr,
-    is_inexact,
-    open_jaxpr,
-    touches_ref,
-    walk,
-)
+from parscan_bp.jaxprs.primitive_kinds import CALLS
+from parscan_bp.jaxprs.read import called_jaxpr, is_inexact, open_jaxpr, touches_ref, walk
 
 
 def dependencies(jaxpr: Any, *, derivative: bool = False) -> np.ndarray:

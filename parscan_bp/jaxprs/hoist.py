@@ -20,16 +20,11 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 from parscan_bp.jaxprs.dependence import dependencies
+from parscan_bp.jaxprs.primitive_kinds import PLAIN_CALLS, VIEWS
 from parscan_bp.jaxprs.read import is_inexact, needed_equations, touches_ref, variables
 from parscan_bp.jaxprs.replay import evaluate, inlined
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
-
-CALLS = frozenset({"jit", "closed_call"})
-"""Calls that are looked into; what a `jax.checkpoint` holds is not to be stored."""
-
-VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "stop_gradient", "copy", "pvary"})
-"""Operations that cost a loop nothing, and whose results may be larger than what they are of."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,8 +53,8 @@ class Hoist:
           >>> [eqn.primitive.name for eqn in Hoist.of_step(step, 1).body.jaxpr.eqns]
           ['dot_general', 'tanh']
         """
-        if any(eqn.primitive.name in CALLS for eqn in step.jaxpr.eqns):
-            step = inlined(step, CALLS)
+        if any(eqn.primitive.name in PLAIN_CALLS for eqn in step.jaxpr.eqns):
+            step = inlined(step, PLAIN_CALLS)
         jaxpr = step.jaxpr
         moved, stay = _moved(jaxpr, num_consts)
         wanted = set(variables(jaxpr.outvars)).union(*(variables(e.invars) for e in stay))

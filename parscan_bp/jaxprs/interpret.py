@@ -15,11 +15,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
+from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS, FORWARD_CALLS, ZERO_DERIVATIVE
 from parscan_bp.jaxprs.read import (
-    CALLS,
-    CUSTOM_CALLS,
-    FORWARD_CALLS,
-    ZERO_DERIVATIVE,
     called_jaxpr,
     is_inexact,
     live_variables,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from parscan_bp.jaxprs.arithmetic import is_arithmetic, is_elementwise
+from parscan_bp.jaxprs.primitive_kinds import SQUASHING
 from parscan_bp.jaxprs.read import needed_equations, shape_of, variables
 from parscan_bp.jaxprs.replay import evaluate, inlined
 from parscan_bp.trees import nbytes
@@ -24,10 +25,10 @@ FEW = 4
 """Numbers of which a function is no slower than reading them: in a loop over so few, it waits for
 nothing that the loop waits for."""
 
-CHEAP, CHEAP_FUNCTIONS = range(16, 25), frozenset({"exp", "logistic", "tanh"})
-"""Numbers of which such a function, for all steps together, takes less time than to keep one array
-more: that splits the kernel that XLA makes of what follows a step's products. Of fewer it is hardly
-vectorised, and of more it takes longer."""
+CHEAP = range(16, 25)
+"""Numbers of which a squashing function, for all steps together, takes less time than to keep one
+array more: that splits the kernel that XLA makes of what follows a step's products. Of fewer it is
+hardly vectorised, and of more it takes longer."""
 
 WORTHWHILE = 2 / 3
 """Bytes of a cut, as a part of those of the results, up to which they are made from it."""
@@ -67,7 +68,7 @@ class Cut:
         for few in (0, FEW):
             search = _Search(closed, first, few)
             kept, results = search.fewest(), search.results()
-            before = _Search(closed, first, few, CHEAP_FUNCTIONS).fewest()
+            before = _Search(closed, first, few, SQUASHING).fewest()
             if before and len(before) < len(kept) and _bytes(before) <= _bytes(kept):
                 kept = before
             part = WORTHWHILE if at_once(_bytes(results)) else WORTHWHILE_IN_CHUNKS

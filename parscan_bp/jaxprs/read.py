@@ -9,14 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params
 
-# Primitives that only call the jaxpr in their parameters: same operands, same results.
-CALLS = frozenset({"jit", "closed_call", "remat2"})
-# Calls that bring their own derivative: their jaxpr tells values, not derivatives.
-CUSTOM_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "call_with_rule"})
-# Those whose derivative has a forward mode.
-FORWARD_CALLS = CUSTOM_CALLS - {"custom_vjp_call"}
-# Float in, float out, and a derivative that jax takes to be zero.
-ZERO_DERIVATIVE = frozenset({"stop_gradient", "floor", "ceil", "round"})
+from parscan_bp.jaxprs.primitive_kinds import CALLS, ZERO_DERIVATIVE
 
 
 def open_jaxpr(jaxpr: Any) -> Jaxpr:
@@ -166,10 +159,5 @@ def tangent_jaxpr(
 
         return jax.jvp(of_moving, tuple(primals[i] for i in moving), tuple(tangents_in))[1]
 
-    traced = jax.make_jaxpr(tangents)([_struct(v) for v in operands], [_struct(v) for v in dots])
+    traced = jax.make_jaxpr(tangents)([v.aval for v in operands], [v.aval for v in dots])
     return operands, open_jaxpr(traced)
-
-
-def _struct(atom: Any) -> jax.ShapeDtypeStruct:
-    aval = atom.aval
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))

@@ -17,7 +17,8 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-from parscan_bp.jaxprs.read import CALLS, called_jaxpr, open_jaxpr, scan_counts
+from parscan_bp.jaxprs.primitive_kinds import CALLS
+from parscan_bp.jaxprs.read import called_jaxpr, open_jaxpr, scan_counts
 from parscan_bp.originals import lax_scan
 from parscan_bp.types import Array, PyTree
 

@@ -252,7 +252,7 @@ class TreeSolver(Solver):
             pushed = operator.matvec(block.entering)
             b = pushed if b is None else b + pushed
         if b is None:
-            b = jnp.zeros((n, *state.shape), state.dtype)
+            b = jnp.zeros_like(state, shape=(n, *state.shape))
         shown, last = self._traverse(operator, b, state, system.backward)
         shown = add(block.entering, shown)
         summed, out = _collect_in_chunks(system, shown, last, self.collect_chunk)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from jax.extend.core import Jaxpr, Literal
 
+from parscan_bp.jaxprs.primitive_kinds import HOLOMORPHIC
 from parscan_bp.jaxprs.read import is_complex
-
-_HOLOMORPHIC = frozenset(
-    "add sub mul div neg exp log sin cos tan sinh cosh tanh integer_pow dot_general "
-    "broadcast_in_dim reshape squeeze transpose concatenate slice reduce_sum copy rev".split()
-)
 
 
 def is_holomorphic(jaxpr: Jaxpr, count: int) -> bool:
@@ -22,6 +18,6 @@ def is_holomorphic(jaxpr: Jaxpr, count: int) -> bool:
         if not needed.intersection(eqn.outvars):
             continue
         needed.update(v for v in eqn.invars if not isinstance(v, Literal))
-        if eqn.primitive.name not in _HOLOMORPHIC and any(map(is_complex, eqn.invars)):
+        if eqn.primitive.name not in HOLOMORPHIC and any(map(is_complex, eqn.invars)):
             return False
     return True

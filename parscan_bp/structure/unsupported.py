@@ -8,13 +8,12 @@ from typing import Any
 from jax.extend.core import JaxprEqn, jaxprs_in_params
 
 from parscan_bp.jaxprs.interpret import Interpreter
+from parscan_bp.jaxprs.primitive_kinds import CALLBACKS
 from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, touches_ref, walk
 from parscan_bp.structure.base import Reason
 
 ALONG_MAPPED_AXIS = "works along a mapped axis (vmap or shard_map)"
 """The message of `unsupported` for collectives and `axis_index`, which have no side effect."""
-
-_CALLBACKS = frozenset({"pure_callback", "io_callback", "ffi_call"})
 
 
 def unsupported(jaxpr: Any, active: Sequence[bool] | None = None) -> list[Reason]:
@@ -148,5 +147,5 @@ class _Activity(Interpreter[bool]):
         if name == "while" and any(outs):
             message = "has a trip count that is not static, so it cannot be transposed"
             self.found[Reason(name, message)] = None
-        if name in _CALLBACKS:
+        if name in CALLBACKS:
             self.found[Reason(name, "is given a differentiated value but has no derivative")] = None
