@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import jax
 
@@ -19,6 +20,10 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
+
+
+Kind = Literal["matrix-free", "columns", "analytic"]
+"""See `Linearisation`."""
 
 
 @jax.tree_util.register_dataclass
@@ -42,8 +47,21 @@ class Steps:
 
 
 class Linearisation(abc.ABC):
-    """How the Jacobian of a body with respect to its carry is obtained."""
+    """How the Jacobian of a body with respect to its carry is obtained.
 
+    Attributes:
+      kind: where it comes from: JAX's own linearisation ("matrix-free"), one tangent per column
+        ("columns"), or what a cell or the caller states ("analytic").
+      is_products: whether its operators are known by their products with vectors alone.
+      can_keep: whether a forward pass can keep residuals for it, see `ByProducts.keeping`.
+      diagonal: whether its operators are taken to be diagonal.
+      body: the step.
+    """
+
+    kind: ClassVar[Kind]
+    is_products: ClassVar[bool] = False
+    can_keep: ClassVar[bool] = False
+    diagonal: bool = False
     body: Body
 
     def pack(self, leaves: Sequence[Array], *, cotangent: bool) -> PyTree:

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.ahead import made_ahead
-from parscan_bp.linearise.base import Joined, Linearisation, Steps
+from parscan_bp.linearise.base import Joined, Kind, Linearisation, Steps
 from parscan_bp.linearise.products import ByProducts, Product
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
@@ -143,6 +143,8 @@ class _OfCell(Linearisation):
     Attributes:
       of: the cell.
     """
+
+    kind: ClassVar[Kind] = "analytic"
 
     of: OfCell
 

@@ -26,6 +26,8 @@ class ByColumns(Joined):
       diagonal: whether the step is known to be elementwise.
     """
 
+    kind = "columns"
+
     diagonal: bool = False
 
     def restricted(self, carry):

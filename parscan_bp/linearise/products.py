@@ -17,7 +17,7 @@ from parscan_bp.cpu.grouped import Grouped
 from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.ahead import are_multiples, distinct_results, made_ahead
-from parscan_bp.linearise.base import Linearisation, Steps
+from parscan_bp.linearise.base import Kind, Linearisation, Steps
 from parscan_bp.linearise.body import Body, Known, PerStep, first_of, over_steps
 from parscan_bp.linearise.completed import Completed, of_fewest
 from parscan_bp.linearise.inlets import Distinct, Inlets
@@ -64,6 +64,10 @@ class ByProducts(Linearisation):
     the sequential loop is their product with a vector. The cotangents of the step's inlets,
     which that product makes on its way, are kept for the pullback unless they are too many.
     """
+
+    kind: ClassVar[Kind] = "matrix-free"
+    is_products = True
+    can_keep = True
 
     body: Body
 
