@@ -21,7 +21,6 @@ from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
-
 Kind = Literal["matrix-free", "columns", "analytic"]
 """See `Linearisation`."""
 
@@ -44,6 +43,12 @@ class Steps:
     x: Sequence[Array]
     new_carry: Sequence[Array]
     extra: PyTree = ()
+
+    @property
+    def shared_and_own(self) -> tuple[PyTree, PyTree]:
+        """What all steps share, and what each has of its own."""
+        own = (list(self.carry), list(self.x), list(self.new_carry))
+        return (list(self.consts), self.extra), own
 
 
 class Linearisation(abc.ABC):
@@ -91,7 +96,7 @@ class Linearisation(abc.ABC):
 
         Args:
           steps: where.
-          active: what `pullback` will be asked for; its ``aux`` is what the operator makes for it.
+          active: what `pullback` will be asked for, which may ask the operator in its turn.
         """
 
     def tangent_operator(self, steps: Steps) -> Operator:
@@ -104,7 +109,7 @@ class Linearisation(abc.ABC):
         new_carry_cts: Sequence[Array],
         y_cts: Sequence[Array],
         active: Active,
-        aux: PyTree = None,
+        operator: Operator | None = None,
     ) -> tuple[PyTree, list[Array]]:
         """Cotangents of the active consts (summed) and of the active inputs (stacked).
 
@@ -116,7 +121,7 @@ class Linearisation(abc.ABC):
           new_carry_cts: lambda, for each float leaf of the carry.
           y_cts: cotangents of the active outputs.
           active: what is differentiated.
-          aux: what `adjoint_operator` made beside its products, where it was asked.
+          operator: `adjoint_operator` of the stretch, where it is at hand.
         """
 
         def outputs(consts, xs):

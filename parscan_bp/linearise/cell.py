@@ -13,8 +13,8 @@ from jax.tree_util import Partial
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.ahead import made_ahead
 from parscan_bp.linearise.base import Joined, Kind, Linearisation, Steps
-from parscan_bp.linearise.products import ByProducts, Product
-from parscan_bp.operators import Operator
+from parscan_bp.linearise.products import ByProducts, StepMap
+from parscan_bp.operators import MatrixFree, Operator
 from parscan_bp.types import Array, PyTree
 
 
@@ -151,10 +151,13 @@ class _OfCell(Linearisation):
     def invariants(self, consts, extra):
         return self.of.params(consts)
 
-    def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
+    def pullback(self, steps, new_carry_cts, y_cts, active, operator=None):
         if active.y:  # a y of its own is not among the cell's cotangents
             return super().pullback(steps, new_carry_cts, y_cts, active)
-        u = self.of.pull_carry(steps, new_carry_cts)[0] if aux is None else aux
+        if isinstance(operator, MatrixFree):
+            u = operator.aux(self.pack(new_carry_cts, cotangent=True))
+        else:
+            u = self.of.pull_carry(steps, new_carry_cts)[0]
         return self.of.pull_params(steps, u, active)
 
     def unread(self, active):
@@ -192,15 +195,13 @@ class CellProducts(_OfCell, ByProducts):
         return ByProducts(self.body.restricted(carry))
 
     def _pulled(self, step, shapes, active):
-        return Product.of(made_ahead(Partial(_pull(self.of), step), shapes), shapes)
+        return StepMap(made_ahead(Partial(_pull(self.of), step), shapes))
 
     def _pulled_beside_step(self, step, shapes, active):
-        return Product.of(
-            made_ahead(Partial(_pull(self.of, beside_step=True), step), shapes), shapes
-        )
+        return StepMap(made_ahead(Partial(_pull(self.of, beside_step=True), step), shapes))
 
     def _pushed(self, step, shapes, active):
-        return Product(made_ahead(Partial(_push(self.of, shapes), step), shapes))
+        return StepMap(made_ahead(Partial(_push(self.of, shapes), step), shapes))
 
 
 def _pull(of: OfCell, **where):

@@ -23,7 +23,8 @@ from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import vary_alike
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
-from parscan_bp.linearise.products import ByProducts, Keeping, Kept
+from parscan_bp.linearise.products import ByProducts
+from parscan_bp.linearise.residuals import ResidualMap, Residuals
 from parscan_bp.originals import lax_scan
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.primitives.pushforward import Pushforward, is_forward_only, struct_of
@@ -182,11 +183,11 @@ class ScanRule:
             carry, ys, after, values = run_with_trajectory(
                 self.body, consts, init, xs, **how, keep=keep
             )
-            return [*carry, *ys], after, Kept(values, keeping)
+            return [*carry, *ys], after, Residuals(values, keeping)
 
         return run
 
-    def _keeping(self, step: Steps, active: Active) -> Keeping:
+    def _keeping(self, step: Steps, active: Active) -> ResidualMap:
         """What is kept of steps of these types; always the same object, as pytrees are compared."""
         avals = map(jax.typeof, jax.tree.leaves(step))
         key = (active, *(aval.update(weak_type=False) for aval in avals))
@@ -194,11 +195,11 @@ class ScanRule:
             linear: Any = self.linearisation
             sweep: Any = self.solver
             at_once = functools.partial(sweep.at_once, self.equation.params["length"])
-            self._keepings[key] = linear.keeping(step, active, at_once)
+            self._keepings[key] = linear.residuals(step, active, at_once)
         return self._keepings[key]
 
     @functools.cached_property
-    def _keepings(self) -> dict[Any, Keeping]:
+    def _keepings(self) -> dict[Any, ResidualMap]:
         return {}
 
     @functools.cached_property
@@ -374,12 +375,12 @@ class ScanRule:
             reverse = self.equation.params["reverse"]
             entering = before(init, now, 0, len(now[0]), reverse=reverse)
             extra = self.linearisation.invariants(consts, [])
-            return jax.vmap(_keep(kept.keeping, consts, extra))(entering, xs, now)
+            return jax.vmap(_keep(kept.map, consts, extra))(entering, xs, now)
 
         at = [args[k] for k in moving], [after[k] for k in floats]
         _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))
         pushed = [None if t.dtype == jax.dtypes.float0 else t for t in pushed]
-        return out_ts, after_ts, Kept(filled(kept.values, pushed), kept.keeping)
+        return out_ts, after_ts, Residuals(filled(kept.values, pushed), kept.map)
 
     @functools.cached_property
     def solve(self) -> Callable[[Active], LinearSolve]:
@@ -387,6 +388,6 @@ class ScanRule:
         return functools.cache(lambda active: Augmented(self, active).solve())
 
 
-def _keep(keeping: Keeping, consts, extra) -> Callable[..., list[Array]]:
+def _keep(keeping: ResidualMap, consts, extra) -> Callable[..., list[Array]]:
     """``(carry, x, new_carry) -> what is kept`` of a step."""
     return lambda carry, x, new: keeping.of_step(Steps(consts, carry, x, new, extra))
