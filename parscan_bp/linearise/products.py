@@ -92,7 +92,7 @@ class ByProducts(Linearisation):
           at_once: see `Cut.of`; it takes the bytes that are carried, and summed over steps, too.
         """
         shapes = self._shapes(step.carry)
-        one = self._map(type(self)._pulled_beside_step, active, cotangent=True)
+        one = self._map(type(self)._pulled, active, cotangent=True)
         steps = of_fewest(PerStep.of(one, *step.shared_and_own))
         sums = nbytes(active.of_consts(step.consts))
         at_once = functools.partial(at_once, carried=nbytes(shapes), sums=sums)
@@ -202,9 +202,6 @@ class ByProducts(Linearisation):
             return ct, aux if met is active else None
 
         return StepMap(made_ahead(Partial(pull, push), shapes), self._known(step, new))
-
-    def _pulled_beside_step(self, step, shapes, active):
-        return self._pulled(step, shapes, active)
 
     def _known(self, step: Steps, new: Sequence[Array]) -> Known:
         """The new carry was stored: what follows from it alone is not made again."""

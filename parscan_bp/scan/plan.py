@@ -175,7 +175,7 @@ def make_plan(
     chosen = solver is None and jacobian == "auto" and loop is None
     if cell is not None:
         on_chip = chosen and _on_chip(body, cell, params["length"])
-        facts = dataclasses.replace(facts, may_keep=may_keep, rejoins=cell.rejoins, on_chip=on_chip)
+        facts = dataclasses.replace(facts, may_keep=may_keep, on_chip=on_chip)
     if solver is not None:
         choice = Choice(solver, "named by the caller")
     elif loop is not None and loop.adjoins:

@@ -116,4 +116,4 @@ def _cell_of(staged: Staged, view: View) -> OfCell | None:
     own = jax.eval_shape(lambda: view.cell.initial_carry((), 1))
     trees = (params, jax.tree.structure(own), jax.tree.structure(0))
     gates = view.gates_of(staged.body)
-    return OfCell(view.cell, positions, view.carry, trees, view.params, gates, view.rejoins)
+    return OfCell(view.cell, positions, view.carry, trees, view.params, gates)

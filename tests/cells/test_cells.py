@@ -9,9 +9,8 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.cells.base import SQUARE, weight_cotangent
+from parscan_bp.cpu.weight_cotangent import FEW_OUTER, SQUARE, weight_cotangent
 from parscan_bp.linearise.layout import CarryLayout
-from parscan_bp.operators.arithmetic import FEW_OUTER
 from tests.family import jit_once
 
 DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
