@@ -32,7 +32,7 @@ class Gated(Cell):
     Attributes:
       by_input, by_state: which of the pre-activations a_k have a part of the input, or of h.
       states: leaves of the carry.
-      past: those of them that act past the weights.
+      past: those of them that act past the weights, as all but h have to.
       biases: name of the biases beside the input, and of those beside h, or ``None``.
 
     Example:
@@ -122,18 +122,19 @@ class Gated(Cell):
     def activated(self, params: PyTree, h: Array, x: Array) -> list[Array]:
         """The gates of a step, or of many."""
         beside_x, beside_h = self.biases
-        i, p = x @ params["wi"], h @ params["wh"]
+        of_input, of_state = x @ params["wi"], h @ params["wh"]
+        if beside_h is not None:
+            of_state = of_state + params[beside_h]
         if self.by_input == self.by_state:
-            i, p = i + p + params[beside_x], None
-        else:
-            i = i + params[beside_x]
-            p = p if beside_h is None else p + params[beside_h]
-        return self.activate(self.added(_split(i, self.by_input), _split(p, self.by_state)))
+            return self.activate(_split(of_input + of_state + params[beside_x], self.by_input))
+        of_input = of_input + params[beside_x]
+        parts = _split(of_input, self.by_input), _split(of_state, self.by_state)
+        return self.activate(self.added(*parts))
 
     def added(self, of_input: Sequence[Array], of_state: Sequence[Array]) -> list[Array]:
         """The pre-activations from their parts."""
         a = dict(zip(self.by_input, of_input, strict=True))
-        for k, part in zip(self.by_state, of_state, strict=bool(of_state)):
+        for k, part in zip(self.by_state, of_state, strict=True):
             a[k] = a[k] + part if k in a else part
         return [a[k] for k in sorted(a)]
 
@@ -182,9 +183,7 @@ class Gated(Cell):
         return FusedCell(self)
 
 
-def _split(joined: Array | None, places: Sequence[int]) -> Sequence[Array]:
-    if joined is None:
-        return ()
+def _split(joined: Array, places: Sequence[int]) -> list[Array]:
     return [joined] if len(places) == 1 else jnp.split(joined, len(places), axis=-1)
 
 

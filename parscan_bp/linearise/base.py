@@ -1,4 +1,4 @@
-"""From a step to its transposed Jacobian: by columns, or given; see `by_products`, `of_cell`.
+"""From a step to its transposed Jacobian: what every way of obtaining it answers.
 
 A *linearisation* answers three questions about a stretch of steps: what vector the
 carry becomes (`pack`, `unpack`), what operator acts on it (`adjoint_operator`,
@@ -58,7 +58,7 @@ class Linearisation(abc.ABC):
       kind: where it comes from: JAX's own linearisation ("matrix-free"), one tangent per column
         ("columns"), or what a cell or the caller states ("analytic").
       is_products: whether its operators are known by their products with vectors alone.
-      can_keep: whether a forward pass can keep residuals for it, see `ByProducts.keeping`.
+      can_keep: whether a forward pass can keep residuals for it, see `ByProducts.residuals`.
       diagonal: whether its operators are taken to be diagonal.
       body: the step.
     """

@@ -19,7 +19,7 @@ from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class OfCell:
+class CellBody:
     """A recurrent cell as the body of a scan.
 
     Attributes:
@@ -145,7 +145,7 @@ class _ByCell(Linearisation):
 
     kind: ClassVar[Kind] = "analytic"
 
-    of: OfCell
+    of: CellBody
 
     def invariants(self, consts, extra):
         return self.of.params(consts)
@@ -187,7 +187,7 @@ class CellProducts(_ByCell, ByProducts):
     """Matrix-free by the products that a cell states, for the sequential sweep.
 
     Attributes:
-      beside_body: see `OfCell.pull_carry`.
+      beside_body: see `CellBody.pull_carry`.
     """
 
     beside_body: bool = False

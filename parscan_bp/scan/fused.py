@@ -15,7 +15,7 @@ from parscan_bp.cells.fused import FusedCell
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.cell import CellBody
 from parscan_bp.scan.systems import Primal
 from parscan_bp.types import Array, PyTree
 
@@ -56,7 +56,7 @@ class FusedLoop:
     """
 
     body: Body
-    of: OfCell
+    of: CellBody
     cell: FusedCell
     reverse: bool
     interpret: bool
@@ -129,7 +129,7 @@ def checked_forward(forward: str | Fused) -> Fused | None:
 
 
 def fused_loop(
-    forward: Fused, body: Body, of: OfCell | None, *, reverse: bool, adjoins: bool
+    forward: Fused, body: Body, of: CellBody | None, *, reverse: bool, adjoins: bool
 ) -> FusedLoop:
     """The kernels of a scan.
 

@@ -23,7 +23,7 @@ from parscan_bp.jaxprs.replay import bind
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.cell import CellJacobian, CellProducts, OfCell
+from parscan_bp.linearise.cell import CellBody, CellJacobian, CellProducts
 from parscan_bp.linearise.check import check_operator
 from parscan_bp.linearise.columns import ByColumns
 from parscan_bp.linearise.given import Given, batch_axes_given
@@ -111,7 +111,7 @@ def make_plan(
     staged: Staged,
     trees: tuple[Any, Any, Any] | None = None,
     *,
-    cell: OfCell | None = None,
+    cell: CellBody | None = None,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
     forward: Fused | None = None,
@@ -269,7 +269,7 @@ def _given(body, shapes, dtypes, trees, jacobian):
     return Given(body, layout, call), tuple(closed.consts)
 
 
-def _on_chip(body: Body, cell: OfCell, length: int) -> bool:
+def _on_chip(body: Body, cell: CellBody, length: int) -> bool:
     """See `Facts`; several GPUs may share the arrays, of which a kernel knows nothing."""
     # What is looked at first needs no import of kernels.
     if jax.default_backend() != "gpu" or jax.device_count() > 1:
