@@ -13,7 +13,7 @@ import jax
 from parscan_bp.arguments import as_int, check_bool
 from parscan_bp.cells import Cell
 from parscan_bp.jaxprs.stage import copied, is_jit_disabled
-from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
 from parscan_bp.originals import lax_scan
 from parscan_bp.report import report_on_values
@@ -212,7 +212,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
         of_cell = None
         if cell is not None:
             leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
-            of_cell = OfCell(cell, leading, tuple(range(trees[1].num_leaves)), trees)
+            of_cell = CellBody(cell, leading, tuple(range(trees[1].num_leaves)), trees)
         options = {"solver": solver, "jacobian": jacobian, "forward": forward}
         return make_plan(staged, trees, cell=of_cell, **options)
 

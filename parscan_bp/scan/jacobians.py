@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp.linearise.base import Linearisation
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.cell import CellJacobian, CellProducts, OfCell
+from parscan_bp.linearise.cell import CellBody, CellJacobian, CellProducts
 from parscan_bp.linearise.columns import ByColumns
 from parscan_bp.linearise.given import Given, batch_axes_given
 from parscan_bp.linearise.layout import CarryLayout
@@ -22,7 +22,7 @@ from parscan_bp.structure import CarryStructure, is_holomorphic
 def linearisation_of(
     body: Body,
     structure: CarryStructure,
-    cell: OfCell | None,
+    cell: CellBody | None,
     trees: tuple[Any, Any, Any] | None,
     jacobian: str | Callable,
     *,

@@ -18,7 +18,7 @@ from parscan_bp.jaxprs.read import is_differentiable, scan_counts
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.check import check_operator
 from parscan_bp.report import report_on_values
 from parscan_bp.scan.fused import Fused, FusedLoop, fused_loop
@@ -145,7 +145,7 @@ def make_plan(
     staged: Staged,
     trees: tuple[Any, Any, Any] | None = None,
     *,
-    cell: OfCell | None = None,
+    cell: CellBody | None = None,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
     forward: Fused | None = None,
@@ -229,8 +229,8 @@ def _replicated(body: Body) -> str | None:
 
 
 def _step(
-    staged: Staged, traced: Body, cell: OfCell | None
-) -> tuple[Body, OfCell | None, Hoist | None]:
+    staged: Staged, traced: Body, cell: CellBody | None
+) -> tuple[Body, CellBody | None, Hoist | None]:
     """The step that is linearised: as the cell that it is, or what is left in the loop of it."""
     if cell is not None and any(is_sharded(v.aval) for v in staged.equation.invars):
         cell = None  # its products join arrays that may be spread in different ways
@@ -241,7 +241,7 @@ def _step(
     return Body(hoist.body, consts, traced.num_carry), None, hoist
 
 
-def _fused(forward: Fused | None, body: Body, cell: OfCell | None, **how) -> FusedLoop | None:
+def _fused(forward: Fused | None, body: Body, cell: CellBody | None, **how) -> FusedLoop | None:
     """The kernels that make the values, if they were asked for."""
     return None if forward is None else fused_loop(forward, body, cell, **how)
 

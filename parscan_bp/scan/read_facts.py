@@ -14,7 +14,7 @@ from parscan_bp.choice.outer_gates import has_outer_gates
 from parscan_bp.choice.rules import ON_CHIP
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.cell import CellBody
 from parscan_bp.scan.jacobians import layout_of
 from parscan_bp.structure import CarryStructure
 from parscan_bp.trees import nbytes
@@ -25,7 +25,7 @@ def facts_of(
     body: Body,
     structure: CarryStructure,
     linear: Linearisation,
-    cell: OfCell | None,
+    cell: CellBody | None,
     *,
     may_keep: bool,
     may_form: bool,
@@ -56,12 +56,11 @@ def facts_of(
         outputs=len(body.float_y),
         vector=not layout.batch_shape,
         may_keep=may_keep and cell is not None,
-        rejoins=cell is not None and cell.rejoins,
         on_chip=may_form and cell is not None and _on_chip(body, cell, params["length"]),
     )
 
 
-def _on_chip(body: Body, cell: OfCell, length: int) -> bool:
+def _on_chip(body: Body, cell: CellBody, length: int) -> bool:
     """See `Facts`; several GPUs may share the arrays, of which a kernel knows nothing."""
     # What is looked at first needs no import of kernels.
     if jax.default_backend() != "gpu" or jax.device_count() > 1:

@@ -12,7 +12,7 @@ from jax.custom_derivatives import zero_from_primal
 
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
-from parscan_bp.linearise.products import Keeping, Kept
+from parscan_bp.linearise.residuals import ResidualMap, Residuals
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import filled, nonzero
@@ -71,11 +71,11 @@ class Recorded:
             carry, ys, after, values = run_with_trajectory(
                 self.scan.body, consts, init, xs, **self.loop.how, keep=keep
             )
-            return [*carry, *ys], after, Kept(values, keeping)
+            return [*carry, *ys], after, Residuals(values, keeping)
 
         return run
 
-    def _keeping(self, step: Steps) -> Keeping:
+    def _keeping(self, step: Steps) -> ResidualMap:
         """What is kept of steps of these types; always the same object, as pytrees are compared."""
         avals = map(jax.typeof, jax.tree.leaves(step))
         key = tuple(aval.update(weak_type=False) for aval in avals)
@@ -83,11 +83,11 @@ class Recorded:
             linear: Any = self.scan.linearisation
             solver: Any = self.scan.solver
             at_once = functools.partial(solver.at_once, self.scan.length)
-            self._keepings[key] = linear.keeping(step, self.active, at_once)
+            self._keepings[key] = linear.residuals(step, self.active, at_once)
         return self._keepings[key]
 
     @functools.cached_property
-    def _keepings(self) -> dict[Any, Keeping]:
+    def _keepings(self) -> dict[Any, ResidualMap]:
         return {}
 
     @functools.cached_property
@@ -130,14 +130,14 @@ class Recorded:
             now = replace_at(after, floats, carries)
             entering = before(init, now, 0, scan.length, reverse=scan.reverse)
             extra = self.scan.linearisation.invariants(consts, [])
-            return jax.vmap(_keep(kept.keeping, consts, extra))(entering, xs, now)
+            return jax.vmap(_keep(kept.map, consts, extra))(entering, xs, now)
 
         at = [args[k] for k in moving], [after[k] for k in floats]
         _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))
         pushed = [None if t.dtype == jax.dtypes.float0 else t for t in pushed]
-        return out_ts, after_ts, Kept(filled(kept.values, pushed), kept.keeping)
+        return out_ts, after_ts, Residuals(filled(kept.values, pushed), kept.map)
 
 
-def _keep(keeping: Keeping, consts, extra) -> Callable[..., list[Array]]:
+def _keep(keeping: ResidualMap, consts, extra) -> Callable[..., list[Array]]:
     """``(carry, x, new_carry) -> what is kept`` of a step."""
     return lambda carry, x, new: keeping.of_step(Steps(consts, carry, x, new, extra))

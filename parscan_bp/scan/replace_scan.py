@@ -9,7 +9,7 @@ import jax
 from parscan_bp.cells import View
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.stage import Staged
-from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
 from parscan_bp.scan.api import left_to_lax, within
 from parscan_bp.scan.fused import Fused, checked_forward
@@ -111,7 +111,7 @@ def _plan_within(f, args, solver, forward, view, anew) -> ScanPlan | Left:
     return made
 
 
-def _cell_of(staged: Staged, view: View) -> OfCell | None:
+def _cell_of(staged: Staged, view: View) -> CellBody | None:
     """The body of the scan as the cell of a view; ``None`` where it is anything else."""
     _, params = staged.out_tree.children()
     variables = staged.outer.outvars[staged.out_tree.num_leaves - params.num_leaves :]
@@ -127,4 +127,4 @@ def _cell_of(staged: Staged, view: View) -> OfCell | None:
     own = jax.eval_shape(lambda: view.cell.initial_carry((), 1))
     trees = (params, jax.tree.structure(own), jax.tree.structure(0))
     gates = view.gates_of(staged.body)
-    return OfCell(view.cell, positions, view.carry, trees, view.params, gates, view.rejoins)
+    return CellBody(view.cell, positions, view.carry, trees, view.params, gates)
