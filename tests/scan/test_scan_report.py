@@ -85,13 +85,15 @@ def test_a_report_is_alive_under_every_transformation():
     assert mapped.status.tolist() == [0, 1]
 
 
-def test_nothing_is_added_without_one():
-    def program(**options):
+def test_it_is_a_program_of_its_own():
+    def programs(**options):
         step = lambda h, x: (jnp.tanh(h + x), h)  # noqa: E731
-        loss = lambda h: pb.scan(step, h, XS, solver=pb.Sweep(), **options)[0]  # noqa: E731
-        return str(jax.make_jaxpr(jax.value_and_grad(loss))(0.5))
+        run = lambda h: pb.scan(step, h, XS, solver=pb.Sweep(), **options)  # noqa: E731
+        return [(e.primitive.name, e.params.get("name")) for e in jax.make_jaxpr(run)(0.5).eqns]
 
-    assert program() == program(report=False)
+    without, reported = programs(), programs(report=True)
+    assert without == [("call_with_rule", None)]
+    assert [e for e in reported if e[0] != "stop_gradient"] == [*without, ("jit", "report")]
 
 
 def test_where_the_scan_is_left_to_lax_the_values_are_judged():
