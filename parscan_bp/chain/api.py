@@ -62,7 +62,6 @@ def chain(
         ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest. A
         symbolic size (`jax.export`) or explicit sharding (`jax.make_mesh`) leaves it to plain
         automatic differentiation; a named solver then gives values only.
-
       report: whether a `Report` is returned as well. The value is exact; what it tells is how good
         derivatives are. The solver solves the equation above once more, from the first layer with
         parameters on, for cotangents g of all activations that are not special, pseudo-random c and

@@ -71,8 +71,8 @@ def scan(
         (`jax.export`), of which a named solver takes the values only; and one with collectives
         along a mapped axis, which a named solver takes unless it forms Jacobians that they couple,
         or an output is the same along an axis of `jax.shard_map` and what it is made of is not.
-        What a named solver refuses, it refuses with an error; ``Sweep(otherwise="lax")`` leaves it
-        to `jax.lax.scan`, too, as `explain` says.
+        A named solver refuses what it cannot take with an error; ``Sweep(otherwise="lax")`` leaves
+        it to `jax.lax.scan`, too, as `explain` says.
         Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may
         look at their values; a named solver wants a step that can be traced, also then.
       forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
@@ -92,7 +92,6 @@ def scan(
         may use so many.
       check_jacobian: debug check. Compares the structure found, or the Jacobian given, with
         random products at the first step, and raises with the offending entry.
-
       report: whether a `Report` is returned as well. The values are exact; what it tells is how
         good derivatives are. The solver solves the equation above once more, at the carries of
         this call and for cotangents g of all of them that are not special, pseudo-random c and -c
