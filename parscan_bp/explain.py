@@ -8,10 +8,10 @@ from typing import Any
 
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.choice.facts import Facts
-from parscan_bp.planner import Plan as ChainPlan
+from parscan_bp.planner import Plan
 from parscan_bp.scan.api import checked_solver, left_to_lax, loop_options, plan_of
 from parscan_bp.scan.fused import Fused, checked_forward
-from parscan_bp.scan.plan import Plan
+from parscan_bp.scan.plan import Left, ScanPlan
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
@@ -113,9 +113,7 @@ def explain(
     if left is not None:
         return _left_to_lax(left)
     plan, _ = plan_of(f, init, xs, how, solver, jacobian, fused)
-    if plan is None:
-        return _left_to_lax("no loop is left to trace")
-    return _explanation(plan)
+    return _left_to_lax(plan.reason) if isinstance(plan, Left) else _explanation(plan)
 
 
 def _left_to_lax(why: str) -> Explanation:
@@ -129,7 +127,7 @@ def explain_chain(
     x: Array,
     *,
     solver: Planned | None = None,
-) -> ChainPlan:
+) -> Plan:
     """What `chain` does for the gradient of the parameters, and what else it might do.
 
     Args:
@@ -158,7 +156,7 @@ def explain_chain(
     return plan_chain(layers, params, x, solver)
 
 
-def _explanation(plan: Plan) -> Explanation:
+def _explanation(plan: ScanPlan) -> Explanation:
     s = plan.structure
     own = plan.body.num_carry - len(set(plan.body.forwarded.values()))
     stored = "what lax.scan stores"
@@ -167,7 +165,7 @@ def _explanation(plan: Plan) -> Explanation:
         slow = ", and of the linearised steps what is slow to make again"
         stored += slow if plan.rule.keeps else ""
         once = ", and what the step makes of its constants alone, which is made once"
-        stored += once if plan.rule.hoist is not None else ""
+        stored += once if plan.rule.loop.hoist is not None else ""
     return Explanation(
         choice=str(plan.choice),
         reason=plan.choice.reason,

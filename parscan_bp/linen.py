@@ -9,9 +9,11 @@ from typing import Any
 import jax
 
 from parscan_bp.adapters.flax_cells import LINEN, view_of
-from parscan_bp.adapters.masking import Masked, check_layers, masked
+from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
+from parscan_bp.arguments import check_bool
 from parscan_bp.layers.traced import traced_layer
+from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused, solve_within
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
@@ -45,6 +47,8 @@ class RNN(nn.RNN):
         `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
         arrangement, without a mask.
+      report: whether a call returns a pair: what it would otherwise, and the `Report` of
+        `parscan_bp.scan`; of a call that makes parameters, whether its result is finite.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -58,9 +62,11 @@ class RNN(nn.RNN):
 
     solver: Solver | None = None
     forward: str | Fused = "exact"
+    report: bool = False
 
     def __post_init__(self):
         check_solver(self.solver, "uniform")
+        check_bool("report", self.report)
         super().__post_init__()
 
     def __call__(
@@ -90,7 +96,8 @@ class RNN(nn.RNN):
             enter it (and, in reverse, does not leave it to the step before) but is zero.
 
         Returns:
-          The outputs, or ``(carry, outputs)`` with ``return_carry``.
+          The outputs, or ``(carry, outputs)`` with ``return_carry``; with the layer's ``report``,
+          a pair of that and a `Report`.
 
         Raises:
           ValueError: if a mask or a reset does not fit.
@@ -124,8 +131,10 @@ class RNN(nn.RNN):
         args = (sequence, initial_carry, init_key, seq_lengths)
         if self.is_initializing():
             result = forward(self, *args)
-            return result if view is None else result[0]
-        options = {"solver": self.solver, "forward": self.forward, "view": view}
+            result = result if view is None else result[0]
+            return (result, report_on_values(result)) if self.report else result
+        options = {name: getattr(self, name) for name in ("solver", "forward", "report")}
+        options["view"] = view
         return lift_direct_transform(_lifted, (forward,), self, options, *args)
 
 
@@ -142,7 +151,11 @@ def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):
             return (result, repack_fn(scopes)), params
 
         # Flax makes a new function of every call, so that there is nothing to come back to.
-        return solve_within(pure, variables, rngs, *args, **options, anew=True)
+        made = solve_within(pure, variables, rngs, *args, **options, anew=True)
+        if not options["report"]:
+            return made
+        (result, variables), told = made
+        return (result, told), variables
 
     return lift.pack(inner, (True,), (True,), (True,))(scopes, *args)
 
@@ -194,9 +207,8 @@ class Bidirectional(nn.Bidirectional):
         Raises:
           TypeError: if a mask or resets are given for layers that do not know them.
         """
-        sequence = masked(inputs, mask, reset)
-        if isinstance(sequence, Masked):
-            check_layers(RNN, forward_rnn=self.forward_rnn, backward_rnn=self.backward_rnn)
+        layers = {"forward_rnn": self.forward_rnn, "backward_rnn": self.backward_rnn}
+        sequence = masked_for(RNN, inputs, mask, reset, **layers)
         return super().__call__(
             sequence,
             initial_carry=initial_carry,
@@ -222,6 +234,8 @@ class Sequential(nn.Sequential):
     Attributes:
       layers: as in `flax.linen.Sequential`.
       solver: as in `parscan_bp.chain`.
+      report: whether a call returns a pair: what it would otherwise, and a `Report`, the worst of
+        those of its stretches.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -235,14 +249,17 @@ class Sequential(nn.Sequential):
     """
 
     solver: Solver | None = None
+    report: bool = False
 
     def __post_init__(self):
         check_solver(self.solver, "ragged")
+        check_bool("report", self.report)
         super().__post_init__()
 
     def __call__(self, *args, **kwargs):
         """Applies the layers one after the other; arguments as in `flax.linen.Sequential`."""
-        return self._run(args, kwargs)[0]
+        output, _, told = self._run(args, kwargs)
+        return (output, told) if self.report else output
 
     def explain(self, *args, **kwargs) -> tuple[str, ...]:
         """For each layer what it is in the chain, or that it is differentiated automatically."""
@@ -251,7 +268,8 @@ class Sequential(nn.Sequential):
     @nn.compact
     def _run(self, args, kwargs):
         if self.is_initializing() or not self.layers:
-            return super().__call__(*args, **kwargs), ()
+            output = super().__call__(*args, **kwargs)
+            return output, (), report_on_values(output) if self.report else None
         return apply_layers(
             self.layers,
             args,
@@ -259,6 +277,7 @@ class Sequential(nn.Sequential):
             known=_known_layer,
             call=lambda k, args, kwargs: self.layers[k](*args, **kwargs),
             solver=self.solver,
+            report=self.report,
         )
 
 

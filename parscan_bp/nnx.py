@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from parscan_bp.adapters.fixed import is_fixed
 from parscan_bp.adapters.flax_cells import NNX, view_of
-from parscan_bp.adapters.masking import Masked, check_layers, masked
-from parscan_bp.adapters.sequential import Known, apply_layers, known_function
+from parscan_bp.adapters.masking import Masked, masked, masked_for
+from parscan_bp.adapters.sequential import Known, apply_layers, known_function, takes
+from parscan_bp.arguments import check_bool
 from parscan_bp.layers import BatchNorm, LayerNorm
 from parscan_bp.layers.traced import traced_layer
+from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused, solve_within
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
@@ -54,6 +56,8 @@ class RNN(FlaxRNN):
         `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
         arrangement, without a mask.
+      report: whether a call returns a pair: what it would otherwise, and the `Report` of
+        `parscan_bp.scan`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -78,6 +82,7 @@ class RNN(FlaxRNN):
         rngs: Rngs | bool = True,
         solver: Solver | None = None,
         forward: str | Fused = "exact",
+        report: bool = False,
     ):
         super().__init__(
             cell,
@@ -91,8 +96,10 @@ class RNN(FlaxRNN):
             rngs=rngs,
         )
         check_solver(solver, "uniform")
+        check_bool("report", report)
         self.solver = solver
         self.forward = forward
+        self.report = report
 
     def __call__(
         self,
@@ -121,7 +128,8 @@ class RNN(FlaxRNN):
             enter it (and, in reverse, does not leave it to the step before) but is zero.
 
         Returns:
-          The outputs, or ``(carry, outputs)`` with ``return_carry``.
+          The outputs, or ``(carry, outputs)`` with ``return_carry``; with the layer's ``report``,
+          a pair of that and a `Report`.
 
         Raises:
           ValueError: if a mask or a reset does not fit.
@@ -156,9 +164,18 @@ class RNN(FlaxRNN):
         view = view_of(cell, NNX, nnx)
         forward = _forward if view is None else _forward_with_params
         how: dict[str, Any] = {"solver": self.solver, "forward": self.forward, "view": view}
-        how["anew"] = not is_fixed((layer, rngs))
-        run = split_inputs(functools.partial(solve_within, forward, **how))
+        how |= {"anew": not is_fixed((layer, rngs)), "report": self.report}
+        run = split_inputs(functools.partial(_solve, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
+
+
+def _solve(run: Callable, *args: PyTree, report: bool, **how: Any):
+    """`solve_within` of a function with split inputs, whose result stands beside these."""
+    made = solve_within(run, *args, report=report, **how)
+    if not report:
+        return made
+    (inputs, result), told = made
+    return inputs, (result, told)
 
 
 def _check_can_change(*nodes: Any) -> None:
@@ -247,9 +264,8 @@ class Bidirectional(nnx.Bidirectional):
         Raises:
           TypeError: if a mask or resets are given for layers that do not know them.
         """
-        sequence = masked(inputs, mask, reset)
-        if isinstance(sequence, Masked):
-            check_layers(RNN, forward_rnn=self.forward_rnn, backward_rnn=self.backward_rnn)
+        layers = {"forward_rnn": self.forward_rnn, "backward_rnn": self.backward_rnn}
+        sequence = masked_for(RNN, inputs, mask, reset, **layers)
         return super().__call__(
             sequence,
             initial_carry=initial_carry,
@@ -280,6 +296,8 @@ class Sequential(FlaxSequential):
     Args:
       *fns: as in `flax.nnx.Sequential`.
       solver: as in `parscan_bp.chain`.
+      report: whether a call returns a pair: what it would otherwise, and a `Report`, the worst of
+        those of its stretches.
 
     Example:
       >>> import jax.numpy as jnp
@@ -293,16 +311,22 @@ class Sequential(FlaxSequential):
       ('Elementwise', 'automatic differentiation')
     """
 
-    def __init__(self, *fns: Callable[..., Any], solver: Solver | None = None):
+    def __init__(
+        self, *fns: Callable[..., Any], solver: Solver | None = None, report: bool = False
+    ):
         super().__init__(*fns)
         check_solver(solver, "ragged")
+        check_bool("report", report)
         self.solver = solver
+        self.report = report
 
     def __call__(self, *args, **kwargs) -> Any:
         """Applies the layers one after the other; arguments as in `flax.nnx.Sequential`."""
         if len(self.layers) == 0:
-            return super().__call__(*args, **kwargs)
-        return self._run(args, kwargs)[0]
+            output = super().__call__(*args, **kwargs)
+            return (output, report_on_values(output)) if self.report else output
+        output, _, told = self._run(args, kwargs)
+        return (output, told) if self.report else output
 
     def explain(self, *args, **kwargs) -> tuple[str, ...]:
         """For each layer what it is in the chain, or that it is differentiated automatically.
@@ -325,22 +349,10 @@ class Sequential(FlaxSequential):
             return FlaxSequential(lambda: kwargs or args, layer)(**shared)
 
         def known(layer, x):
-            return None if _takes(layer, shared.keys() - {"rngs"}) else _known_layer(layer, x)
+            return None if takes(layer, shared.keys() - {"rngs"}) else _known_layer(layer, x)
 
-        return apply_layers(
-            list(self.layers), args, first, known=known, call=call, solver=self.solver
-        )
-
-
-def _takes(layer: Any, names: Collection[str]) -> bool:
-    """Whether something in a sequence takes one of the keywords."""
-    if not names or not callable(layer):
-        return False
-    try:
-        parameters = inspect.signature(layer).parameters
-    except ValueError:  # a built-in function, of which that is not known
-        return True
-    return any(p.name in names or p.kind is p.VAR_KEYWORD for p in parameters.values())
+        how: dict[str, Any] = {"solver": self.solver, "report": self.report}
+        return apply_layers(list(self.layers), args, first, known=known, call=call, **how)
 
 
 def _known_layer(layer: Any, x: jax.ShapeDtypeStruct) -> Known:

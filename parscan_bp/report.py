@@ -2,7 +2,8 @@
 
 Nothing can raise inside a compiled program, so a solver that fails says so in a value. The report
 is made from the system and its solution alone, after the solve and whatever the solver, by one
-product of each operator with a vector.
+product of each operator with a vector. Of a scan or a chain, whose values no solver makes, the
+solution is that of a system by which their derivatives are made, see `cotangents`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jax import lax
 from parscan_bp.operators import Operator
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.system import Ragged, Uniform
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
 
 
 class Status(enum.IntEnum):
@@ -30,8 +31,8 @@ class Status(enum.IntEnum):
 
     Attributes:
       OK: the solution is finite, and that of the system up to rounding.
-      NON_FINITE: it has an infinity or NaN, or the product that would check it has. Where the
-        system itself has them, so has the solution of every solver.
+      NON_FINITE: it has an infinity or NaN, or the product that would check it has, or a value of
+        the scan or chain. Where the system itself has them, so has the solution of every solver.
       INACCURATE: it is finite, and the residual is larger than the bound.
     """
 
@@ -67,8 +68,8 @@ class Report:
       iterations: int32, rounds that an iterative solver took; a direct one takes 1.
       bound: what the residual is compared with: a thousand roundings of the solution's dtype, and
         of short dtypes half the digits.
-      fell_back: bool, whether another solver's result was taken; no solver of this version does so,
-        and it is False.
+      fell_back: bool, whether something else was taken than the solver that was named, as its
+        caller allowed.
 
     Source: Oettli and Prager, Numerische Mathematik 6 (1964), for the backward error.
 
@@ -88,13 +89,16 @@ class Report:
     fell_back: Array
 
 
-def report_on(system: Uniform | Ragged, solution: Array | Sequence[Array | None]) -> Report:
+def report_on(
+    system: Uniform | Ragged, solution: Array | Sequence[Array | None], values: PyTree = ()
+) -> Report:
     """The report on a solution that a direct solver made.
 
     Args:
       system: the system.
       solution: lambda in the form of the system's g; ``None`` where a solver made none, of which
         nothing is known.
+      values: what else is to be finite.
 
     Returns:
       The report.
@@ -108,18 +112,96 @@ def report_on(system: Uniform | Ragged, solution: Array | Sequence[Array | None]
       >>> float(report_on(system, jnp.array([[2.5], [1.0]])).residual)
       0.1111111119389534
     """
-    bound = error_bound(jnp.result_type(*jax.tree.leaves(solution)))
-    errors = jnp.concatenate([jnp.ravel(e) for e in _errors(system, solution, bound)])
-    residual = jnp.max(errors)
+    bound = bound_of(solution)
+    return made_report(_errors(system, solution, bound), bound, values)
+
+
+def made_report(
+    errors: Sequence[Array],
+    bound: float,
+    values: PyTree = (),
+    *,
+    iterations: int | Array = 1,
+    fell_back: bool = False,
+) -> Report:
+    """The report of an error for every row of a system; without a system, on values alone.
+
+    Args:
+      errors: arrays of any shape.
+      bound, iterations, fell_back: see `Report`.
+      values: what else is to be finite.
+    """
+    found = [jnp.ravel(e) for e in errors] or [jnp.zeros(1, jnp.float32)]
+    residual = lax.stop_gradient(jnp.where(_are_finite(values), _worst(found), jnp.nan))
     accurate = jnp.where(residual <= bound, Status.OK, Status.INACCURATE)
     status = jnp.where(jnp.isfinite(residual), accurate, Status.NON_FINITE)
     return Report(
         status=status.astype(jnp.int32),
         residual=residual,
-        iterations=jnp.ones((), jnp.int32),
+        iterations=jnp.asarray(iterations, jnp.int32),
         bound=jnp.asarray(bound, residual.dtype),
-        fell_back=jnp.zeros((), bool),
+        fell_back=jnp.asarray(fell_back),
     )
+
+
+def report_on_values(values: PyTree, *, fell_back: bool = False) -> Report:
+    """The report where no solver has a part: the only question is whether the values are finite."""
+    return made_report([], bound_of(values), values, fell_back=fell_back)
+
+
+def worst_of(reports: Sequence[Report]) -> Report:
+    """The report on several systems, or stretches of a stack, together."""
+    if len(reports) == 1:
+        return reports[0]
+    bad, inaccurate = ([r.status == kind for r in reports] for kind in Status if kind)
+    status = jnp.where(_any(inaccurate), Status.INACCURATE, Status.OK)
+    return Report(
+        status=jnp.where(_any(bad), Status.NON_FINITE, status).astype(jnp.int32),
+        residual=_worst([r.residual for r in reports]),
+        iterations=_worst([r.iterations for r in reports]),
+        bound=_worst([r.bound for r in reports]),
+        fell_back=_any([r.fell_back for r in reports]),
+    )
+
+
+def _worst(values: Sequence[Array]) -> Array:
+    return jnp.max(jnp.concatenate([jnp.atleast_1d(v) for v in values]))
+
+
+def _any(flags: Sequence[Array]) -> Array:
+    return jnp.any(jnp.stack(flags))
+
+
+def cotangents(leaves: Sequence[Array]) -> list[Array]:
+    """Right-hand sides that are not special: c and -c, pseudo-random, always the same ones.
+
+    c is about the square root of the dtype's smallest normal number, so that numbers have as far to
+    go up as to go down and further: where vectors stay in the range, the products of a tree may
+    have left it.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> [(a * 2.0**63).tolist() for a in cotangents([jnp.zeros(4)])]
+      [[1.0, 1.0, 1.0, -1.0]]
+    """
+    return [_signs(k, a) for k, a in enumerate(leaves)]
+
+
+def _signs(seed: int, like: Array) -> Array:
+    """One bit of a hash of each position: a stream of JAX would take longer to compile."""
+    hashed = lax.iota(jnp.uint32, math.prod(like.shape)) + np.uint32(seed << 16)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        hashed = (hashed ^ (hashed >> shift)) * np.uint32(factor)
+    signs = jnp.where(hashed >> 31 == 0, 1.0, -1.0).reshape(like.shape)
+    size = 2.0 ** (jnp.finfo(like.dtype).minexp // 2)
+    # Inside shard_map they vary over the mesh axes of what they are like.
+    return jnp.zeros_like(like) + (size * signs).astype(like.dtype)
+
+
+def _are_finite(values: PyTree) -> Array:
+    """Whether all floats are."""
+    leaves = [v for v in jax.tree.leaves(values) if _is_inexact(jnp.result_type(v))]
+    return _any([jnp.all(jnp.isfinite(v)) for v in leaves] or [jnp.asarray(True)])
 
 
 def error_bound(dtype: np.dtype) -> float:
@@ -134,8 +216,18 @@ def error_bound(dtype: np.dtype) -> float:
     return min(1000 * eps, math.sqrt(eps))
 
 
+def _is_inexact(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def bound_of(values: PyTree) -> float:
+    """The bound for arrays of several dtypes, that of the shortest; other than floats have none."""
+    dtypes = [jnp.result_type(v) for v in jax.tree.leaves(values)]
+    return max(map(error_bound, filter(_is_inexact, dtypes)), default=error_bound(jnp.float32))
+
+
 def backward_error(
-    operator: Operator | None, v: Array | None, out: Array, added: Array | None, *, bound: float
+    operator: Operator | None, v: PyTree, out: PyTree, added: PyTree, *, bound: float
 ) -> Array:
     """max |out - added - A v| / (|out| + |added| + |A| |v|), over all entries and a whole stack.
 
@@ -145,7 +237,7 @@ def backward_error(
 
     Args:
       operator: A; ``None`` is 0.
-      v: vectors (..., cols).
+      v: vectors (..., cols); of a `MatrixFree` operator, what it takes.
       out: vectors (..., rows), what should be added + A v.
       added: the same; ``None`` is 0.
       bound: see `error_bound`.
@@ -163,26 +255,50 @@ def backward_error(
       0.5
     """
     operator, v, out, added = lax.stop_gradient((operator, v, out, added))
+    outs = jax.tree.leaves(out)
+    none = [None] * len(outs)
+    pushed: tuple[Sequence[Any], Sequence[Any]] = (none, none)
+    terms = 2
+    if operator is not None and v is not None:
+        pushed, terms = _product(operator, v), terms + operator.shape[1]
+    rows = zip(outs, none if added is None else jax.tree.leaves(added), *pushed, strict=True)
+    return _worst([_error(*row, terms, bound) for row in rows])
+
+
+def _error(out, added, pushed, magnitude, terms, bound):
+    """`backward_error` of one array, A v and |A| |v| being known, or ``None``."""
     own, wide = out.dtype, accumulation_dtype(out.dtype)
     parts = [part.astype(wide) for part in (out, added) if part is not None]
-    error, size, terms = parts[0] - sum(parts[1:]), sum(map(jnp.abs, parts)), 2
-    if operator is not None and v is not None:
-        pushed, magnitude = _product(operator, v, wide)
-        error, size, terms = error - pushed, size + magnitude, terms + operator.shape[1]
+    error, size = parts[0] - sum(parts[1:]), sum(map(jnp.abs, parts))
+    if pushed is not None:
+        error, size = error - pushed.astype(wide), size + magnitude
     lost = max(float(jnp.finfo(own).smallest_subnormal), float(jnp.finfo(wide).tiny))
     # Divided by an infinite size, every error would be none.
     size = jnp.where(jnp.isfinite(size), size + terms * lost / bound, jnp.nan)
     return jnp.max(jnp.abs(error) / size, initial=0)
 
 
-def _product(operator: Operator, v: Array, wide: np.dtype) -> tuple[Array, Array]:
-    """A v and |A| |v|."""
+def _product(operator: Operator, v: PyTree) -> tuple[list[Array], list[Array]]:
+    """A v and |A| |v|, the arrays of each."""
     magnitude = operator.magnitude()
-    if magnitude is None:
-        pushed = operator.matvec(v).astype(wide)
-        return pushed, jnp.max(jnp.abs(pushed), axis=-1, keepdims=True)
-    v = v.astype(wide)
-    return operator.matvec(v), magnitude.matvec(jnp.abs(v))
+    if magnitude is not None:
+        v = v.astype(accumulation_dtype(v.dtype))
+        return [operator.matvec(v)], [magnitude.matvec(jnp.abs(v))]
+    pushed = jax.tree.leaves(operator.matvec(v))
+    wide = [jnp.abs(a.astype(accumulation_dtype(a.dtype))) for a in pushed]
+    rows = [jnp.max(a, axis=-1, keepdims=True) if a.ndim else a for a in wide]
+    if len({r.shape for r in rows}) == 1:
+        rows = [functools.reduce(jnp.maximum, rows)] * len(rows)
+    return pushed, rows
+
+
+def errors_of_steps(
+    operators: Operator, v: PyTree, out: PyTree, added: PyTree, *, bound: float
+) -> Array:
+    """The `backward_error` of each map of a stack, all values being stacked."""
+    leaves, rebuild = operators.unstack()
+    judge = functools.partial(backward_error, bound=bound)
+    return jax.vmap(lambda leaves, *row: judge(rebuild(leaves), *row))(leaves, v, out, added)
 
 
 def _errors(system: Uniform | Ragged, solution: Any, bound: float) -> list[Array]:
@@ -197,7 +313,6 @@ def _errors(system: Uniform | Ragged, solution: Any, bound: float) -> list[Array
             for operator, v, out, added in rows
             if out is not None and (operator is None or v is not None)
         ]
-    leaves, rebuild = system.operators.unstack()
-    steps = jax.vmap(lambda leaves, *row: judge(rebuild(leaves), *row))
-    first = steps(leaves, solution[1:], solution[:-1], system.g[:-1])
-    return [first, judge(None, None, solution[-1], system.g[-1])]
+    v, out, added = solution[1:], solution[:-1], system.g[:-1]
+    steps = errors_of_steps(system.operators, v, out, added, bound=bound)
+    return [steps, judge(None, None, solution[-1], system.g[-1])]

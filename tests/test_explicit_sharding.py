@@ -70,6 +70,10 @@ for name, (step, p, h) in steps.items():
             ours = modes(functools.partial(pb.scan, solver=solver), step)
             for mode in some:
                 check(jax.jit(ours[mode])(*at), want[mode], (solver, name, place, mode))
+        report = lambda p, h, xs: pb.scan(
+            functools.partial(step, p), h, xs, solver=pb.Sweep(), report=True
+        )[2]
+        assert jax.jit(report)(*at).status == pb.Status.OK, (name, place)
 """
 )
 

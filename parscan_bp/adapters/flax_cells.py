@@ -55,7 +55,7 @@ def _gru(inputs: str, hidden: str, recurrent_bias: str | None, products: int, su
     return View(cell, arrange, (0,), arithmetic | {"sub": 1}, gates)
 
 
-def _lstm(inputs: str, hidden: str, products: int, sums: int, *, rejoins: bool = False) -> View:
+def _lstm(inputs: str, hidden: str, products: int, sums: int) -> View:
     """The LSTM; biases stand beside the hidden state."""
     weights = _weights(inputs, hidden)
 
@@ -64,7 +64,7 @@ def _lstm(inputs: str, hidden: str, products: int, sums: int, *, rejoins: bool =
 
     arithmetic = {"dot_general": products, "add": sums, "logistic": 3, "tanh": 2, "mul": 3}
     gates = ("logistic", 0), ("logistic", 1), ("tanh", 0), ("logistic", 2)
-    return View(LSTM(), arrange, (1, 0), arithmetic, gates, rejoins)
+    return View(LSTM(), arrange, (1, 0), arithmetic, gates)
 
 
 NNX: dict[str, View] = {
@@ -79,7 +79,7 @@ LINEN: dict[str, View] = {
     "SimpleCell": _simple("i", "h"),
     "GRUCell": _gru("ir iz in", "hr hz hn", "hn", products=6, sums=8),
     "LSTMCell": _lstm("ii if ig io", "hi hf hg ho", products=8, sums=9),
-    "OptimizedLSTMCell": _lstm("ii if ig io", "hi hf hg ho", products=2, sums=6, rejoins=True),
+    "OptimizedLSTMCell": _lstm("ii if ig io", "hi hf hg ho", products=2, sums=6),
 }
 """Cells of `flax.linen` by the names of their classes."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,14 +84,22 @@ def masked(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:
     return Masked(inputs, *(None if v is None else jnp.asarray(v) for v in (mask, reset)))
 
 
-def check_layers(kind: type, **layers) -> None:
-    """Raises `TypeError` unless the layers are of a kind that takes `Masked` inputs."""
+def masked_for(kind: type, inputs: PyTree, mask: PyTree, reset: PyTree, **layers: Any) -> PyTree:
+    """`masked` for a layer over others.
+
+    Raises:
+      TypeError: if there are any, and a layer is not of the kind that takes `Masked` inputs.
+      NotImplementedError: if a layer returns a report beside its outputs.
+    """
     for name, layer in layers.items():
-        if not isinstance(layer, kind):
+        if getattr(layer, "report", False) is True:
+            raise NotImplementedError(f"{name}: got report=True; only a layer by itself reports")
+        if not isinstance(layer, kind) and not (mask is None and reset is None):
             raise TypeError(
                 f"{name}: got a {type(layer).__module__}.{type(layer).__qualname__}; for a mask or "
                 f"resets a {kind.__module__}.{kind.__qualname__} is wanted"
             )
+    return masked(inputs, mask, reset)
 
 
 def _harmless(tree: PyTree) -> PyTree:

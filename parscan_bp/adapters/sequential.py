@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from parscan_bp.chain import chain
 from parscan_bp.layers import Layer, as_layer
 from parscan_bp.layers.traced import traced_layer
+from parscan_bp.report import Report, report_on_values, worst_of
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
 
@@ -47,8 +49,9 @@ def apply_layers(
     known: Callable[[Callable, jax.ShapeDtypeStruct], Known],
     call: Callable[[int, tuple, dict[str, Any]], Any],
     solver: Solver | None,
-) -> tuple[Any, tuple[str, ...]]:
-    """The value of the layers, and how each of them is differentiated.
+    report: bool,
+) -> tuple[Any, tuple[str, ...], Report | None]:
+    """The value of the layers, how each of them is differentiated, and the report on all.
 
     Args:
       layers: callables, each on the result of the one before: a tuple is its positional
@@ -56,14 +59,15 @@ def apply_layers(
       args, kwargs: what the first one gets.
       known: what a layer is, for an input (batch, *features).
       call: calls layer k the way of Flax.
-      solver: see `chain`.
+      solver, report: see `chain`.
 
     Returns:
-      The result, and for each layer the name of the layer in `parscan_bp.layers` that it is, or
-      `BY_AD`.
+      The result; for each layer the name of the layer in `parscan_bp.layers` that it is, or
+      `BY_AD`; and with ``report`` the worst of the stretches' reports.
     """
     check_solver(solver, "ragged")
     stretch: list[tuple[Layer, PyTree]] = []
+    reports: list[Report] = []
     how, output = [], None
 
     def settled(output):
@@ -72,7 +76,11 @@ def apply_layers(
             return output
         own, params = zip(*stretch, strict=True)
         stretch.clear()
-        return chain(own, params, output, solver=solver)
+        if not report:
+            return chain(own, params, output, solver=solver)
+        output, told = chain(own, params, output, solver=solver, report=True)
+        reports.append(told)
+        return output
 
     for k, layer in enumerate(layers):
         if not stretch:
@@ -89,7 +97,20 @@ def apply_layers(
             x = jax.eval_shape(own.apply, params, x)
         stretch += found
         how.append(", ".join(type(own).__name__ for own, _ in found) or "the identity")
-    return settled(output), tuple(how)
+    output = settled(output)
+    told = worst_of([*reports, report_on_values(output)]) if report else None
+    return output, tuple(how), told
+
+
+def takes(layer: Any, names: Collection[str]) -> bool:
+    """Whether something in a sequence takes one of the keywords."""
+    if not names or not callable(layer):
+        return False
+    try:
+        parameters = inspect.signature(layer).parameters
+    except ValueError:  # a built-in function, of which that is not known
+        return True
+    return any(p.name in names or p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _batch_of_one_array(args, kwargs) -> jax.ShapeDtypeStruct | None:

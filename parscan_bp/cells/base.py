@@ -1,22 +1,19 @@
-"""What a recurrent cell states about itself, and the products that all cells share."""
+"""What a recurrent cell states about itself."""
 
 from __future__ import annotations
 
 import abc
-import math
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators import Operator
-from parscan_bp.operators.arithmetic import FEW_OUTER, SMALL_WEIGHTS, outer_sum
 from parscan_bp.types import Array, PyTree
 
-SQUARE = 32
-"""Weights with as many rows as columns, and a multiple of this, are multiplied faster by more than
-a transposed copy of an operand takes: measured on a CPU, at 32 and 64."""
+if TYPE_CHECKING:
+    from parscan_bp.cells.fused import FusedCell
 
 
 class Cell(abc.ABC):
@@ -26,8 +23,10 @@ class Cell(abc.ABC):
     ``lambda c, x: cell(params, c, x)`` is linearised by automatic differentiation. Arrays
     are ``(*batch, features)``; every method accepts any leading axes.
 
-    A cell's output is a leaf of its new carry, or else `pull_params` is not used. JAX has to be
-    able to differentiate `pull_carry` and `pull_params` once more: Hessian-vector products do.
+    A cell of one's own is one class: of this one, or of `Gated`, where one product with the hidden
+    state feeds elementwise gates, which asks for less and can be fused. A cell's output is a leaf
+    of its new carry, or else `pull_params` is not used. JAX has to be able to differentiate
+    `pull_carry` and `pull_params` once more: Hessian-vector products do.
 
     Attributes:
       is_value: whether the methods depend on nothing but their arguments and the cell's fields,
@@ -54,9 +53,13 @@ class Cell(abc.ABC):
     def jacobian(self, params: PyTree, carry: PyTree, x: Array, new_carry: PyTree) -> Operator:
         """The transposed Jacobian A_t, on the joined carry ``(*batch, features)``."""
 
+    def gates(self, params: PyTree, carry: PyTree, x: Array, new_carry: PyTree) -> PyTree:
+        """What the step makes on its way that `pull_carry` reads; the input, unless said here."""
+        return x
+
     @abc.abstractmethod
     def pull_carry(
-        self, params: PyTree, carry: PyTree, x: Array, new_carry: PyTree, cts: PyTree
+        self, params: PyTree, carry: PyTree, gates: PyTree, new_carry: PyTree, cts: PyTree
     ) -> tuple[PyTree, PyTree]:
         """Cotangents of the pre-activations and of the carry: what depends on the next step.
 
@@ -66,7 +69,7 @@ class Cell(abc.ABC):
         Args:
           params: parameters.
           carry: the carry that entered.
-          x: the input.
+          gates: see `gates`.
           new_carry: the carry that left.
           cts: cotangents of ``new_carry``.
 
@@ -95,9 +98,14 @@ class Cell(abc.ABC):
         Args:
           params, carry, x, new_carry, cts: see `pull_carry`.
         """
-        u, carry_cts = self.pull_carry(params, carry, x, new_carry, cts)
+        gates = self.gates(params, carry, x, new_carry)
+        u, carry_cts = self.pull_carry(params, carry, gates, new_carry, cts)
         param_cts, x_ct = self.pull_params(params, carry, x, u)
         return param_cts, carry_cts, x_ct
+
+    def fused(self) -> FusedCell | None:
+        """The cell in the form that ``forward="fused"`` takes; ``None`` if it has none."""
+        return None
 
 
 def through_tanh(ct: Array, t: Array) -> Array:
@@ -117,55 +125,11 @@ def through_sigmoid(ct: Array, s: Array) -> Array:
     return ct * (s * (1 - s))
 
 
-def affine_pullback(x: Array, w: Array, ct: Array) -> tuple[Array, Array]:
-    """Cotangents of w and x in ``x @ w``: one product over all leading axes."""
-    return weight_cotangent(x, ct).astype(w.dtype), jnp.inner(ct, w).astype(x.dtype)
-
-
-def affine_cotangents(inputs: Sequence[Array], ct: Array) -> list[Array]:
-    """Cotangents of every w_k and of b in ``sum_k inputs[k] @ w_k + b``, whose own is ``ct``."""
-    return [*(weight_cotangent(x, ct) for x in inputs), sum_leading(ct)]
-
-
 def in_dtypes_of(params: Mapping[str, Array], cotangents: Mapping[str, Array]) -> dict[str, Array]:
     """The cotangents of those ``params`` that there are, each in its parameter's dtype."""
     return {
         name: ct.astype(params[name].dtype) for name, ct in cotangents.items() if name in params
     }
-
-
-def as_rows(*arrays: Array) -> list[Array]:
-    """The same arrays (*lead, features) as (rows, features).
-
-    Products for which XLA reshapes them differently would be evaluated once for each. Not where
-    there are several devices; see `weight_cotangent`.
-    """
-    if jax.device_count() > 1:
-        return list(arrays)
-    return [a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in arrays]
-
-
-def weight_cotangent(x: Array, ct: Array) -> Array:
-    """The cotangent of w alone; see `affine_pullback`.
-
-    XLA transposes a whole operand of a product that contracts several axes, which for small
-    weights takes as long as the product. So steps and rows become one axis, but for square weights
-    of some sizes, whose product gains more than the copy takes. Of large weights, few rows are a
-    sum of outer products. Neither where there are several devices: rows that are sharded over them
-    would be gathered for it.
-    """
-    *lead, inputs = x.shape
-    outputs = ct.shape[-1]
-    rows, alone = math.prod(lead), jax.device_count() == 1
-    small = inputs * outputs <= SMALL_WEIGHTS
-    square = inputs == outputs and inputs % SQUARE == 0
-    if alone and not small and 1 < rows <= FEW_OUTER:
-        total = outer_sum(*as_rows(x, ct))
-        return total.astype(jnp.result_type(x, ct))
-    if small and not square and sum(n != 1 for n in lead) > 1:
-        x, ct = as_rows(x, ct)
-    axes = tuple(range(x.ndim - 1))
-    return jax.lax.dot_general(x, ct, ((axes, axes), ((), ())))
 
 
 def sum_leading(ct: Array) -> Array:

@@ -8,7 +8,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import Cell, affine_cotangents, in_dtypes_of, normal, through_sigmoid
+from parscan_bp.cells.base import Cell, in_dtypes_of, normal, sum_leading, through_sigmoid
+from parscan_bp.cpu.weight_cotangent import weight_cotangent
 from parscan_bp.operators import Diagonal
 
 
@@ -41,27 +42,26 @@ class MinGRU(Cell):
     def initial_carry(self, batch_shape, hidden, dtype=float):
         return jnp.zeros((*batch_shape, hidden), dtype)
 
-    def _gates(self, params, x):
+    def gates(self, params, carry, x, new_carry=None):
         z, n = jnp.split(x @ params["w"] + params["b"], 2, axis=-1)
         return jax.nn.sigmoid(z), n
 
     def __call__(self, params, carry, x):
-        z, n = self._gates(params, x)
+        z, n = self.gates(params, carry, x)
         h = (1 - z) * carry + z * n
         return h, h
 
     def jacobian(self, params, carry, x, new_carry):
-        return Diagonal(1 - self._gates(params, x)[0])
+        return Diagonal(1 - self.gates(params, carry, x)[0])
 
-    def pull_carry(self, params, carry, x, new_carry, cts):
-        z, n = self._gates(params, x)
+    def pull_carry(self, params, carry, gates, new_carry, cts):
+        z, n = gates
         u = jnp.concatenate([through_sigmoid(cts * n - cts * carry, z), cts * z], axis=-1)
         return u, (1 - z) * cts
 
     def pull_params(self, params, carry, x, u):
-        dw, db = affine_cotangents([x], u)
         dx = jnp.inner(u, params["w"]).astype(x.dtype)
-        return in_dtypes_of(params, {"w": dw, "b": db}), dx
+        return in_dtypes_of(params, {"w": weight_cotangent(x, u), "b": sum_leading(u)}), dx
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class LRU(Cell):
     def jacobian(self, params, carry, x, new_carry):
         return Diagonal(jnp.broadcast_to(self._pole(params)[0], new_carry.shape))
 
-    def pull_carry(self, params, carry, x, new_carry, cts):
+    def pull_carry(self, params, carry, gates, new_carry, cts):
         return cts, self._pole(params)[0] * cts
 
     def pull_params(self, params, carry, x, u):

@@ -8,18 +8,12 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import (
-    Cell,
-    affine_cotangents,
-    in_dtypes_of,
-    normal,
-    through_tanh,
-)
-from parscan_bp.operators import Factored
+from parscan_bp.cells.base import through_tanh
+from parscan_bp.cells.gated import Gated
 
 
 @dataclasses.dataclass(frozen=True)
-class Elman(Cell):
+class Elman(Gated):
     """h_t = phi(x_t W_i + h_{t-1} W_h + b), the vanilla RNN of BPPSA eq. 9.
 
     With a_t the argument of phi, dh_t/dh_{t-1} = diag(phi'(a_t)) W_h^T, so
@@ -43,6 +37,9 @@ class Elman(Cell):
     """
 
     is_value: ClassVar[bool] = True
+    by_input: ClassVar = (0,)
+    by_state: ClassVar = (0,)
+    past: ClassVar = ()
 
     activation: Literal["tanh", "relu"] = "tanh"
 
@@ -50,36 +47,16 @@ class Elman(Cell):
         if self.activation not in ("tanh", "relu"):
             raise ValueError(f"activation: got {self.activation!r}; 'tanh' or 'relu' is wanted")
 
-    def init(self, key, inputs, hidden, dtype=float):
-        ki, kh = jax.random.split(key)
-        return {
-            "wi": normal(ki, inputs, hidden, dtype),
-            "wh": normal(kh, hidden, hidden, dtype),
-            "b": jnp.zeros(hidden, dtype),
-        }
+    def activate(self, a):
+        return [jnp.tanh(a[0]) if self.activation == "tanh" else jax.nn.relu(a[0])]
 
-    def initial_carry(self, batch_shape, hidden, dtype=float):
-        return jnp.zeros((*batch_shape, hidden), dtype)
+    def update(self, gates, past):
+        return gates
 
-    def __call__(self, params, carry, x):
-        a = x @ params["wi"] + carry @ params["wh"] + params["b"]
-        h = jnp.tanh(a) if self.activation == "tanh" else jax.nn.relu(a)
-        return h, h
+    def gates(self, params, carry, x, new_carry):
+        return [new_carry]
 
-    def _slope(self, h):
-        return 1 - h * h if self.activation == "tanh" else (h > 0).astype(h.dtype)
-
-    def jacobian(self, params, carry, x, new_carry):
-        return Factored.from_diagonal(params["wh"], self._slope(new_carry))
-
-    def pull_carry(self, params, carry, x, new_carry, cts):
+    def pull(self, gates, past, new, cts):
         if self.activation == "tanh":
-            u = through_tanh(cts, new_carry)
-        else:
-            u = jnp.where(new_carry > 0, cts, jnp.zeros_like(cts))
-        return u, jnp.inner(u, params["wh"])
-
-    def pull_params(self, params, carry, x, u):
-        dwi, dwh, db = affine_cotangents([x, carry], u)
-        dx = jnp.inner(u, params["wi"]).astype(x.dtype)
-        return in_dtypes_of(params, {"wi": dwi, "wh": dwh, "b": db}), dx
+            return [through_tanh(cts[0], new[0])], []
+        return [jnp.where(new[0] > 0, cts[0], jnp.zeros_like(cts[0]))], []

@@ -7,41 +7,37 @@ recurrent products and the gates.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.cells.base import Cell, affine_pullback, sum_leading
-from parscan_bp.cells.elman import Elman
-from parscan_bp.cells.gru import GRU
-from parscan_bp.cells.lstm import LSTM
-from parscan_bp.kernels import gates
+from parscan_bp.kernels.rule import Rule
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.types import Array, PyTree
 
+if TYPE_CHECKING:
+    from parscan_bp.cells.gated import Gated
+
 Arrays = Sequence[Array]
 Params = Mapping[str, Array]
-Run = Callable[[gates.Rule, Array, Array, Array], Array]
+Run = Callable[[Rule, Array, Array, Array], Array]
 """``(rule, v, weights, first) -> out``, as `parscan_bp.kernels.fused_recurrence`."""
 
 
 @dataclasses.dataclass(frozen=True)
-class FusedCell(abc.ABC):
+class FusedCell:
     """A cell in the form that the kernels take. Carries are lists of leaves (T, *batch, H).
 
     Attributes:
       cell: the cell.
-      forward_rule, backward_rule: its gates.
     """
 
-    cell: Any
-    forward_rule: gates.Rule
-    backward_rule: gates.Rule
+    cell: Gated
 
     def forward(self, run: Run, params: Params, carry: Arrays, xs: Array) -> list[Array]:
         """The carry after every step.
@@ -52,10 +48,12 @@ class FusedCell(abc.ABC):
           carry: leaves (*batch, H) of the carry that enters the first step.
           xs: (T, *batch, inputs).
         """
-        x = _product(xs, params["wi"]) + self._bias(params)
+        beside_x, beside_h = self._biases(params)
+        x = _product(xs, params["wi"]) + jnp.concatenate(beside_x)
         length, size = xs.shape[0], carry[0].shape[-1]
-        v = x.reshape(length, -1, self.forward_rule.inputs, size)
-        first = _stack([jnp.broadcast_to(a, carry[0].shape) for a in self._first(params, carry)], 0)
+        v = x.reshape(length, -1, len(beside_x), size)
+        start = [*carry, *self.cell.of_past(carry), *beside_h]
+        first = _stack([jnp.broadcast_to(a, carry[0].shape) for a in start], 0)
         out = run(self.forward_rule, v, _by_gate(params["wh"]).swapaxes(-1, -2)[None], first)
         return [out[:, :, k].reshape(length, *c.shape).astype(c.dtype) for k, c in enumerate(carry)]
 
@@ -72,107 +70,99 @@ class FusedCell(abc.ABC):
           after: the carry that leaves each step.
           cts: what the cotangent of ``after`` has from everything but the next step.
         """
-        rule, shape = self.backward_rule, after[0].shape
-        v = _stack([*self._saved(params, before, xs, after), *cts], 1)
+        cell, rule, shape = self.cell, self.backward_rule, after[0].shape
+        v = _stack([*self._gates(params, before, xs, after), *cell.of_past(before), *cts], 1)
         first = jnp.zeros((v.shape[1], rule.outputs + rule.states, shape[-1]), v.dtype)
         out = run(rule, v, _by_gate(params["wh"])[:, None], first)
         parts = [out[:, :, k].reshape(shape) for k in range(rule.outputs)]
-        by_input, by_weights = self._by_product(parts)
-        di, da = (jnp.concatenate(x, axis=-1) for x in (by_input, by_weights))
-        dwi, dx = affine_pullback(xs, params["wi"], di)
-        dwh, _ = affine_pullback(before[0], params["wh"], da)
-        return {"wi": dwi, "wh": dwh, **self._biases(di, da)}, parts[-len(after) :], dx
+        by_place = dict(zip(self._places, parts, strict=False))
+        u = [by_place[k] for k in range(len(by_place))]
+        grads, dx = cell.pull_params(params, cell.as_carry(before), xs, u)
+        return grads, parts[-len(after) :], dx
 
-    @abc.abstractmethod
-    def _bias(self, params: Params) -> Array:
-        """What is added to the products with the inputs."""
+    @property
+    def forward_rule(self) -> Rule:
+        """v = x W_i + b, out = the carry, state = what acts past the weights, biases beside h."""
+        cell = self.cell
+        return Rule(
+            f"{type(cell).__name__}Forward",
+            self._forward,
+            operands=1,
+            products=len(cell.by_state),
+            inputs=len(cell.by_input),
+            outputs=cell.states,
+            states=len(cell.past) + len(self._alone),
+        )
 
-    @abc.abstractmethod
-    def _first(self, params: Params, carry: Arrays) -> list[Array]:
-        """Outputs and states of the forward rule before the first step."""
+    @property
+    def backward_rule(self) -> Rule:
+        """v = [gates, past, g_t], out = [u, lambda], state = what reaches `past` past the weights.
 
-    @abc.abstractmethod
-    def _saved(self, params: Params, before: Arrays, xs: Array, after: Arrays) -> list[Array]:
-        """Inputs of the backward rule but for the cotangents."""
+        Of u those first that are multiplied by weights.
+        """
+        cell, count = self.cell, len(self._places)
+        gates = jax.eval_shape(cell.activate, [jax.ShapeDtypeStruct((), jnp.float32)] * count)
+        return Rule(
+            f"{type(cell).__name__}Backward",
+            self._backward,
+            operands=len(cell.by_state),
+            products=1,
+            inputs=len(gates) + len(cell.past) + cell.states,
+            outputs=count + cell.states,
+            states=len(cell.past),
+        )
 
-    def _by_product(self, parts: list[Array]) -> tuple[list[Array], list[Array]]:
-        """Cotangents, gate by gate, of the products with the inputs and with the weights."""
-        da = parts[: self.backward_rule.operands]
-        return da, da
+    def _forward(self, v: Arrays, products: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
+        cell, count = self.cell, len(self.cell.past)
+        past, biases = state[:count], state[count:]
+        beside = dict(zip(self._alone, biases, strict=True))
+        of_state = [
+            p + beside[k] if k in beside else p
+            for k, p in zip(cell.by_state, products, strict=True)
+        ]
+        new = cell.update(cell.activate(cell.added(v, of_state)), past)
+        return new, [*cell.of_past(new), *biases]
 
-    def _biases(self, di: Array, da: Array) -> dict[str, Array]:
-        """Cotangents of the biases."""
-        return {"b": sum_leading(di)}
+    def _backward(self, v: Arrays, products: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
+        cell, count = self.cell, len(v) - self.cell.states
+        gates, past = v[: count - len(cell.past)], v[count - len(cell.past) : count]
+        cts = dict(enumerate(v[count:]))
+        cts[0] = cts[0] + products[0]
+        for k, part in zip(cell.past, state, strict=True):
+            cts[k] = cts[k] + part
+        lambdas = list(cts.values())
+        u, direct = cell.pull(gates, past, cell.update(gates, past), lambdas)
+        return [*(u[k] for k in self._places), *lambdas], direct
 
+    @property
+    def _places(self) -> list[int]:
+        """All pre-activations, those first that h has a part in."""
+        return list(dict.fromkeys((*self.cell.by_state, *self.cell.by_input)))
 
-class FusedElman(FusedCell):
-    """See `parscan_bp.cells.Elman`."""
+    @property
+    def _alone(self) -> list[int]:
+        """The pre-activations that the input has no part in."""
+        return [k for k in self.cell.by_state if k not in self.cell.by_input]
 
-    def _bias(self, params):
-        return params["b"]
+    def _biases(self, params: Params) -> tuple[list[Array], list[Array]]:
+        """What is added to the products with the inputs, and where there are none."""
+        both = []
+        places = self.cell.by_input, self.cell.by_state
+        for name, of in zip(self.cell.biases, places, strict=True):
+            none = jnp.zeros_like(params["wh"], shape=len(of) * params["wh"].shape[0])
+            joined = none if name is None else params[name]
+            both.append(dict(zip(of, jnp.split(joined, len(of)), strict=True)))
+        beside_x, beside_h = both
+        added = [b + beside_h[k] if k in beside_h else b for k, b in beside_x.items()]
+        return added, [beside_h[k] for k in self._alone]
 
-    def _first(self, params, carry):
-        return [carry[0]]
-
-    def _saved(self, params, before, xs, after):
-        return [after[0]]
-
-
-class FusedGRU(FusedCell):
-    """See `parscan_bp.cells.GRU`."""
-
-    def _recurrent_bias(self, params):
-        """b_h of the gates r, z, n."""
-        if self.cell.recurrent_bias:
-            return jnp.split(params["bh"], 3)
-        return [jnp.zeros_like(params["wh"], shape=params["wh"].shape[0])] * 3
-
-    def _bias(self, params):
-        r, z, n = self._recurrent_bias(params)
-        return params["bi"] + jnp.concatenate([r, z, jnp.zeros_like(n)])
-
-    def _first(self, params, carry):
-        return [carry[0], carry[0], self._recurrent_bias(params)[2]]
-
-    def _saved(self, params, before, xs, after):
-        i = _product(xs, params["wi"]) + self._bias(params)
-        h = _product(before[0], params["wh"])
-        (ir, iz, n), (hr, hz, m) = jnp.split(i, 3, axis=-1), jnp.split(h, 3, axis=-1)
-        return [ir + hr, iz + hz, n, m + self._recurrent_bias(params)[2], before[0]]
-
-    def _by_product(self, parts):
-        dr, dz, dm, dn, _ = parts
-        return [dr, dz, dn], [dr, dz, dm]
-
-    def _biases(self, di, da):
-        grads = {"bi": sum_leading(di)}
-        return grads | ({"bh": sum_leading(da)} if self.cell.recurrent_bias else {})
-
-
-class FusedLSTM(FusedCell):
-    """See `parscan_bp.cells.LSTM`."""
-
-    def _bias(self, params):
-        return params["b"]
-
-    def _first(self, params, carry):
-        return [*carry, carry[1]]
-
-    def _saved(self, params, before, xs, after):
-        a = _product(xs, params["wi"]) + self._bias(params) + _product(before[0], params["wh"])
-        return [*jnp.split(a, 4, axis=-1), before[1]]
-
-
-def fused(cell: Cell) -> FusedCell | None:
-    """The cell in the form that the kernels take, ``None`` if there is none."""
-    if type(cell) is Elman:
-        rules = gates.ElmanForward(cell.activation), gates.ElmanBackward(cell.activation)
-        return FusedElman(cell, *rules)
-    if type(cell) is GRU:
-        return FusedGRU(cell, gates.GRUForward(), gates.GRUBackward())
-    if type(cell) is LSTM:
-        return FusedLSTM(cell, gates.LSTMForward(), gates.LSTMBackward())
-    return None
+    def _gates(self, params: Params, before: Arrays, xs: Array, after: Arrays) -> list[Array]:
+        """In at least float32, also the products: a GPU's default would round to tf32."""
+        wide = lambda v: v.astype(accumulation_dtype(v.dtype))  # noqa: E731
+        params, before, xs, after = jax.tree.map(wide, (dict(params), before, xs, after))
+        as_carry = self.cell.as_carry
+        with jax.default_matmul_precision("highest"):
+            return self.cell.gates(params, as_carry(before), xs, as_carry(after))
 
 
 def _product(x: Array, w: Array) -> Array:

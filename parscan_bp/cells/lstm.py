@@ -8,19 +8,12 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.cells.base import (
-    Cell,
-    affine_cotangents,
-    in_dtypes_of,
-    normal,
-    through_sigmoid,
-    through_tanh,
-)
-from parscan_bp.operators import Factored
+from parscan_bp.cells.base import through_sigmoid, through_tanh
+from parscan_bp.cells.gated import Gated
 
 
 @dataclasses.dataclass(frozen=True)
-class LSTM(Cell):
+class LSTM(Gated):
     """The LSTM, carry (h, c), gates in the order i, f, g, o.
 
         [a_i a_f a_g a_o] = x W_i + h W_h + b
@@ -45,68 +38,37 @@ class LSTM(Cell):
     """
 
     is_value: ClassVar[bool] = True
+    by_input: ClassVar = (0, 1, 2, 3)
+    by_state: ClassVar = (0, 1, 2, 3)
+    states: ClassVar = 2
+    past: ClassVar = (1,)
 
-    def init(self, key, inputs, hidden, dtype=float):
-        ki, kh = jax.random.split(key)
-        return {
-            "wi": normal(ki, inputs, 4 * hidden, dtype),
-            "wh": normal(kh, hidden, 4 * hidden, dtype),
-            "b": jnp.zeros(4 * hidden, dtype),
-        }
-
-    def initial_carry(self, batch_shape, hidden, dtype=float):
-        zero = jnp.zeros((*batch_shape, hidden), dtype)
-        return zero, zero
-
-    def _gates(self, params, h, x, *, apart: bool):
-        if apart:
+    def activated(self, params, h, x):
+        if h.size <= 2 and h.shape[-1] == 1:
+            # XLA on CPU makes one kernel of a step so small, but not of gates side by side.
             each = (jnp.split(params[name], 4, axis=-1) for name in ("wi", "wh", "b"))
-            i, f, g, o = (x @ wi + h @ wh + b for wi, wh, b in zip(*each, strict=True))
-            return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+            return self.activate([x @ wi + h @ wh + b for wi, wh, b in zip(*each, strict=True)])
         a = x @ params["wi"] + h @ params["wh"] + params["b"]
         # One sigmoid for all four: XLA on CPU vectorises it over what is contiguous.
         i, f, _, o = jnp.split(jax.nn.sigmoid(a), 4, axis=-1)
-        return i, f, jnp.tanh(jnp.split(a, 4, axis=-1)[2]), o
+        return [i, f, jnp.tanh(jnp.split(a, 4, axis=-1)[2]), o]
 
-    def __call__(self, params, carry, x):
-        h, c = carry
-        # XLA on CPU makes one kernel of a step that is so small, but not of gates side by side.
-        i, f, g, o = self._gates(params, h, x, apart=h.size <= 2 and h.shape[-1] == 1)
+    def activate(self, a):
+        i, f, g, o = a
+        return [jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)]
+
+    def update(self, gates, past):
+        (i, f, g, o), (c,) = gates, past
         c = f * c + i * g
-        h = o * jnp.tanh(c)
-        return (h, c), h
+        return [o * jnp.tanh(c), c]
 
-    def _gates_again(self, params, h, x):
-        # XLA on CPU vectorises along the last axis, or over steps where that has one number.
-        return self._gates(params, h, x, apart=h.shape[-1] == 1)
-
-    def jacobian(self, params, carry, x, new_carry):
-        i, f, g, o = self._gates_again(params, carry[0], x)
-        t = jnp.tanh(new_carry[1])
-        s, zero = o * (1 - t * t), jnp.zeros_like(f)
-        by_e = g * i * (1 - i), carry[1] * f * (1 - f), i * (1 - g * g)
-        rows = [jnp.stack([s * d, d], axis=-2) for d in by_e]
-        rows.append(jnp.stack([t * o * (1 - o), zero], axis=-2))
-        direct = jnp.stack(
-            [jnp.stack([zero, zero], axis=-2), jnp.stack([s * f, f], axis=-2)], axis=-3
-        )
-        return Factored(params["wh"], jnp.stack(rows, axis=-3), direct)
-
-    def pull_carry(self, params, carry, x, new_carry, cts, gates=None):
-        """See `Cell`; ``gates`` are i, f, g and o, if they need not be made again."""
-        i, f, g, o = self._gates_again(params, carry[0], x) if gates is None else gates
-        (lambda_h, lambda_c), t = cts, jnp.tanh(new_carry[1])
+    def pull(self, gates, past, new, cts):
+        (i, f, g, o), (c,), (lambda_h, lambda_c), t = gates, past, cts, jnp.tanh(new[1])
         e = lambda_c + through_tanh(lambda_h * o, t)
-        parts = [
+        u = [
             through_sigmoid(e * g, i),
-            through_sigmoid(e * carry[1], f),
+            through_sigmoid(e * c, f),
             through_tanh(e * i, g),
             through_sigmoid(lambda_h * t, o),
         ]
-        u = jnp.concatenate(parts, axis=-1)
-        return u, (jnp.inner(u, params["wh"]), f * e)
-
-    def pull_params(self, params, carry, x, u):
-        dwi, dwh, db = affine_cotangents([x, carry[0]], u)
-        dx = jnp.inner(u, params["wi"]).astype(x.dtype)
-        return in_dtypes_of(params, {"wi": dwi, "wh": dwh, "b": db}), dx
+        return u, [f * e]

@@ -27,13 +27,9 @@ class View:
       carry: for each leaf of the cell's carry, which leaf of theirs it is.
       arithmetic: how often each operation that computes occurs in their step. A step that
         something was added to (a hook, another activation) is not the cell any more.
-      gates: what the cell's `pull_carry` takes as ``gates``: for each, the operation of their step
-        that makes it, and how many of its kind come before; or an operation that takes it, and as
-        which operand. A forward pass that keeps them makes nothing twice, though their step has
-        other products than ours. Without any, they are made as our cell makes them.
-      rejoins: whether their step joins its weights itself. XLA moves that out of a loop, and does
-        not see that products with what was joined are the same: a forward pass that keeps makes
-        them twice.
+      gates: for each of `Cell.gates`, the operation of their step that makes it, and how many of
+        its kind come before; or an operation that takes it, and as which operand. Without any,
+        they are made as our cell makes them.
 
     Example:
       >>> from parscan_bp.cells import GRU, View
@@ -47,7 +43,6 @@ class View:
     carry: tuple[int, ...]
     arithmetic: Mapping[str, int]
     gates: tuple[tuple[str, int] | tuple[str, int, int], ...] = ()
-    rejoins: bool = False
 
     def describes(self, step: ClosedJaxpr) -> bool:
         """Whether the step does this arithmetic, no other, and all in one real dtype."""

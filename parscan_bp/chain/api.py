@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import as_array, check_array, check_concrete, described
+from parscan_bp.arguments import as_array, check_array, check_bool, check_concrete, described
 from parscan_bp.chain.rule import ChainRule, obstacle
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.layers import Layer, activations, adjoint_operators
@@ -20,6 +20,7 @@ from parscan_bp.layers.keys import key_of
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import checked_params
 from parscan_bp.planner import Plan
+from parscan_bp.report import report_on_values
 from parscan_bp.solve import solve_upper
 from parscan_bp.solvers import Planned, Solver, check_solver
 from parscan_bp.system import Ragged
@@ -27,8 +28,13 @@ from parscan_bp.types import Array, PyTree
 
 
 def chain(
-    layers: Sequence[Any], params: Sequence[PyTree], x: Array, *, solver: Solver | None = None
-) -> Array:
+    layers: Sequence[Any],
+    params: Sequence[PyTree],
+    x: Array,
+    *,
+    solver: Solver | None = None,
+    report: bool = False,
+) -> Any:
     """The value of a stack of layers of any sizes, its derivatives by a bi-diagonal system.
 
     x_0 = x, x_k = layers[k - 1](x_{k-1}; params[k - 1]). The derivatives of x_n, of every order
@@ -56,9 +62,15 @@ def chain(
         ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest. A
         symbolic size (`jax.export`) or explicit sharding (`jax.make_mesh`) leaves it to plain
         automatic differentiation; a named solver then gives values only.
+      report: whether a `Report` is returned as well. The value is exact; what it tells is how good
+        derivatives are. The solver solves the equation above once more, from the first layer with
+        parameters on, for cotangents g of all activations that are not special, pseudo-random c and
+        -c with a small c, and the residual is that of its lambda. It takes one more forward pass,
+        and one more backward pass without parameters; its derivatives are zero. Where the stack is
+        left to automatic differentiation, it says whether the value is finite.
 
     Returns:
-      x_n, (batch, *features).
+      x_n, (batch, *features); with ``report=True`` the pair (x_n, report).
 
     Raises:
       TypeError: if a layer has no builder, ``solver`` is none, or x is not of real floats.
@@ -77,12 +89,16 @@ def chain(
       [4.0]
     """
     stack, params, x, chosen = _checked(layers, params, x, solver)
-    if solver is None and obstacle(params, x) is not None:
-        return activations(stack, params, x)[-1]
-    if not stack:
-        return x
+    check_bool("report", report)
+    may_be_left = solver is None or solver.leaves_to_lax
+    left = may_be_left and obstacle(params, x) is not None
+    if left or not stack:
+        y = activations(stack, params, x)[-1]
+        fell_back = left and solver is not None
+        return (y, report_on_values(y, fell_back=fell_back)) if report else y
     rule, params = _rule(stack, chosen, params, x)
-    return rule(params, x)
+    y = rule(params, x)
+    return (y, rule.report(params, x)) if report else y
 
 
 def layer_cotangents(
@@ -135,7 +151,7 @@ def plan_chain(
 ) -> Plan:
     """The plan of the parameters' gradient, see `parscan_bp.explain_chain`."""
     stack, params, x, solver = _checked(layers, params, x, solver, abstract=True)
-    if not isinstance(solver, Planned):
+    if not isinstance(solver, Planned):  # no other solver makes a plan
         raise TypeError(f"solver: got {described(solver)}; None or Planned() is wanted")
     xs = jax.eval_shape(functools.partial(activations, stack), params, x)
     ops = jax.eval_shape(functools.partial(adjoint_operators, stack), params, xs)

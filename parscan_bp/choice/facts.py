@@ -30,8 +30,6 @@ class Facts:
       outputs: outputs with a derivative that are not the new carry itself.
       may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
         is taken.
-      rejoins: whether a forward pass that keeps makes the step's products a second time; see
-        `cells.View`.
       unroll: steps per iteration of the loop that the caller asked for.
       vector: whether the carry has no axis for rows, not even one of size 1.
       on_chip: whether there is one GPU, and kernels that take the cell's Jacobians as they are.
@@ -51,7 +49,6 @@ class Facts:
     jax_version: tuple[int, ...]
     outputs: int = 0
     may_keep: bool = False
-    rejoins: bool = False
     unroll: int = 1
     vector: bool = False
     on_chip: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from parscan_bp.choice.facts import Choice, Facts
 from parscan_bp.choice.work import Work
-from parscan_bp.operators.arithmetic import FEW_OUTER, SMALL_WEIGHTS
+from parscan_bp.cpu.weight_cotangent import FEW_OUTER, SMALL_WEIGHTS
 from parscan_bp.solvers.pallas import Pallas
 from parscan_bp.solvers.sweep import Sweep
 
@@ -76,9 +76,6 @@ KEPT_CARRIES = (2**21, 2**22)
 """Bytes of all carries up to which a layer's steps on a single row, or on several, are kept: they
 are several times that, and beyond it the memory, taken anew from the system in every call, costs
 more than the products that are spared."""
-
-REJOINED = (512, 1000)
-"""Most steps, and fewest elements of one, where it is kept in spite of `Facts.rejoins`."""
 
 FEWEST = 4
 """Steps up to which what a sweep puts around them costs more than it saves."""
@@ -339,8 +336,6 @@ def _as_the_layer_keeps(facts: Facts, work: Work) -> Choice | None:
     if not _fits_kept(facts):
         return None
     pays = _is_larger(facts) or (facts.batch == 1 and facts.jax_version >= (0, 12))
-    if facts.rejoins:  # what is kept costs the products once more
-        pays = facts.length <= REJOINED[0] and facts.elements >= REJOINED[1]
     few = facts.batch * facts.length <= FEW[1]
     if pays or _is_small(facts) or (few and facts.leaves > 1):
         return _kept(
@@ -372,10 +367,9 @@ def _has_fast_loops(facts: Facts) -> bool:
     """Whether loops over a single row cost nothing beside their work, as from jax 0.12 on.
 
     Those of a cell that is not unrolled, as it is not unless asked to be, still do: what
-    `lax.scan` gains by the best `unroll` is what our sweep saves. But where the step rejoins its
-    weights, a sweep pays for that.
+    `lax.scan` gains by the best `unroll` is what our sweep saves.
     """
-    plain = not facts.own and facts.unroll == 1 and not facts.rejoins
+    plain = not facts.own and facts.unroll == 1
     return facts.jax_version >= (0, 12) and not plain
 
 
@@ -416,7 +410,7 @@ def _is_larger(facts: Facts) -> bool:
 
 
 def _has_gates_to_keep(facts: Facts) -> bool:
-    return facts.gated and facts.structure != "diagonal" and not facts.rejoins
+    return facts.gated and facts.structure != "diagonal"
 
 
 def _fits_kept(facts: Facts) -> bool:

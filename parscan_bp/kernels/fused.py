@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parscan_bp.kernels.gates import Rule
 from parscan_bp.kernels.recurrence import recurrence
+from parscan_bp.kernels.rule import Rule
 from parscan_bp.kernels.scan import pad_size
 from parscan_bp.kernels.tiles import fused_tile
 
@@ -32,7 +32,7 @@ def check_hidden(rule: Rule, size: int, itemsize: int) -> None:
     most = largest_hidden(rule, itemsize)
     if size > most:
         raise NotImplementedError(
-            f"hidden: got {size}; the weights of {type(rule).__name__} stay on chip up to {most} "
+            f"hidden: got {size}; the weights of {rule.name} stay on chip up to {most} "
             f"units of {itemsize} bytes; forward='exact' takes any size"
         )
 

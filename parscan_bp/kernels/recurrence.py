@@ -11,21 +11,21 @@ from jax.experimental import pallas as pl
 
 from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
-from parscan_bp.kernels.gates import Rule
 from parscan_bp.kernels.layouts import spread, vector_layout
+from parscan_bp.kernels.rule import Rule
 
 
 def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpret=None):
     """Runs a gate rule over all steps.
 
-        y_p = sum_k weights[k, p] out_k,   out, state <- rule(v_t, y, state)
+        y_p = sum_k weights[k, p] out_k,   out, state <- rule.step(v_t, y, state)
 
     A warpgroup takes one or a few samples through all steps. Its threads share the rows of
     every weight; four neighbours sum the columns of a row, so that all gates of a unit meet in
     the same thread, and only the operands go through shared memory.
 
     Args:
-      rule: the elementwise half of a step, see `parscan_bp.kernels.gates`.
+      rule: the elementwise half of a step, see `parscan_bp.kernels.rule`.
       v: (T, B, inputs, H), float32, H a multiple of 4.
       weights: (operands, products, H, H), float32 or bfloat16.
       first: (B, outputs + states, H), float32: out and state before the first step.
@@ -89,7 +89,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             y = products(lax.rem(s + depth - 1, depth))
             plgpu.barrier_wait(bars.at[slot])
             inputs = [compat.load(v_s.at[slot, :, n], vector) for n in range(rule.inputs)]
-            out, state = rule(inputs, y, state)
+            out, state = rule.step(inputs, y, state)
             # The copy out of this slot, a round ago, must have read it.
             plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
             for n, value in enumerate(out):
@@ -124,4 +124,4 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
 def name_of(rule: Rule) -> str:
     """The kernel's name in the program."""
-    return f"recurrence_{type(rule).__name__}"
+    return f"recurrence_{rule.name}"

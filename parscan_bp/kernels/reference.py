@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.kernels.factored_maps import FactoredMaps
-from parscan_bp.kernels.gates import Rule
+from parscan_bp.kernels.rule import Rule
 from parscan_bp.kernels.tile_maps import Maps
 from parscan_bp.originals import lax_scan
 
@@ -49,7 +49,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         # weights (operand, product, i, j) times operands (operand, sample, j).
         operands = jnp.stack(out[: rule.operands])
         y = jnp.einsum("kpij,kbj->pbi", weights, operands, precision=lax.Precision.HIGHEST)
-        out, state = rule([v[:, n] for n in range(rule.inputs)], list(y), state)
+        out, state = rule.step([v[:, n] for n in range(rule.inputs)], list(y), state)
         return (list(out), list(state)), jnp.stack(out, 1)
 
     vectors = [first[:, n] for n in range(first.shape[1])]

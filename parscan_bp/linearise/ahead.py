@@ -23,12 +23,9 @@ from jax.extend.core import JaxprEqn, Literal
 from jax.tree_util import Partial
 
 from parscan_bp.cpu.row_product import as_row_product
-from parscan_bp.jaxprs.arithmetic import is_move
 from parscan_bp.jaxprs.read import needed_equations
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.types import Array, PyTree
-
-_PRODUCTS, _SUMS = frozenset({"div", "mul", "neg"}), frozenset({"add", "add_any", "sub"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +41,6 @@ class _Apply:
     eqn: JaxprEqn
     operands: tuple[tuple[str, Any], ...]
     results: tuple[int, ...]
-
-    @property
-    def own(self) -> list[int]:
-        """Those of the operands that the loop makes."""
-        return [key for kind, key in self.operands if kind == "own"]
 
 
 class _Known:
@@ -119,35 +111,6 @@ def _operands(eqn, own, known: _Known, read: Callable):
         return "known", known.place(read(v), transposed=transposed)
 
     return eqn, tuple(map(place, eqn.invars, moving))
-
-
-def distinct_results(linear: Partial, first: int) -> list[Any]:
-    """Types of the leaves of such a function's result from ``first`` on, each value once."""
-    program: Any = linear.func
-    avals: dict[Any, Any] = {}
-    for k, (place, aval) in enumerate(program.outs[first:]):
-        avals.setdefault(("zero", k) if place is None else place, aval)
-    return list(avals.values())
-
-
-def are_multiples(linear: Partial, first: int) -> bool:
-    """Whether the leaves of such a function's result from ``first`` on are known multiples.
-
-    Of one entry of the state each: what takes no sum of several and no product with weights.
-    """
-    program: Any = linear.func
-    of: dict[int | None, set[int]] = {k: {k} for k in range(program.state_tree.num_leaves)}
-    of[None] = set()
-    for step in program.program:
-        if not all(k in of for k in step.own):
-            continue
-        entries, name = set().union(*(of[k] for k in step.own)), step.eqn.primitive.name
-        all_own = len(step.own) == len(step.operands)
-        moves = is_move(step.eqn) and all_own
-        sums = name in _SUMS and all_own and len(entries) == 1
-        if moves or sums or name in _PRODUCTS:
-            of.update(dict.fromkeys(step.results, entries))
-    return all(place in of for place, _ in program.outs[first:])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""From a step to its transposed Jacobian: by columns, or given; see `by_products`, `of_cell`.
+"""From a step to its transposed Jacobian: what every way of obtaining it answers.
 
 A *linearisation* answers three questions about a stretch of steps: what vector the
 carry becomes (`pack`, `unpack`), what operator acts on it (`adjoint_operator`,
@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import jax
 
@@ -19,6 +20,9 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
+
+Kind = Literal["matrix-free", "columns", "analytic"]
+"""See `Linearisation`."""
 
 
 @jax.tree_util.register_dataclass
@@ -40,10 +44,29 @@ class Steps:
     new_carry: Sequence[Array]
     extra: PyTree = ()
 
+    @property
+    def shared_and_own(self) -> tuple[PyTree, PyTree]:
+        """What all steps share, and what each has of its own."""
+        own = (list(self.carry), list(self.x), list(self.new_carry))
+        return (list(self.consts), self.extra), own
+
 
 class Linearisation(abc.ABC):
-    """How the Jacobian of a body with respect to its carry is obtained."""
+    """How the Jacobian of a body with respect to its carry is obtained.
 
+    Attributes:
+      kind: where it comes from: JAX's own linearisation ("matrix-free"), one tangent per column
+        ("columns"), or what a cell or the caller states ("analytic").
+      is_products: whether its operators are known by their products with vectors alone.
+      can_keep: whether a forward pass can keep residuals for it, see `ByProducts.residuals`.
+      diagonal: whether its operators are taken to be diagonal.
+      body: the step.
+    """
+
+    kind: ClassVar[Kind]
+    is_products: ClassVar[bool] = False
+    can_keep: ClassVar[bool] = False
+    diagonal: bool = False
     body: Body
 
     def pack(self, leaves: Sequence[Array], *, cotangent: bool) -> PyTree:
@@ -73,7 +96,7 @@ class Linearisation(abc.ABC):
 
         Args:
           steps: where.
-          active: what `pullback` will be asked for; its ``aux`` is what the operator makes for it.
+          active: what `pullback` will be asked for, which may ask the operator in its turn.
         """
 
     def tangent_operator(self, steps: Steps) -> Operator:
@@ -86,7 +109,7 @@ class Linearisation(abc.ABC):
         new_carry_cts: Sequence[Array],
         y_cts: Sequence[Array],
         active: Active,
-        aux: PyTree = None,
+        operator: Operator | None = None,
     ) -> tuple[PyTree, list[Array]]:
         """Cotangents of the active consts (summed) and of the active inputs (stacked).
 
@@ -98,7 +121,7 @@ class Linearisation(abc.ABC):
           new_carry_cts: lambda, for each float leaf of the carry.
           y_cts: cotangents of the active outputs.
           active: what is differentiated.
-          aux: what `adjoint_operator` made beside its products, where it was asked.
+          operator: `adjoint_operator` of the stretch, where it is at hand.
         """
 
         def outputs(consts, xs):

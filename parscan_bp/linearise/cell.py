@@ -12,14 +12,14 @@ from jax.tree_util import Partial
 
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.ahead import made_ahead
-from parscan_bp.linearise.base import Joined, Linearisation, Steps
-from parscan_bp.linearise.products import ByProducts, Product
+from parscan_bp.linearise.base import Joined, Kind, Linearisation, Steps
+from parscan_bp.linearise.products import ByProducts, StepMap
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class OfCell:
+class CellBody:
     """A recurrent cell as the body of a scan.
 
     Attributes:
@@ -29,9 +29,8 @@ class OfCell:
       carry_of: for each leaf of the cell's carry, its position among the body's.
       trees: pytree structures of the parameters, the cell's carry and the input.
       arrange: linear function of the parameters to the cell's own; ``None`` if they are these.
-      gates: part of the body, of the same inputs, that makes what the cell's `pull_carry` takes as
-        ``gates``; ``None`` where the cell has to make it.
-      rejoins: see `parscan_bp.cells.View`.
+      gates: part of the body, of the same inputs, that makes the cell's gates, too, where there is
+        one. Its products may be others than the cell's, so it is for where the body is evaluated.
     """
 
     cell: Any
@@ -40,7 +39,6 @@ class OfCell:
     trees: tuple[Any, Any, Any]
     arrange: Callable[[PyTree], PyTree] | None = None
     gates: ClosedJaxpr | None = None
-    rejoins: bool = False
 
     def params(self, consts: Sequence[Array]) -> PyTree:
         """The cell's parameters from the consts of the body."""
@@ -73,21 +71,22 @@ class OfCell:
         return self.cell.jacobian(*self.values(steps))
 
     def pull_carry(
-        self, steps: Steps, cts: Sequence[Array], *, beside_step: bool = False
+        self, steps: Steps, cts: Sequence[Array], *, beside_body: bool = False
     ) -> tuple[PyTree, list[Array]]:
         """Cotangents of the pre-activations and of the carry, A_t times those of the new carry.
 
         Args:
           steps: the stretch, or a single step.
           cts: cotangents of the new carry.
-          beside_step: whether the body is evaluated at the same place, so that what it makes as
-            this does need not be made twice.
+          beside_body: whether the body is evaluated at the same place: the gates are then its own.
         """
-        made = {}
-        if beside_step and self.gates is not None:
-            made["gates"] = evaluate(self.gates, [*steps.consts, *steps.carry, *steps.x])
-        u, carry = self.cell.pull_carry(*self.values(steps), self.own_carry(cts), **made)
-        leaves = zip(self.carry_leaves(carry), steps.carry, strict=True)
+        params, carry, x, new_carry = self.values(steps)
+        if beside_body and self.gates is not None:
+            gates = evaluate(self.gates, [*steps.consts, *steps.carry, *steps.x])
+        else:
+            gates = self.cell.gates(params, carry, x, new_carry)
+        u, carry_cts = self.cell.pull_carry(params, carry, gates, new_carry, self.own_carry(cts))
+        leaves = zip(self.carry_leaves(carry_cts), steps.carry, strict=True)
         return u, [a.astype(c.dtype) for a, c in leaves]
 
     def pull_params(self, steps: Steps, u: PyTree, active) -> tuple[PyTree, list[Array]]:
@@ -137,22 +136,27 @@ class OfCell:
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfCell(Linearisation):
+class _ByCell(Linearisation):
     """What the cell's linearisations share: parameters and their cotangents are the cell's own.
 
     Attributes:
       of: the cell.
     """
 
-    of: OfCell
+    kind: ClassVar[Kind] = "analytic"
+
+    of: CellBody
 
     def invariants(self, consts, extra):
         return self.of.params(consts)
 
-    def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
+    def pullback(self, steps, new_carry_cts, y_cts, active, operator=None):
         if active.y:  # a y of its own is not among the cell's cotangents
             return super().pullback(steps, new_carry_cts, y_cts, active)
-        u = self.of.pull_carry(steps, new_carry_cts)[0] if aux is None else aux
+        if operator is not None and self.is_products:
+            u = operator.aux(self.pack(new_carry_cts, cotangent=True))
+        else:
+            u = self.of.pull_carry(steps, new_carry_cts)[0]
         return self.of.pull_params(steps, u, active)
 
     def unread(self, active):
@@ -165,7 +169,7 @@ class _OfCell(Linearisation):
 
 
 @dataclasses.dataclass(frozen=True)
-class CellJacobian(_OfCell, Joined):
+class CellJacobian(_ByCell, Joined):
     """The explicit Jacobian that a cell states, for solvers that multiply Jacobians."""
 
     def pack(self, leaves, *, cotangent):
@@ -179,8 +183,14 @@ class CellJacobian(_OfCell, Joined):
 
 
 @dataclasses.dataclass(frozen=True)
-class CellProducts(_OfCell, ByProducts):
-    """Matrix-free by the products that a cell states, for the sequential sweep."""
+class CellProducts(_ByCell, ByProducts):
+    """Matrix-free by the products that a cell states, for the sequential sweep.
+
+    Attributes:
+      beside_body: see `CellBody.pull_carry`.
+    """
+
+    beside_body: bool = False
 
     # Beside the products with weights only the number of operations counts, and soon the copy.
     small_cotangent: ClassVar[int] = 2**7
@@ -189,25 +199,20 @@ class CellProducts(_OfCell, ByProducts):
         # The cell states products of the whole carry only.
         return ByProducts(self.body.restricted(carry))
 
-    def _pulled(self, step, shapes, active):
-        return Product.of(made_ahead(Partial(_pull(self.of), step), shapes), shapes)
+    def residuals(self, step, active, at_once):
+        if not self.beside_body:
+            return dataclasses.replace(self, beside_body=True).residuals(step, active, at_once)
+        return super().residuals(step, active, at_once)
 
-    def _pulled_beside_step(self, step, shapes, active):
-        return Product.of(
-            made_ahead(Partial(_pull(self.of, beside_step=True), step), shapes), shapes
-        )
+    def _pulled(self, step, shapes, active):
+        def pull(step, v):
+            return self.of.pull_carry(step, v, beside_body=self.beside_body)[::-1]
+
+        return StepMap(made_ahead(Partial(pull, step), shapes))
 
     def _pushed(self, step, shapes, active):
-        return Product(made_ahead(Partial(_push(self.of, shapes), step), shapes))
+        def push(step, v):
+            pull = lambda v: self.of.pull_carry(step, v)[1]  # noqa: E731
+            return jax.linear_transpose(pull, shapes)(v)[0], None
 
-
-def _pull(of: OfCell, **where):
-    return lambda step, v: of.pull_carry(step, v, **where)[::-1]
-
-
-def _push(of: OfCell, shapes):
-    def push(step, v):
-        pull = lambda v: of.pull_carry(step, v)[1]  # noqa: E731
-        return jax.linear_transpose(pull, shapes)(v)[0], None
-
-    return push
+        return StepMap(made_ahead(Partial(push, step), shapes))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.linearise.base import Joined
-from parscan_bp.linearise.body import over_steps
+from parscan_bp.linearise.per_step import over_steps
 from parscan_bp.operators import Dense, Diagonal, Operator
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
@@ -25,6 +25,8 @@ class ByColumns(Joined):
     Attributes:
       diagonal: whether the step is known to be elementwise.
     """
+
+    kind = "columns"
 
     diagonal: bool = False
 

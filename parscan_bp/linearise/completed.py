@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 from parscan_bp.jaxprs.arithmetic import is_arithmetic, is_elementwise
 from parscan_bp.jaxprs.read import needed_equations, variables
 from parscan_bp.jaxprs.replay import evaluate
-from parscan_bp.linearise.body import PerStep
+from parscan_bp.linearise.per_step import PerStep
 from parscan_bp.types import Array
 
 FEW = 2
@@ -41,11 +41,6 @@ class Completed:
 
     def __call__(self, few: list[Array], *args):
         return jax.tree.unflatten(self.function, evaluate(self.make, few))(*args)
-
-    @property
-    def func(self) -> Any:
-        """What the `Partial` calls."""
-        return jax.tree.unflatten(self.function, range(self.function.num_leaves)).func
 
 
 def of_fewest(steps: PerStep) -> PerStep:

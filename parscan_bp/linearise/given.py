@@ -25,6 +25,8 @@ class Given(Joined):
         step, acting on the joined carry.
     """
 
+    kind = "analytic"
+
     jacobian: Callable[..., Operator]
 
     def adjoint_operator(self, steps, active=None):

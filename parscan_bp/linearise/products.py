@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -14,46 +13,32 @@ from jax import lax
 from jax.tree_util import Partial
 
 from parscan_bp.cpu.grouped import Grouped
-from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import Active
-from parscan_bp.linearise.ahead import are_multiples, distinct_results, made_ahead
-from parscan_bp.linearise.base import Linearisation, Steps
-from parscan_bp.linearise.body import Body, Known, PerStep, first_of, over_steps
-from parscan_bp.linearise.completed import Completed, of_fewest
-from parscan_bp.linearise.inlets import Distinct, Inlets
+from parscan_bp.linearise.ahead import made_ahead
+from parscan_bp.linearise.base import Kind, Linearisation, Steps
+from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.completed import of_fewest
+from parscan_bp.linearise.inlets import Inlets
+from parscan_bp.linearise.per_step import Known, PerStep, first_of, over_steps
+from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.operators import MatrixFree
-from parscan_bp.trees import nbytes, replace_at, stretch
-from parscan_bp.types import Array, PyTree
+from parscan_bp.trees import nbytes, replace_at
+from parscan_bp.types import Array
 
 NOTHING = Active((), (), ())
 
 
 @dataclasses.dataclass(frozen=True)
-class Product:
-    """The product of one step's map with a vector, which also makes aux on its way.
+class StepMap:
+    """The linear map of one step.
 
     Attributes:
-      linear: ``v -> (A v, aux)``.
+      linear: ``v -> (A v, aux)``; aux is what a pullback is made from, or ``None``.
       known: values that it would make and that are stored already.
-      aux_apart: see `MatrixFree`.
     """
 
     linear: Partial
     known: Known = ()
-    aux_apart: bool = False
-
-    @classmethod
-    def of(cls, linear: Partial, shapes, known: Known = ()) -> Product:
-        """Aux that is multiples of the vector, but more numbers, is not stored by the loop.
-
-        Args:
-          linear: a result of `made_ahead`, of one vector to its product, and aux.
-          shapes: of the leaves of the vector.
-          known: see `Product`.
-        """
-        numbers = _numbers(distinct_results(linear, len(shapes)))
-        apart = numbers > _numbers(shapes) and are_multiples(linear, len(shapes))
-        return cls(linear, known, apart)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +46,13 @@ class ByProducts(Linearisation):
     """Matrix-free: the linear map of each step as JAX's linearisation gives it.
 
     The elementwise derivatives of a stretch are evaluated as one batch; what is left for
-    the sequential loop is their product with a vector. The cotangents of the step's inlets,
-    which that product makes on its way, are kept for the pullback unless they are too many.
+    the sequential loop is their product with a vector. The cotangents of the step's inlets, which
+    lie on the way of that product, are made of all vectors of a stretch at once, for the pullback.
     """
+
+    kind: ClassVar[Kind] = "matrix-free"
+    is_products = True
+    can_keep = True
 
     body: Body
 
@@ -71,8 +60,6 @@ class ByProducts(Linearisation):
     # larger ones the copy costs more than it saves.
     small_cotangent: ClassVar[int] = 2**9
     small_tangent: ClassVar[int] = 2**9
-    # Most numbers that a step hands to the pullback, as a multiple of those it carries.
-    most_aux: ClassVar[int] = 2
 
     def restricted(self, carry):
         return dataclasses.replace(self, body=self.body.restricted(carry))
@@ -94,7 +81,7 @@ class ByProducts(Linearisation):
     def tangent_operator(self, steps):
         return self._operator(steps, type(self)._pushed, None, cotangent=False)
 
-    def keeping(self, step: Steps, active: Active, at_once: Callable[..., bool]) -> Keeping:
+    def residuals(self, step: Steps, active: Active, at_once: Callable[..., bool]) -> ResidualMap:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
 
         Nothing where that is mere arithmetic on the carries, which are kept anyway.
@@ -105,14 +92,16 @@ class ByProducts(Linearisation):
           at_once: see `Cut.of`; it takes the bytes that are carried, and summed over steps, too.
         """
         shapes = self._shapes(step.carry)
-        one = self._map(type(self)._pulled_beside_step, active, cotangent=True)
-        steps = of_fewest(PerStep.of(one, *_fixed_and_stacked(step)))
-        vector = jax.eval_shape(self._grouped(cotangent=True).join, shapes)
+        one = self._map(type(self)._pulled, active, cotangent=True)
+        steps = of_fewest(PerStep.of(one, *step.shared_and_own))
         sums = nbytes(active.of_consts(step.consts))
-        cut = steps.cut(functools.partial(at_once, carried=nbytes(shapes), sums=sums))
-        return Keeping(active, steps, cut, vector)
+        at_once = functools.partial(at_once, carried=nbytes(shapes), sums=sums)
+        return ResidualMap.of(active, steps, self._stack(shapes, cotangent=True), at_once)
 
-    def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
+    def pullback(self, steps, new_carry_cts, y_cts, active, operator=None):
+        aux = None
+        if operator is not None and not active.y:
+            aux = operator.aux(self.pack(new_carry_cts, cotangent=True))
         if aux is None:
             return super().pullback(steps, new_carry_cts, y_cts, active)
         return self._pull(active)(steps, aux)
@@ -140,43 +129,46 @@ class ByProducts(Linearisation):
                 return jax.vmap(one)(carry, x, xs, known)
 
             consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
-            return jax.vjp(values, consts, xs)[1](aux.all())
+            return jax.vjp(values, consts, xs)[1](aux)
 
         return pull
 
     @functools.cached_property
     def _map(self) -> Callable[..., Any]:
-        """``product(self, step, shapes, active)`` as `over_steps` takes it.
+        """``step_map(self, step, shapes, active)`` as `over_steps` takes it, of grouped leaves.
 
-        A vector and aux of a vector; always the same function, so that JAX keeps its trace.
+        Always the same function, so that JAX keeps its trace.
         """
         return functools.cache(self._make_map)
 
-    def _make_map(self, product, active, *, cotangent):
-        grouped = self._grouped(cotangent=cotangent)
+    def _make_map(self, step_map, active, *, cotangent):
+        on_groups = _on_groups(self._grouped(cotangent=cotangent))
 
         @jax.jit
         def one(fixed, values):
             (consts, extra), (carry, x, new_carry) = fixed, values
             step = Steps(consts, carry, x, new_carry, extra)
-            made = product(self, step, self._shapes(carry), active)
-            return Partial(_OnGroups(grouped, made.aux_apart), made.linear), made.known
+            made = step_map(self, step, self._shapes(carry), active)
+            return Partial(on_groups, made.linear), made.known
 
         return one
 
     def _shapes(self, carry: Sequence[Array]):
         return jax.eval_shape(lambda: [carry[k] for k in self.body.float_carry])
 
-    def _operator(self, steps: Steps, product, active, *, cotangent: bool) -> MatrixFree:
-        """The stack of the maps ``product(self, step, shapes, active)``."""
-        one = self._map(product, active, cotangent=cotangent)
-        fixed, stacked = _fixed_and_stacked(steps)
-        linear, flags = over_steps(one, fixed, stacked, of_fewest)
+    def _operator(self, steps: Steps, step_map, active, *, cotangent: bool) -> MatrixFree:
+        """The stack of the maps ``step_map(self, step, shapes, active)``."""
+        one = self._map(step_map, active, cotangent=cotangent)
+        linear, varies = over_steps(one, *steps.shared_and_own, of_fewest)
         shapes = first_of([steps.carry[k] for k in self.body.float_carry])
-        vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
-        return _matrix_free(linear, flags, vector)
+        return self._stack(shapes, cotangent=cotangent)(linear, varies)
 
-    def _pushed(self, step: Steps, shapes, active: None) -> Product:
+    def _stack(self, shapes, *, cotangent: bool) -> Callable[..., MatrixFree]:
+        """``(maps, which of their leaves are stacked) -> operator``."""
+        vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
+        return functools.partial(MatrixFree, domain=vector, codomain=vector, has_aux=True)
+
+    def _pushed(self, step: Steps, shapes, active: None) -> StepMap:
         """``v -> (J v, None)`` for one step."""
         floats = [step.carry[k] for k in self.body.float_carry]
 
@@ -186,24 +178,15 @@ class ByProducts(Linearisation):
             return [new[k] for k in self.body.float_carry]
 
         new, push = jax.linearize(new_carry, floats)
-        return Product(made_ahead(Partial(_without_aux, push), shapes), self._known(step, new))
+        return StepMap(made_ahead(Partial(_without_aux, push), shapes), self._known(step, new))
 
-    def _pulled(self, step: Steps, shapes, active: Active | None) -> Product:
-        """``v -> (J^T v, aux)`` for one step."""
-        if active is not None and not active.y:
-            pulled = self._pulled_at(Inlets(self.body, active), step, shapes)
-            aux = distinct_results(pulled.linear, len(shapes))
-            if _numbers(aux) <= self.most_aux * _numbers(shapes):
-                return dataclasses.replace(pulled, linear=Partial(_distinct_aux, pulled.linear))
-        pulled = self._pulled_at(Inlets(self.body, NOTHING), step, shapes)
-        return Product(Partial(_drop_aux, pulled.linear), pulled.known)
+    def _pulled(self, step: Steps, shapes, active: Active | None) -> StepMap:
+        """``v -> (J^T v, cotangents of the inlets)`` for one step.
 
-    def _pulled_beside_step(self, step: Steps, shapes, active: Active | None) -> Product:
-        """`_pulled`, where the body itself is evaluated at the same place."""
-        return self._pulled(step, shapes, active)
-
-    def _pulled_at(self, inlets: Inlets, step: Steps, shapes) -> Product:
-        """``v -> (J^T v, cotangents of the inlets)``."""
+        ``None`` in place of these where they are not all that a pullback needs.
+        """
+        met = NOTHING if active is None or active.y else active
+        inlets = Inlets(self.body, met)
         floats = [step.carry[k] for k in self.body.float_carry]
         values = jax.eval_shape(inlets.values, step.consts, step.carry, step.x)
         zeros = [jnp.zeros_like(a) for a in values]
@@ -213,113 +196,28 @@ class ByProducts(Linearisation):
             return inlets.new_carry(step.consts, carry, step.x, lambda v: lax.add(v, next(each)))
 
         new, push = jax.linearize(new_carry, floats, zeros)
-        pulled = made_ahead(Partial(_transpose_of((shapes, zeros)), push), shapes)
-        return Product.of(pulled, shapes, self._known(step, new))
+
+        def pull(push, v):
+            ct, aux = jax.linear_transpose(push, shapes, zeros)(v)
+            return ct, aux if met is active else None
+
+        return StepMap(made_ahead(Partial(pull, push), shapes), self._known(step, new))
 
     def _known(self, step: Steps, new: Sequence[Array]) -> Known:
         """The new carry was stored: what follows from it alone is not made again."""
         return [(v, step.new_carry[k]) for v, k in zip(new, self.body.float_carry, strict=True)]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Keeping:
-    """The transposed Jacobian of a step in two parts, of which what the first makes is kept.
+def _on_groups(grouped: Grouped) -> Callable:
+    """``(linear, v) -> linear(v)``, linear being of leaves, v and the first result grouped."""
 
-    Attributes:
-      active: what is differentiated: the aux that the maps make depend on it.
-      steps: the map of a step.
-      cut: its two parts.
-      vector: what the maps take and return.
-    """
+    def call(linear, v):
+        out, aux = linear(grouped.split(v))
+        return grouped.join(out), aux
 
-    active: Active
-    steps: PerStep
-    cut: Cut
-    vector: PyTree
-
-    def of_step(self, step: Steps) -> list[Array]:
-        """What is kept of a step."""
-        return self.cut.make(jax.tree.leaves(_fixed_and_stacked(step)))
-
-    def operator(self, steps: Steps, kept: Sequence[Array]) -> MatrixFree:
-        """The stack of maps of a stretch, from what was kept of its steps."""
-        fixed, stacked = _fixed_and_stacked(steps)
-        linear = self.steps.of_each_kept(fixed, stacked, self.cut, list(kept))
-        return _matrix_free(linear, self.steps.varies, self.vector)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """What a forward pass kept of all steps.
-
-    Attributes:
-      values: the numbers, stacked.
-      keeping: what follows from them.
-    """
-
-    values: list[Array]
-    keeping: Keeping = dataclasses.field(metadata={"static": True})
-
-    def when(self, active: Active) -> Kept | None:
-        """Itself, if it was kept for these active inputs, or for any.
-
-        The maps make aux for the inputs that they were kept for, which a second derivative by other
-        variables is not of: there the steps are made again. With active outputs they make none.
-        """
-        kept = self.keeping.active
-        return self if kept == active or kept.y else None
-
-    def operator(self, steps: Steps, start, size: int) -> MatrixFree:
-        """The transposed Jacobians of a stretch."""
-        return self.keeping.operator(steps, stretch(self.values, start, size))
-
-
-def _fixed_and_stacked(steps: Steps):
-    """What all steps share, and what each has of its own."""
-    stacked = (list(steps.carry), list(steps.x), list(steps.new_carry))
-    return (list(steps.consts), steps.extra), stacked
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _OnGroups:
-    """A function of leaves, with aux beside its result, as one of grouped leaves."""
-
-    grouped: Grouped
-    aux_apart: bool
-
-    def __call__(self, linear, v):
-        out, aux = linear(self.grouped.split(v))
-        return self.grouped.join(out), aux
-
-
-def _matrix_free(linear: Partial, varies: Sequence[bool], vector: PyTree) -> MatrixFree:
-    """The stack of maps that `ByProducts._map` makes."""
-    on_groups: Any = linear.func
-    if isinstance(on_groups, Completed):
-        on_groups = on_groups.func
-    apart = on_groups.aux_apart
-    return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True, aux_apart=apart)
-
-
-def _numbers(shapes: Sequence[Any]) -> int:
-    return sum(math.prod(a.shape) for a in shapes)
-
-
-def _transpose_of(takes):
-    """(linear, v) -> linear^T v for a linear function of values like ``takes``."""
-    return lambda linear, v: jax.linear_transpose(linear, *takes)(v)
+    return call
 
 
 def _without_aux(linear, v):
     """linear(v) and nothing beside it."""
     return linear(v), None
-
-
-def _distinct_aux(linear, v):
-    out, aux = linear(v)
-    return out, Distinct.of(aux)
-
-
-def _drop_aux(linear, v):
-    return linear(v)[0], None

@@ -17,13 +17,6 @@ from parscan_bp.types import Array
 
 PRECISION = lax.Precision.HIGHEST
 
-FEW_OUTER = 4
-"""Most outer products that are summed one by one: measured on CPUs."""
-
-SMALL_WEIGHTS = 2**13
-"""Number of weights up to which they are not, and steps and rows are contracted as one axis: of all
-but the square ones of `cells.base.SQUARE`."""
-
 
 def accumulation_dtype(dtype: np.dtype) -> np.dtype:
     """Where sums of products of ``dtype`` numbers are accumulated: at least float32.
@@ -80,14 +73,3 @@ def multiply_sum(left: Array, right: Array, axis: int) -> Array:
     """
     dtype = accumulation_dtype(jnp.result_type(left, right))
     return jnp.sum(jnp.asarray(left, dtype) * jnp.asarray(right, dtype), axis=axis)
-
-
-def outer_sum(left: Array, right: Array) -> Array:
-    """The accumulated sum of ``outer(left[k], right[k])``, for at most `FEW_OUTER` of them.
-
-    XLA fuses it with what it is added to, while a matrix product takes the memory of its result
-    once more.
-    """
-    dtype = accumulation_dtype(jnp.result_type(left, right))
-    left, right = jnp.asarray(left, dtype), jnp.asarray(right, dtype)
-    return sum(a[:, None] * b for a, b in zip(left, right, strict=True))

@@ -84,9 +84,7 @@ class MatrixFree(Operator):
       codomain: what ``linear`` returns; found by tracing it if not given.
       ndims: for each leaf, its number of axes for one map; found from ``stacked`` if not given.
       transposed: whether the operator is the transpose of ``linear``.
-      has_aux: whether ``linear`` returns a pair: A v, and a pytree of other values linear in v,
-        which `matvec_and_aux` returns, too.
-      aux_apart: whether those are left to `aux_at_once` instead.
+      has_aux: whether ``linear`` returns a pair: A v, and what it makes on the way, see `aux`.
 
     Raises:
       TypeError: if ``linear`` is not a ``Partial``, or there is no ``domain``.
@@ -110,7 +108,6 @@ class MatrixFree(Operator):
     ndims: Any = dataclasses.field(default=None, metadata={"static": True})
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
     has_aux: bool = dataclasses.field(default=False, metadata={"static": True})
-    aux_apart: bool = dataclasses.field(default=False, metadata={"static": True})
 
     composes: ClassVar = False
 
@@ -160,14 +157,14 @@ class MatrixFree(Operator):
     def matvec(self, v):
         return self._mapped(self._apply, v)
 
-    def matvec_and_aux(self, v):
-        if not self.has_aux or self.aux_apart or self.transposed:
-            return super().matvec_and_aux(v)
-        return self._mapped(lambda linear, v: linear(v), v)
+    def aux(self, v: PyTree) -> PyTree:
+        """The second result of ``linear`` for every map of the stack, another linear function of v.
 
-    def aux_at_once(self, v):
-        if not self.aux_apart or self.transposed:
-            return super().aux_at_once(v)
+        Raises:
+          TypeError: if ``linear`` has none, or this is the transpose.
+        """
+        if not self.has_aux or self.transposed:
+            raise TypeError("aux: this MatrixFree makes nothing beside its product")
         return self._mapped(lambda linear, v: linear(v)[1], v)
 
     def _mapped(self, apply, v):

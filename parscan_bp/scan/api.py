@@ -10,16 +10,17 @@ from typing import Any
 
 import jax
 
-from parscan_bp.arguments import as_int
+from parscan_bp.arguments import as_int, check_bool
 from parscan_bp.cells import Cell
 from parscan_bp.jaxprs.stage import copied, is_jit_disabled
-from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
 from parscan_bp.originals import lax_scan
+from parscan_bp.report import report_on_values
 from parscan_bp.scan.fused import Fused, checked_forward
-from parscan_bp.scan.plan import Plan, make_plan
+from parscan_bp.scan.plan import IN_PYTHON, ScanPlan, make_plan, or_left
 from parscan_bp.scan.traces import MOST, Traces, TracesOf, plan_anew
-from parscan_bp.solvers import Solver, TreeSolver, check_solver
+from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
 
 
@@ -37,7 +38,8 @@ def scan(
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
     check_jacobian: bool = False,
-) -> tuple[PyTree, PyTree]:
+    report: bool = False,
+) -> tuple[PyTree, ...]:
     """`jax.lax.scan` with derivatives by the solution of a bi-diagonal system.
 
     Values are those of `jax.lax.scan`, by the same traced loop, unless ``forward`` asks for
@@ -69,6 +71,8 @@ def scan(
         (`jax.export`), of which a named solver takes the values only; and one with collectives
         along a mapped axis, which a named solver takes unless it forms Jacobians that they couple,
         or an output is the same along an axis of `jax.shard_map` and what it is made of is not.
+        A named solver refuses what it cannot take with an error; ``Sweep(otherwise="lax")`` leaves
+        it to `jax.lax.scan`, too, as `explain` says.
         Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may
         look at their values; a named solver wants a step that can be traced, also then.
       forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
@@ -88,9 +92,16 @@ def scan(
         may use so many.
       check_jacobian: debug check. Compares the structure found, or the Jacobian given, with
         random products at the first step, and raises with the offending entry.
+      report: whether a `Report` is returned as well. The values are exact; what it tells is how
+        good derivatives are. The solver solves the equation above once more, at the carries of
+        this call and for cotangents g of all of them that are not special, pseudo-random c and -c
+        with a small c, and the residual is that of its lambda. It takes one more forward pass,
+        which stores the carries, and one more backward pass without parameters; it is a result like
+        others under every transformation, but its derivatives are zero. Where the call is left to
+        `jax.lax.scan`, it says whether the values are finite.
 
     Returns:
-      ``(carry, ys)`` as `jax.lax.scan`.
+      ``(carry, ys)`` as `jax.lax.scan`; with ``report=True``, ``(carry, ys, report)``.
 
     Raises:
       TypeError, ValueError: as `jax.lax.scan`; or for an option that is not known.
@@ -104,15 +115,19 @@ def scan(
     """
     solver = checked_solver(solver, jacobian, memory_limit)
     fused = checked_forward(forward)
+    check_bool("report", report)
     how = loop_options(length, reverse, unroll, _split_transpose)
     if left_to_lax(solver, jacobian, fused):
-        return lax_scan(f, init, xs, **how)
+        result = lax_scan(f, init, xs, **how)
+        return (*result, report_on_values(result)) if report else result
     plan, args = plan_of(f, init, xs, how, solver, jacobian, fused)
-    if plan is None or plan.rule is None:
-        return lax_scan(f, copied(init), copied(xs), **how)
+    if plan.rule is None:
+        result = lax_scan(f, copied(init), copied(xs), **how)
+        return (*result, report_on_values(result, fell_back=plan.fell_back)) if report else result
     if check_jacobian:
         plan.check_jacobian(args)
-    return plan(args)
+    result, told = plan(args, report=report)
+    return (*result, told) if report else result
 
 
 def loop_options(length, reverse, unroll, _split_transpose=False) -> dict[str, Any]:
@@ -120,8 +135,6 @@ def loop_options(length, reverse, unroll, _split_transpose=False) -> dict[str, A
     names = ("length", "reverse", "unroll", "_split_transpose")
     return dict(zip(names, (length, reverse, unroll, _split_transpose), strict=True))
 
-
-IN_PYTHON = "jax.disable_jit is on, and the steps are run by Python, one after the other"
 
 _WITHIN: contextvars.ContextVar[bool] = contextvars.ContextVar("parscan_bp_within", default=False)
 
@@ -155,7 +168,7 @@ def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
     if memory_limit is None:
         return solver
     limit = as_int("memory_limit", memory_limit)
-    return solver.with_memory_limit(limit) if isinstance(solver, TreeSolver) else solver
+    return None if solver is None else solver.with_memory_limit(limit)
 
 
 def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
@@ -177,7 +190,7 @@ def _are_arrays(tree: PyTree) -> bool:
 
 
 def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
-    """The plan of a call, ``None`` if no scan is left, and the call's flat arguments.
+    """The plan of a call, or that it is left, and the call's flat arguments.
 
     The plan is one that was made before, if JAX has the trace of the call from before.
 
@@ -198,17 +211,18 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
         of_cell = None
         if cell is not None:
             leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
-            of_cell = OfCell(cell, leading, tuple(range(trees[1].num_leaves)), trees)
+            of_cell = CellBody(cell, leading, tuple(range(trees[1].num_leaves)), trees)
         options = {"solver": solver, "jacobian": jacobian, "forward": forward}
         return make_plan(staged, trees, cell=of_cell, **options)
 
-    traces = _traces_of(f, cell)
-    if traces is None:
+    def plan():
+        traces = _traces_of(f, cell)
+        if traces is not None:
+            return traces.plan(loop, args, make, (solver, forward), jacobian)
         step_of = lambda params: f if cell is None else functools.partial(cell, params)  # noqa: E731
-        plan = plan_anew(_call_of(step_of), loop, args, make)
-    else:
-        plan = traces.plan(loop, args, make, (solver, forward), jacobian)
-    return plan, jax.tree.leaves(args)
+        return plan_anew(_call_of(step_of), loop, args, make)
+
+    return or_left(plan, solver, forward), jax.tree.leaves(args)
 
 
 def _call_of(step_of: Callable[[PyTree], Callable]) -> Callable:
@@ -237,7 +251,7 @@ def _of_value(cell: Cell) -> Traces:
     return Traces(_call_of(lambda params: functools.partial(cell, params)))
 
 
-def plans_of(f: Callable) -> list[Plan]:
+def plans_of(f: Callable) -> list[ScanPlan]:
     """The plans that are kept for a step."""
     traces = _traces_of(f, _as_cell(f)[0])
     return [] if traces is None else [plan for plan in traces.plans if plan is not None]

@@ -18,71 +18,68 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Collection, Sequence
 
 import jax
 
 from parscan_bp.linearise.active import Active
-from parscan_bp.primitives.linear_solve import LinearSolve
+from parscan_bp.primitives.linear_solve import LinearSolve, Part
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
-from parscan_bp.scan.parts import backward_part
-from parscan_bp.scan.systems import Adjoint, Primal, Tangent
+from parscan_bp.scan.linear_scan import LinearScan
+from parscan_bp.scan.systems import Adjoint, Tangent
 from parscan_bp.scan.trajectory import before
 from parscan_bp.trees import add
 
-if TYPE_CHECKING:
-    from parscan_bp.scan.rule import ScanRule
+
+def augmented_solve(scan: LinearScan, active: Active) -> LinearSolve:
+    """The solution of the system of a scan for a choice of active inputs; made once."""
+    if active not in scan.solves:
+        scan.solves[active] = _Augmented(scan, active).solve()
+    return scan.solves[active]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Augmented:
+class _Augmented:
     """The system of a scan for a choice of active inputs.
 
     Residuals are ``(consts, init, xs, after, extra)``: the arguments of the scan, the carry after
     every step, and what a given Jacobian closes over.
 
     Attributes:
-      rule: the scan.
+      scan: the scan.
       active: what is differentiated.
     """
 
-    rule: ScanRule
+    scan: LinearScan
     active: Active
 
     def solve(self) -> LinearSolve:
         """Its solution, with the transposed one."""
-        alone = not self.rule.body.float_carry
+        alone = not self.scan.body.float_carry
         return LinearSolve(
             jax.jit(self.matvec),
             jax.jit(self._forward_outputs if alone else self._forward),
             jax.jit(self._backward_outputs if alone else self._backward),
-            through=self.rule.through,
-            plain=self.rule.through,
+            through=self.scan.through,
+            plain=self.scan.through,
             sees_zeros=True,
-            backward_part=functools.cache(functools.partial(backward_part, self.rule, self.active)),
+            backward_part=functools.cache(functools.partial(_part, self.scan, self.active)),
             reads=self._reads(),
         )
 
     def _reads(self) -> tuple[bool, ...]:
         """For consts, init, xs and after, whether the system has a derivative by each leaf."""
-        body = self.rule.body
+        body = self.scan.body
         consts, carry, x = body.reach.backward(body.float_carry, self.active.y)
         sizes = (body.num_consts, body.num_carry, len(body.x_avals), body.num_carry)
         pairs = zip(sizes, (consts, carry, x, carry), strict=True)
         return tuple(k in read for size, read in pairs for k in range(size))
 
-    def primal(self, residuals, kept=None) -> Primal:
-        """The scan that is differentiated."""
-        consts, init, xs, after, extra = residuals
-        linear, params = self.rule.linearisation, self.rule.equation.params
-        extra = linear.invariants(consts, extra)
-        length, reverse = params["length"], params["reverse"]
-        return Primal(linear, consts, init, xs, after, extra, kept, length, reverse)
-
     def matvec(self, residuals, u):
         """The rows above."""
         consts, init, xs, d, last, dy = u
-        scan = self.primal(residuals)
+        scan = self.scan.primal(residuals)
         entering = before(init, d, 0, scan.length, reverse=scan.reverse)
 
         def push(steps, values):
@@ -108,31 +105,31 @@ class Augmented:
     def _forward(self, residuals, b, kept=None):
         del kept  # it is of the transposed steps
         consts, init, xs, d, last, dy = instantiated(b)
-        system = Tangent(self.primal(residuals), self.active, consts, xs, d)
-        linear, solver = self.rule.linearisation, self.rule.solver
-        state, _, (d, ys) = solver.run(system, linear.pack(init, cotangent=False))
+        system = Tangent(self.scan.primal(residuals), self.active, consts, xs, d)
+        linear = self.scan.linearisation
+        state, _, (d, ys) = self.scan.solver.run(system, linear.pack(init, cotangent=False))
         end = linear.unpack(state, cotangent=False)
         return consts, init, xs, d, add(last, end), add(dy, ys)
 
     def _backward(self, residuals, cts, kept=None):
         consts, init, xs, d, last, dy = instantiated(cts)
         kept = None if kept is None else kept.when(self.active)
-        scan, rule = self.primal(residuals, kept), self.rule
-        linear = rule.linearisation
+        scan, primal = self.scan, self.scan.primal(residuals, kept)
+        linear = scan.linearisation
         moving = linear.unread(self.active) if all(map(is_zero, cts[-1])) else self.active
-        if rule.fused is not None and rule.fused.adjoins:
-            summed, start, stacked, lambdas = rule.fused.adjoint(scan, moving, d, last)
+        if scan.fused is not None and scan.fused.adjoins:
+            summed, start, stacked, lambdas = scan.fused.adjoint(primal, moving, d, last)
         else:
-            system = Adjoint(scan, moving, cts[3], dy if moving.y else [])
+            system = Adjoint(primal, moving, cts[3], dy if moving.y else [])
             packed = linear.pack(last, cotangent=True)
-            state, summed, (stacked, lambdas) = rule.solver.run(system, packed)
+            state, summed, (stacked, lambdas) = scan.solver.run(system, packed)
             start = linear.unpack(state, cotangent=True)
-        summed = linear.const_cotangents(scan.consts, summed, moving)
+        summed = linear.const_cotangents(primal.consts, summed, moving)
         return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
 
     def _outputs(self, residuals):
         """The outputs as a function of consts and inputs, where no carry is an unknown."""
-        scan = self.primal(residuals)
+        scan = self.scan.primal(residuals)
 
         def outputs(consts, xs):
             def some(steps, xs):
@@ -152,3 +149,32 @@ class Augmented:
         outputs, at = self._outputs(residuals)
         summed, stacked = jax.vjp(outputs, *at)[1](dy)
         return add(consts, summed), init, add(xs, stacked), d, last, dy
+
+
+def _part(scan: LinearScan, active: Active, nonzero: Sequence[bool]) -> Part:
+    """What cotangents reach that are not zero.
+
+    Args:
+      scan, active: see `_Augmented`.
+      nonzero: for each leaf of the right-hand side of the transposed system, whether it is other
+        than zero.
+    """
+    floats, flags = scan.body.float_carry, iter(nonzero)
+    groups = (active.consts, floats, active.x, floats, floats, active.y)
+    *_, d, last, dy = [[next(flags) for _ in group] for group in groups]
+    start = [k for k, a, b in zip(floats, d, last, strict=True) if a or b]
+    y = tuple(itertools.compress(active.y, dy))
+    consts, carry, x = scan.body.reach.backward(start, y)
+    smaller = scan.restricted(_those(floats, carry))
+    part = Active(_those(active.consts, consts), _those(active.x, x), y)
+    solved = smaller.body.float_carry if start or y else ()
+    left = (part.consts, solved, part.x, solved, solved, y)
+    reached = tuple(k in kept for group, kept in zip(groups, left, strict=True) for k in group)
+    if smaller is scan and y == active.y:
+        return Part(None, None, reached)
+    b = jax.tree.structure(tuple(map(list, left)))
+    return Part(augmented_solve(smaller, part), b, reached, hinted=smaller is scan)
+
+
+def _those(positions: Sequence[int], kept: Collection[int]) -> tuple[int, ...]:
+    return tuple(k for k in positions if k in kept)

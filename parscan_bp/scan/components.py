@@ -10,45 +10,39 @@ the groups whose cotangents are zero.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import jax
 
 from parscan_bp.linearise.active import Active
-from parscan_bp.scan.augmented import Augmented
+from parscan_bp.scan.augmented import augmented_solve
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.trajectory import before
 from parscan_bp.trees import add, replace_at
 from parscan_bp.types import Array, PyTree
 
-if TYPE_CHECKING:
-    from parscan_bp.scan.rule import ScanRule
-
 
 def solve_by_components(
-    rule: ScanRule, groups: Sequence[tuple[int, ...]], active: Active, residuals: PyTree, b: PyTree
+    scan: LinearScan, active: Active, residuals: PyTree, b: PyTree
 ) -> tuple[list[Array], list[Array], list[Array]]:
-    """``(d, last, dy)`` of the augmented system of `rule`.
+    """``(d, last, dy)`` of the augmented system of a scan.
 
     Args:
-      rule: the scan.
-      groups: its carry leaves, see `Reach.components`.
+      scan: the scan, whose carry leaves are in several `groups`, see `Reach.components`.
       active: what is differentiated.
-      residuals, b: see `Augmented`.
+      residuals, b: see `augmented`.
     """
     consts, init, xs, d, last, dy = b
-    floats = rule.body.float_carry
-    scan = Augmented(rule, active).primal(residuals)
+    floats, primal = scan.body.float_carry, scan.primal(residuals)
     unread = dataclasses.replace(active, y=())
     entering: dict[int, Array] = {}
     d, last = list(d), list(last)
-    for group in groups:
+    for group in scan.groups:
         places = [floats.index(k) for k in group]
         part = [[values[i] for i in places] for values in (init, d, last)]
         if entering:
-            part[1] = add(part[1], _pushed(scan, active, entering, places))
+            part[1] = add(part[1], _pushed(primal, active, entering, places))
         first, right, end = part
-        solve = rule.restricted(group).solve(unread)
+        solve = augmented_solve(scan.restricted(group), unread)
         *_, moved, end, _ = solve(residuals, (consts, first, xs, right, end, []))
         d, last = replace_at(d, places, moved), replace_at(last, places, end)
         before_each = before(first, moved, 0, scan.length, reverse=scan.reverse)
@@ -58,18 +52,18 @@ def solve_by_components(
 
     def outputs(steps, values):
         entering, xs = values
-        call, at = scan.outputs(steps, active)
+        call, at = primal.outputs(steps, active)
         return jax.jvp(call, at, (consts, entering, xs))[1][1]
 
     carries = [entering[i] for i in range(len(floats))]
-    return d, last, add(dy, scan.map(outputs, (carries, xs)))
+    return d, last, add(dy, primal.map(outputs, (carries, xs)))
 
 
-def _pushed(scan, active, entering, places):
+def _pushed(primal, active, entering, places):
     """What the tangents ``entering`` of some carry leaves add to those of others, step by step."""
 
     def push(steps, ts):
-        call, (consts, floats, xs) = scan.outputs(steps, active)
+        call, (consts, floats, xs) = primal.outputs(steps, active)
 
         def new(moving):
             after, _ = call(consts, replace_at(floats, list(entering), moving), xs)
@@ -77,4 +71,4 @@ def _pushed(scan, active, entering, places):
 
         return jax.jvp(new, ([floats[i] for i in entering],), (ts,))[1]
 
-    return scan.map(push, list(entering.values()))
+    return primal.map(push, list(entering.values()))

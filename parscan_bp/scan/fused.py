@@ -11,11 +11,11 @@ import jax.numpy as jnp
 
 from parscan_bp import kernels
 from parscan_bp.arguments import check_bool
-from parscan_bp.cells.fused import FusedCell, fused
+from parscan_bp.cells.fused import FusedCell
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.cell import CellBody
 from parscan_bp.scan.systems import Primal
 from parscan_bp.types import Array, PyTree
 
@@ -56,7 +56,7 @@ class FusedLoop:
     """
 
     body: Body
-    of: OfCell
+    of: CellBody
     cell: FusedCell
     reverse: bool
     interpret: bool
@@ -129,7 +129,7 @@ def checked_forward(forward: str | Fused) -> Fused | None:
 
 
 def fused_loop(
-    forward: Fused, body: Body, of: OfCell | None, *, reverse: bool, adjoins: bool
+    forward: Fused, body: Body, of: CellBody | None, *, reverse: bool, adjoins: bool
 ) -> FusedLoop:
     """The kernels of a scan.
 
@@ -144,11 +144,11 @@ def fused_loop(
       NotImplementedError: if the step or its types are not what the kernels take.
       ValueError: if the batch axes of carry and inputs differ.
     """
-    cell = None if of is None else fused(of.cell)
+    cell = None if of is None else of.cell.fused()
     if of is None or cell is None:
         raise NotImplementedError(
-            "forward: the fused kernels take functools.partial(cell, params) with the cells "
-            f"Elman, GRU and LSTM, got {'another step' if of is None else of.cell}; "
+            "forward: the fused kernels take functools.partial(cell, params) with Elman, GRU, LSTM "
+            f"or another cells.Gated, got {'another step' if of is None else of.cell}; "
             "forward='exact' takes any step"
         )
     avals = [*body.const_avals, *body.carry_avals, *body.x_avals]

@@ -8,73 +8,78 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from parscan_bp import kernels
 from parscan_bp.choice.facts import Choice, Facts
-from parscan_bp.choice.outer_gates import has_outer_gates
-from parscan_bp.choice.rules import ON_CHIP, choose
+from parscan_bp.choice.rules import choose
 from parscan_bp.choice.work import work_of
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable, scan_counts
 from parscan_bp.jaxprs.replay import bind
-from parscan_bp.jaxprs.stage import Staged
-from parscan_bp.linearise.base import Linearisation, Steps
+from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.cell import CellJacobian, CellProducts, OfCell
+from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.check import check_operator
-from parscan_bp.linearise.columns import ByColumns
-from parscan_bp.linearise.given import Given, batch_axes_given
-from parscan_bp.linearise.layout import CarryLayout
-from parscan_bp.linearise.products import ByProducts
-from parscan_bp.scan.fused import Fused, fused_loop
+from parscan_bp.report import report_on_values
+from parscan_bp.scan.fused import Fused, FusedLoop, fused_loop
+from parscan_bp.scan.jacobians import linearisation_of
+from parscan_bp.scan.linear_scan import LinearScan
+from parscan_bp.scan.loop import Loop
+from parscan_bp.scan.read_facts import facts_of
 from parscan_bp.scan.rule import ScanRule
-from parscan_bp.solvers import Solver, Sweep, TreeSolver
+from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.structure import (
     ALONG_MAPPED_AXIS,
     CarryStructure,
     check_structure,
     couples_mapped_axis,
     find_structure,
-    is_holomorphic,
     unsupported,
 )
 from parscan_bp.structure.base import Reason
-from parscan_bp.trees import is_sharded, nbytes
+from parscan_bp.trees import is_sharded
 from parscan_bp.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
+class ScanPlan:
     """A decided scan.
 
     Attributes:
       staged: the traced call.
-      body: its body, see `ScanRule` on what is hoisted out of it.
+      body: its body, see `Loop` on what is hoisted out of it.
       choice: the solver, or ``None`` for `lax.scan` itself, and why.
       structure: what was found about the Jacobian, where it was looked for.
       rule: the differentiation rule, ``None`` for `lax.scan` itself.
       facts: what the choice was made from.
       extra: values that a given Jacobian closes over.
+      fell_back: whether a named solver leaves the call to `lax.scan`.
     """
 
     staged: Staged
     body: Body
     choice: Choice
-    structure: CarryStructure | None
-    rule: ScanRule | None
+    structure: CarryStructure | None = None
+    rule: ScanRule | None = None
     facts: Facts | None = None
     extra: Sequence[Any] = ()
+    fell_back: bool = False
 
-    def __call__(self, args: Sequence[Any]) -> PyTree:
-        """Runs the call; without a rule, as it was traced."""
-        rule = self.rule
-        if rule is None:
-            return self.staged.run(args, lambda values: bind(self.staged.equation, values))
+    def __call__(self, args: Sequence[Any], *, report: bool = False) -> tuple[PyTree, Any]:
+        """Runs the call, without a rule as it was traced; its result, and the report on it."""
+        rule, told = self.rule, None
         extra = [jax.lax.stop_gradient(v) for v in self.extra]
-        return self.staged.run(args, lambda values: rule(values, extra))
+
+        def run(values):
+            nonlocal told
+            outs = bind(self.staged.equation, values) if rule is None else rule(values, extra)
+            if report and rule is None:
+                told = report_on_values(outs, fell_back=self.fell_back)
+            elif report and rule is not None:
+                told = rule.report(values, extra, outs)
+            return outs
+
+        return self.staged.run(args, run), told
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
         """Compares what is assumed about the Jacobian with its products at the first step.
@@ -85,7 +90,8 @@ class Plan:
         rule, structure = self.rule, self.structure
         if rule is None or structure is None:
             return
-        if getattr(rule.linearisation, "diagonal", False):
+        linear = rule.scan.linearisation
+        if linear.diagonal:
             structure = dataclasses.replace(structure, diagonal=True)
         if any(isinstance(v, jax.core.Tracer) for v in (*args, *self.staged.consts)):
             raise ValueError(
@@ -93,30 +99,58 @@ class Plan:
             )
 
         def probe(values):
-            n, carried = scan_counts(self.staged.equation)
-            consts, carry, xs = values[:n], values[n : n + carried], values[n + carried :]
-            if rule.hoist is not None:
-                consts = rule.hoist.consts(consts)
-            first = -1 if self.staged.equation.params["reverse"] else 0
-            x = [v[first] for v in xs]
+            consts, carry, xs = self.body.split(rule.loop.hoisted(values))
+            x = [v[-1 if rule.scan.reverse else 0] for v in xs]
             key = jax.random.key(0)
             check_structure(self.body.jaxpr, structure, consts, carry, x, key)
-            check_operator(rule.linearisation, consts, carry, x, self.extra, key)
+            check_operator(linear, consts, carry, x, self.extra, key)
             return self.staged.equation.primitive.bind(*values, **self.staged.equation.params)
 
         self.staged.run(args, probe)
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """A call that is left to `lax.scan` with nothing planned.
+
+    Attributes:
+      reason: why.
+      fell_back: see `ScanPlan`.
+    """
+
+    reason: str
+    fell_back: bool = False
+    rule: None = None
+
+
+def or_left(
+    plan: Callable[[], ScanPlan | None], solver: Solver | None, forward: Fused | None
+) -> ScanPlan | Left:
+    """The plan of a call; or that there is none, as of a step that looks at its values."""
+    try:
+        made = plan()
+    except NEEDS_VALUES:
+        if forward is not None or solver is None or not solver.leaves_to_lax:
+            raise
+        if not is_jit_disabled():
+            raise
+        return Left(left_by(solver, IN_PYTHON), fell_back=True)
+    return Left("no loop is left to trace") if made is None else made
+
+
+IN_PYTHON = "jax.disable_jit is on, and the steps are run by Python, one after the other"
 
 
 def make_plan(
     staged: Staged,
     trees: tuple[Any, Any, Any] | None = None,
     *,
-    cell: OfCell | None = None,
+    cell: CellBody | None = None,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
     forward: Fused | None = None,
     may_keep: bool = False,
-) -> Plan:
+) -> ScanPlan:
     """Decides how the derivatives of a traced scan are computed.
 
     Args:
@@ -133,184 +167,120 @@ def make_plan(
       NotImplementedError: if a named solver or the fused kernels cannot take the body.
       ValueError: if a given Jacobian does not fit the carry.
     """
-    params = staged.equation.params
-    body, hoist = Body(params["jaxpr"], *scan_counts(staged.equation)), None
-    if not body.float_carry or params["length"] == 0:
-        why = "no step carries a derivative: there is nothing to solve"
-        return Plan(staged, body, Choice(None, why), None, None)
+    params, traced = staged.equation.params, Body(staged.body, *scan_counts(staged.equation))
+    if not traced.float_carry or params["length"] == 0:
+        nothing = "no step carries a derivative: there is nothing to solve"
+        return ScanPlan(staged, traced, Choice(None, nothing))
     obstacle = staged.symbolic_size
-    if solver is None and forward is None:
-        outputs = [body.jaxpr.out_avals[k] for k in body.float_carry]
-        outputs += [body.y_avals[j] for j in body.float_y]
-        inputs = filter(is_differentiable, body.jaxpr.in_avals)
-        left = obstacle or replicated_output(outputs, inputs)
-        if left is not None:
-            return Plan(staged, body, Choice(None, left), None, None)
+    may_be_left = forward is None and (solver is None or solver.leaves_to_lax)
+    why = obstacle or _replicated(traced) if may_be_left else None
+    if why is not None:
+        return _left(staged, traced, solver, why)
+    body, cell, hoist = _step(staged, traced, cell)
+    adjoins = solver is None and jacobian == "auto"
+    fused = _fused(forward, body, cell, reverse=params["reverse"], adjoins=adjoins)
+    why = _not_linear(body, solver, jacobian)
+    if why is not None:
+        if not may_be_left:
+            raise NotImplementedError(
+                f"solver={solver!r}: {why}; solver=None runs such a step through jax.lax.scan"
+            )
+        return _left(staged, body, solver, why)
+    structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
+    linearise = functools.partial(linearisation_of, body, structure, cell, trees, jacobian)
+    linear, extra = linearise(formed=_forms(solver))
+    if solver is not None and not (linear.can_keep and fused is None):
+        solver.check_nothing_kept()
+    ours = adjoins and fused is None
+    facts = facts_of(params, body, structure, linear, cell, may_keep=may_keep, may_form=ours)
+    choice = _choice(body, solver, jacobian, fused, facts)
+    if choice.solver is None:
+        return ScanPlan(staged, body, choice, structure, None, facts)
+    if ours and _forms(choice.solver):
+        linear, extra = linearise(formed=True)
+    loop = Loop(staged.equation, body, choice.solver, hoist, fused)
+    scan = LinearScan(linear, choice.solver, params["length"], params["reverse"], fused)
+    rule = ScanRule(loop, scan, ours, obstacle)
+    return ScanPlan(staged, body, choice, structure, rule, facts, extra)
+
+
+def left_by(solver: Solver, why: str) -> str:
+    """The reason of a call that a named solver leaves, as its caller said."""
+    return f"{solver!r} leaves it to lax.scan: {why}"
+
+
+def _left(staged: Staged, body: Body, solver: Solver | None, why: str) -> ScanPlan:
+    """The plan of a call that is left to `lax.scan`."""
+    if solver is None:
+        return ScanPlan(staged, body, Choice(None, why))
+    return ScanPlan(staged, body, Choice(None, left_by(solver, why)), fell_back=True)
+
+
+def _forms(solver: Solver | None) -> bool:
+    """Whether the solver needs the Jacobians formed."""
+    return solver is not None and solver.needs == "operators"
+
+
+def _replicated(body: Body) -> str | None:
+    """An output whose type no solver's tangent has, see `replicated_output`."""
+    outputs = [body.jaxpr.out_avals[k] for k in body.float_carry]
+    outputs += [body.y_avals[j] for j in body.float_y]
+    return replicated_output(outputs, filter(is_differentiable, body.jaxpr.in_avals))
+
+
+def _step(
+    staged: Staged, traced: Body, cell: CellBody | None
+) -> tuple[Body, CellBody | None, Hoist | None]:
+    """The step that is linearised: as the cell that it is, or what is left in the loop of it."""
     if cell is not None and any(is_sharded(v.aval) for v in staged.equation.invars):
         cell = None  # its products join arrays that may be spread in different ways
-    if cell is None:
-        hoist = Hoist.of_step(body.jaxpr, body.num_consts)
-    if hoist is not None:
-        body = Body(hoist.body, body.num_consts + len(hoist.made.out_avals), body.num_carry)
-    loop = None
-    if forward is not None:
-        adjoins = solver is None and jacobian == "auto"
-        loop = fused_loop(forward, body, cell, reverse=params["reverse"], adjoins=adjoins)
-    reasons = _reasons(body, solver, jacobian)
+    hoist = Hoist.of_step(traced.jaxpr, traced.num_consts) if cell is None else None
+    if hoist is None:
+        return traced, cell, None
+    consts = traced.num_consts + len(hoist.made.out_avals)
+    return Body(hoist.body, consts, traced.num_carry), None, hoist
+
+
+def _fused(forward: Fused | None, body: Body, cell: CellBody | None, **how) -> FusedLoop | None:
+    """The kernels that make the values, if they were asked for."""
+    return None if forward is None else fused_loop(forward, body, cell, **how)
+
+
+def _not_linear(body: Body, solver: Solver | None, jacobian: str | Callable) -> str | None:
+    """What in the step the linear model does not hold, if anything.
+
+    A given Jacobian stands for that of a ``custom_vjp``. What works along a mapped axis is left to
+    `lax.scan`, too, but for a solver that was named, which takes it where its Jacobians say all.
+    """
+    reasons = unsupported(body.jaxpr)
     if callable(jacobian):
         reasons = [r for r in reasons if r.primitive != "custom_vjp_call"]
-    if reasons:
-        if solver is not None:
-            raise NotImplementedError(
-                f"solver={solver!r}: the step contains {reasons[0].primitive}: "
-                f"{reasons[0].message}; solver=None runs such a step through jax.lax.scan"
-            )
-        why = f"the step contains {reasons[0].primitive}: {reasons[0].message}"
-        return Plan(staged, body, Choice(None, why), None, None)
-    structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
-    linear, extra = _linearisation(body, structure, cell, trees, solver, jacobian)
-    if solver is not None and not (isinstance(linear, ByProducts) and loop is None):
-        solver.check_nothing_kept()
-    facts = _facts(body, structure, linear, params)
-    chosen = solver is None and jacobian == "auto" and loop is None
-    if cell is not None:
-        on_chip = chosen and _on_chip(body, cell, params["length"])
-        facts = dataclasses.replace(facts, may_keep=may_keep, rejoins=cell.rejoins, on_chip=on_chip)
     if solver is not None:
-        choice = Choice(solver, "named by the caller")
-    elif loop is not None and loop.adjoins:
-        choice = Choice(Sweep(), "forward-mode; the backward pass is one fused kernel")
-    elif loop is not None:
-        choice = Choice(Sweep(), "the forward pass is a fused kernel, the Jacobian is given")
-    elif callable(jacobian):
-        choice = Choice(Sweep(), "a Jacobian is given")
-    else:
-        choice = choose(facts, work_of(body.jaxpr, body.num_consts, body.num_carry))
-    if choice.solver is None:
-        return Plan(staged, body, choice, structure, None, facts)
-    if chosen and isinstance(choice.solver, TreeSolver):
-        linear, extra = _linearisation(body, structure, cell, trees, choice.solver, jacobian)
-    rule = ScanRule(staged.equation, linear, choice.solver, loop, chosen, obstacle, hoist)
-    return Plan(staged, body, choice, structure, rule, facts, extra)
+        along = [r for r in reasons if r.message == ALONG_MAPPED_AXIS]
+        reasons = [r for r in reasons if r not in along]
+        reasons += _coupled(body) if along and (_forms(solver) or jacobian != "auto") else []
+    return f"the step contains {reasons[0].primitive}: {reasons[0].message}" if reasons else None
 
 
-def _reasons(body: Body, solver: Solver | None, jacobian: str | Callable) -> list[Reason]:
-    """Why a step cannot be solved so. What works along a mapped axis is left to `lax.scan`, too,
-    but for a solver that was named, which takes it where its Jacobians say all."""
-    reasons = unsupported(body.jaxpr)
-    if solver is None:
-        return reasons
-    along = [r for r in reasons if r.message == ALONG_MAPPED_AXIS]
-    reasons = [r for r in reasons if r not in along]
-    if along and (isinstance(solver, TreeSolver) or jacobian != "auto"):
-        coupled = couples_mapped_axis(body.jaxpr, body.num_consts, body.num_carry)
-        reasons += [] if coupled is None else [coupled]
-    return reasons
+def _coupled(body: Body) -> list[Reason]:
+    found = couples_mapped_axis(body.jaxpr, body.num_consts, body.num_carry)
+    return [] if found is None else [found]
 
 
-def _linearisation(
-    body, structure, cell, trees, solver, jacobian
-) -> tuple[Linearisation, Sequence[Any]]:
-    shapes = tuple(body.carry_avals[k].shape for k in body.float_carry)
-    dtypes = tuple(body.carry_avals[k].dtype for k in body.float_carry)
-    if cell is not None and jacobian == "auto":
-        if not isinstance(solver, TreeSolver):
-            return CellProducts(body, cell), ()
-        batch = tuple(tuple(range(len(s) - 1)) for s in shapes)
-        layout = CarryLayout(shapes, dtypes, batch, _all_complex(dtypes))
-        return CellJacobian(body, layout, cell), ()
+def _choice(
+    body: Body,
+    solver: Solver | None,
+    jacobian: str | Callable,
+    fused: FusedLoop | None,
+    facts: Facts,
+) -> Choice:
+    """The solver that was named, or that follows from what else was; or one that is chosen."""
+    if solver is not None:
+        return Choice(solver, "named by the caller")
+    if fused is not None:
+        values = "forward-mode; the backward pass is one fused kernel"
+        given = "the forward pass is a fused kernel, the Jacobian is given"
+        return Choice(Sweep(), values if fused.adjoins else given)
     if callable(jacobian):
-        return _given(body, shapes, dtypes, trees, jacobian)
-    if jacobian == "auto" and not isinstance(solver, TreeSolver):
-        return ByProducts(body), ()
-    diagonal = jacobian == "diagonal" or (jacobian == "auto" and structure.diagonal)
-    keep = _all_complex(dtypes) and is_holomorphic(body.jaxpr.jaxpr, body.num_carry)
-    diagonal = diagonal and (
-        keep or not any(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes)
-    )
-    layout = CarryLayout(shapes, dtypes, structure.batch_axes, keep)
-    return ByColumns(body, layout, diagonal), ()
-
-
-def _all_complex(dtypes) -> bool:
-    return all(jnp.issubdtype(d, jnp.complexfloating) for d in dtypes)
-
-
-def _given(body, shapes, dtypes, trees, jacobian):
-    """A caller's function as a linearisation, its closed-over values made explicit."""
-    _, carry_tree, x_tree = trees
-    if carry_tree.num_leaves != body.num_carry:
-        raise ValueError(
-            "jacobian: the step never changes some leaf of the carry, so it has no Jacobian; "
-            "close over that leaf instead of carrying it"
-        )
-
-    def struct(avals):
-        return [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-
-    carry = jax.tree.unflatten(carry_tree, struct(body.carry_avals))
-    x = jax.tree.unflatten(x_tree, struct(body.x_avals))
-    closed, shape = jax.make_jaxpr(jacobian, return_shape=True)(carry, x, carry)
-    rank = len(batch_axes_given(shape))
-    layout = CarryLayout(shapes, dtypes, tuple(tuple(range(rank)) for _ in shapes), False)
-    size = sum(layout.features) if all(len(s) >= rank for s in shapes) else None
-    if size is None or tuple(shape.shape) != (size, size):
-        raise ValueError(
-            f"jacobian: the operator is {shape.shape[0]}x{shape.shape[1]} with batch axes "
-            f"{shape.stack_shape}; for carry leaves of shapes {shapes} the transposed Jacobian "
-            f"with those batch axes is {size}x{size}"
-        )
-    tree = jax.tree.structure(shape)
-
-    def call(extra, carry, x, new_carry):
-        run = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, list(extra)))
-        return jax.tree.unflatten(tree, run(*carry, *x, *new_carry))
-
-    return Given(body, layout, call), tuple(closed.consts)
-
-
-def _on_chip(body: Body, cell: OfCell, length: int) -> bool:
-    """See `Facts`; several GPUs may share the arrays, of which a kernel knows nothing."""
-    # What is looked at first needs no import of kernels.
-    if jax.default_backend() != "gpu" or jax.device_count() > 1:
-        return False
-    if kernels.unusable(interpret=False) is not None:
-        return False
-
-    def jacobians(consts, carry, x):
-        return cell.jacobian(Steps(consts, carry, x, carry, cell.params(consts)))
-
-    stacked = [
-        [jax.ShapeDtypeStruct((length, *a.shape), a.dtype) for a in avals]
-        for avals in (body.carry_avals, body.x_avals)
-    ]
-    operator = jax.eval_shape(jacobians, list(body.const_avals), *stacked)
-    # With bfloat16 no kernel was run on a GPU yet.
-    return operator.dtype == jnp.float32 and ON_CHIP.takes(operator)
-
-
-def _facts(body, structure, linear, params) -> Facts:
-    avals = [body.carry_avals[k] for k in body.float_carry]
-    layout = CarryLayout(
-        tuple(a.shape for a in avals), tuple(a.dtype for a in avals), structure.batch_axes, False
-    )
-    kind = "matrix-free" if isinstance(linear, ByProducts) else "columns"
-    if isinstance(linear, CellJacobian | CellProducts | Given):
-        kind = "analytic"
-    return Facts(
-        platform=jax.default_backend(),
-        length=params["length"],
-        unroll=params["unroll"],
-        batch=functools.reduce(lambda a, b: a * b, layout.batch_shape, 1),
-        features=sum(layout.features),
-        leaves=len(avals),
-        itemsize=layout.dtype.itemsize,
-        structure=structure.kind,
-        linearisation=kind,
-        equations=len(body.jaxpr.jaxpr.eqns),
-        touched=body.nbytes + nbytes(list(body.jaxpr.in_avals)),
-        outer_gates=has_outer_gates(body.jaxpr.jaxpr),
-        jax_version=jax.__version_info__[:2],
-        outputs=len(body.float_y),
-        vector=not layout.batch_shape,
-    )
+        return Choice(Sweep(), "a Jacobian is given")
+    return choose(facts, work_of(body.jaxpr, body.num_consts, body.num_carry))

@@ -9,10 +9,11 @@ import jax
 from parscan_bp.cells import View
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.stage import Staged
-from parscan_bp.linearise.cell import OfCell
+from parscan_bp.linearise.cell import CellBody
+from parscan_bp.report import report_on_values
 from parscan_bp.scan.api import left_to_lax, within
 from parscan_bp.scan.fused import Fused, checked_forward
-from parscan_bp.scan.plan import Plan, make_plan
+from parscan_bp.scan.plan import Left, ScanPlan, make_plan, or_left
 from parscan_bp.scan.traces import TracesOf, plan_anew
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
@@ -25,6 +26,7 @@ def solve_within(
     forward: str | Fused = "exact",
     view: View | None = None,
     anew: bool = False,
+    report: bool = False,
 ) -> PyTree:
     """``f(*args)``, with the derivatives of its last `jax.lax.scan` by a solver.
 
@@ -44,9 +46,10 @@ def solve_within(
         used if the traced step is one that `View.describes`.
       anew: whether ``f`` is traced at every call, because it may read what is no argument and
         changes.
+      report: as in `parscan_bp.scan`.
 
     Returns:
-      The result of ``f``, without parameters.
+      The result of ``f``, without parameters; with ``report=True``, a pair of it and a `Report`.
 
     Raises:
       What ``f`` raises.
@@ -64,9 +67,14 @@ def solve_within(
     check_solver(solver, "uniform")
     fused = checked_forward(forward)
     left = left_to_lax(solver, "auto", fused)
-    plan = None if left else _plan_within(f, args, solver, fused, view, anew)
-    result = f(*args) if plan is None else plan(jax.tree.leaves(args))
-    return result if view is None else result[0]
+    plan = Left(left) if left else _plan_within(f, args, solver, fused, view, anew)
+    if isinstance(plan, Left):
+        result = f(*args)
+        told = report_on_values(result, fell_back=plan.fell_back) if report else None
+    else:
+        result, told = plan(jax.tree.leaves(args), report=report)
+    result = result if view is None else result[0]
+    return (result, told) if report else result
 
 
 def _call_of(get: Callable[[], Callable]) -> Callable:
@@ -82,25 +90,28 @@ def _call_of(get: Callable[[], Callable]) -> Callable:
 _OF_FUNCTIONS = TracesOf(_call_of)
 
 
-def _plan_within(f, args, solver, forward, view, anew) -> Plan | None:
+def _plan_within(f, args, solver, forward, view, anew) -> ScanPlan | Left:
     def make(staged):
         cell = None if view is None else _cell_of(staged, view)
         return make_plan(staged, cell=cell, solver=solver, forward=forward, may_keep=True)
 
-    traces = None if anew else _OF_FUNCTIONS(f)
-    if traces is None:
-        plan = plan_anew(_call_of(lambda: f), None, args, make)
-    else:
-        plan = traces.plan(None, args, make, (solver, forward, view))
-    if plan is None and (solver is not None or forward is not None):
+    def plan():
+        traces = None if anew else _OF_FUNCTIONS(f)
+        if traces is None:
+            return plan_anew(_call_of(lambda: f), None, args, make)
+        return traces.plan(None, args, make, (solver, forward, view))
+
+    made = or_left(plan, solver, forward)
+    named = forward is not None or (solver is not None and not solver.leaves_to_lax)
+    if isinstance(made, Left) and named:
         raise NotImplementedError(
             f"solver={solver!r}, forward={forward!r}: the function was traced, and has no loop of "
             "jax.lax.scan that they could be used for"
         )
-    return plan
+    return made
 
 
-def _cell_of(staged: Staged, view: View) -> OfCell | None:
+def _cell_of(staged: Staged, view: View) -> CellBody | None:
     """The body of the scan as the cell of a view; ``None`` where it is anything else."""
     _, params = staged.out_tree.children()
     variables = staged.outer.outvars[staged.out_tree.num_leaves - params.num_leaves :]
@@ -116,4 +127,4 @@ def _cell_of(staged: Staged, view: View) -> OfCell | None:
     own = jax.eval_shape(lambda: view.cell.initial_carry((), 1))
     trees = (params, jax.tree.structure(own), jax.tree.structure(0))
     gates = view.gates_of(staged.body)
-    return OfCell(view.cell, positions, view.carry, trees, view.params, gates, view.rejoins)
+    return CellBody(view.cell, positions, view.carry, trees, view.params, gates)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
-from parscan_bp.linearise.products import Kept
+from parscan_bp.linearise.residuals import Residuals
 from parscan_bp.primitives.zeros import Zero, is_zero
 from parscan_bp.scan.trajectory import before
 from parscan_bp.solvers.base import default_chunk
@@ -50,7 +50,7 @@ class Primal:
     xs: Sequence[Array]
     after: Sequence[Array]
     extra: PyTree
-    kept: Kept | None
+    kept: Residuals | None
     length: int
     reverse: bool
 
@@ -139,7 +139,7 @@ class Adjoint(System):
         (cts,) = vjp(stretch(list(self.y_cts), start, size))
         return self.primal.linearisation.pack(cts, cotangent=True)
 
-    def collect(self, start, shown, state, aux=None):
+    def collect(self, start, shown, state, operator=None):
         del state
         linear = self.primal.linearisation
         lambdas = linear.unpack(shown, cotangent=True)
@@ -147,7 +147,7 @@ class Adjoint(System):
         etas = stretch(list(self.y_cts), start, size)
         if self.active.consts or self.active.x:
             steps = self.primal.steps(start, size)
-            consts, xs = linear.pullback(steps, lambdas, etas, self.active, aux)
+            consts, xs = linear.pullback(steps, lambdas, etas, self.active, operator)
         else:
             consts, xs = [], []
         return consts, (xs, lambdas)
@@ -196,7 +196,7 @@ class Tangent(System):
         operator = linear.tangent_operator(steps)
         return Block(operator, None, linear.pack(leaving, cotangent=False))
 
-    def collect(self, start, shown, state, aux=None):
+    def collect(self, start, shown, state, operator=None):
         linear = self.primal.linearisation
         entering = linear.unpack(shown, cotangent=False)
         last = linear.unpack(state, cotangent=False)

@@ -103,13 +103,13 @@ def test_what_is_kept_of_a_step_is_what_it_makes_itself(library, name):
     want, products = _forward(library, cell)
     got, count = _forward(_ours(library), cell, solver=KEPT)
     compare_outputs(got, want, case=name)
-    views = flax_cells.NNX if library is nnx else flax_cells.LINEN
-    assert count == (2 if views[name].rejoins else 1) * products > 0
+    # What joins its weights in every step, XLA moves out of the loop, and sees no more that the
+    # products with them are the same.
+    assert count == (2 if (library, name) == (nn, "OptimizedLSTMCell") else 1) * products > 0
 
 
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
 def test_what_their_layer_stores_may_be_kept(library, name):
-    """But where products would be made twice for it, in the cell whose step joins its weights."""
     facts = []
     jax.clear_caches()  # a layer of the same types was planned before
     with pytest.MonkeyPatch.context() as patch:
@@ -118,7 +118,6 @@ def test_what_their_layer_stores_may_be_kept(library, name):
         )
         _gradients(_ours(library), _cell(library, name), inputs())
     assert facts[0].may_keep
-    assert facts[0].rejoins == ((library, name) == (nn, "OptimizedLSTMCell"))
 
 
 IN_A_TREE = [

@@ -61,7 +61,10 @@ def test_parameters_values_and_gradients_are_those_of_flax(kind, name):
 def test_signatures_are_those_of_flax_and_what_is_beyond(name, method):
     theirs, ours = (getattr(getattr(m, name), method) for m in (nn, pb.linen))
     theirs, ours = (inspect.signature(f).parameters for f in (theirs, ours))
-    beyond = {"__init__": {"RNN": ["solver", "forward"]}, "__call__": {name: ["mask", "reset"]}}
+    beyond = {
+        "__init__": {"RNN": ["solver", "forward", "report"]},
+        "__call__": {name: ["mask", "reset"]},
+    }
     assert sorted(ours) == sorted([*theirs, *beyond[method].get(name, [])])
     for key, parameter in theirs.items():
         assert (ours[key].default, ours[key].kind) == (parameter.default, parameter.kind), key

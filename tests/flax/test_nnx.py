@@ -89,7 +89,7 @@ def test_attributes_of_the_layer_are_those_of_flax():
     for name in set(vars(theirs)) - {"cell", "rngs", "_pytree__state", "_pytree__nodes"}:
         assert getattr(ours, name) == getattr(theirs, name), name
     assert ours.cell is theirs.cell is cell
-    assert set(vars(ours)) - set(vars(theirs)) == {"solver", "forward"}
+    assert set(vars(ours)) - set(vars(theirs)) == {"solver", "forward", "report"}
     assert isinstance(ours, nnx.RNN)
 
 
@@ -98,7 +98,10 @@ def test_attributes_of_the_layer_are_those_of_flax():
 def test_signatures_are_those_of_flax_and_what_is_beyond(name, method):
     theirs, ours = (getattr(getattr(m, name), method) for m in (nnx, parscan_bp.nnx))
     theirs, ours = (inspect.signature(f).parameters for f in (theirs, ours))
-    beyond = {"__init__": {"RNN": ["solver", "forward"]}, "__call__": {name: ["mask", "reset"]}}
+    beyond = {
+        "__init__": {"RNN": ["solver", "forward", "report"]},
+        "__call__": {name: ["mask", "reset"]},
+    }
     assert list(ours) == [*theirs, *beyond[method].get(name, [])]
     for key, parameter in theirs.items():
         assert (ours[key].default, ours[key].kind) == (parameter.default, parameter.kind), key

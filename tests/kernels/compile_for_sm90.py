@@ -14,8 +14,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from parscan_bp import kernels
-from parscan_bp.kernels import gates
+from parscan_bp import cells, kernels
 
 HOPPER = """
 gpu_device_info {
@@ -38,15 +37,8 @@ SCANS = {
     "gru": [(20, 4), (20, 16), (64, 4), (96, 4)],
     "lstm": [(20, 16), (40, 4), (96, 4)],
 }
-RULES = {
-    gates.ElmanForward("tanh"): 224,
-    gates.ElmanBackward("tanh"): 224,
-    gates.GRUForward(): 128,
-    gates.GRUBackward(): 128,
-    gates.LSTMForward(): 108,
-    gates.LSTMBackward(): 100,
-}
-"""The largest weights in float32 of each."""
+CELLS = {cells.Elman(): (224, 224), cells.GRU(): (128, 128), cells.LSTM(): (108, 100)}
+"""The largest weights in float32 of each, forward and backward."""
 
 
 def _shape(*sizes):
@@ -91,9 +83,11 @@ def cases():
     for structure, sizes in SCANS.items():
         for size, batch in sizes:
             yield f"{structure} {size} {batch}", *_scan(structure, size, batch)
-    for rule, largest in RULES.items():
-        for size, batch in [(20, 16), (32, 300), (64, 16), (largest, 16)]:
-            yield f"{type(rule).__name__} {size} {batch}", *_recurrence(rule, size, batch)
+    for cell, largest in CELLS.items():
+        form = cell.fused()
+        for rule, most in zip((form.forward_rule, form.backward_rule), largest, strict=True):
+            for size, batch in [(20, 16), (32, 300), (64, 16), (most, 16)]:
+                yield f"{rule.name} {size} {batch}", *_recurrence(rule, size, batch)
 
 
 def main():

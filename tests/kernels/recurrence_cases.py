@@ -9,7 +9,6 @@ import numpy as np
 from jax import lax
 
 from parscan_bp import cells
-from parscan_bp.cells.fused import fused
 
 CELLS = {
     "elman": cells.Elman(),
@@ -43,14 +42,14 @@ class Recurrence:
         """The carry after every step by ``run(rule, v, weights, first, reverse=)``."""
         params, carry, xs = self.args
         run = functools.partial(run, reverse=self.reverse)
-        return fused(CELLS[self.cell]).forward(run, params, jax.tree.leaves(carry), xs)
+        return CELLS[self.cell].fused().forward(run, params, jax.tree.leaves(carry), xs)
 
     def backward(self, run, after):
         """Cotangents of parameters and inputs, the same way."""
         params, carry, xs = self.args
         run = functools.partial(run, reverse=not self.reverse)
         before = [self._shift(c, a) for c, a in zip(jax.tree.leaves(carry), after, strict=True)]
-        form = fused(CELLS[self.cell])
+        form = CELLS[self.cell].fused()
         grads, _, dx = form.backward(run, params, before, xs, after, self.gamma)
         return grads, dx
 

@@ -9,7 +9,6 @@ import pytest
 from kernel_cases import BATCHES, GRID, LENGTHS, SIZES, in_turn, needs_kernels
 from recurrence_cases import CELLS, draw
 
-from parscan_bp.cells.fused import fused
 from parscan_bp.kernels import fused_recurrence, interpreter, reference
 from parscan_bp.kernels.fused import largest_hidden
 
@@ -74,12 +73,12 @@ def test_kernels(cell, length, batch, size, reverse, dtype, capfd):
 @pytest.mark.parametrize("size", [3, 64])
 def test_one_kernel_each_way(cell, size):
     case = draw(cell, 4, 3, size)
-    form = fused(CELLS[cell])
+    form = CELLS[cell].fused()
     for call, rule in [(case.forward, form.forward_rule), (_backward(case), form.backward_rule)]:
         run = jax.jit(functools.partial(call, fused_recurrence))
         text = run.trace().lower(lowering_platforms=("cuda",)).as_text()
         assert text.count("custom_call @mosaic_gpu_v2") == 1
-        assert str(run.trace().jaxpr).count(f"name=recurrence_{type(rule).__name__}") == 1
+        assert str(run.trace().jaxpr).count(f"name=recurrence_{rule.name}") == 1
 
 
 def _backward(case):
@@ -90,7 +89,7 @@ def _backward(case):
 @needs_kernels
 @pytest.mark.parametrize(("cell", "most"), [("elman", 224), ("gru", 128), ("lstm", 100)])
 def test_the_largest_hidden(cell, most):
-    form = fused(CELLS[cell])
+    form = CELLS[cell].fused()
     assert min(largest_hidden(r, 4) for r in (form.forward_rule, form.backward_rule)) == most
     with pytest.raises(NotImplementedError, match=f"hidden: got {most + 40}"):
         draw(cell, 1, 1, most + 40).forward(fused_recurrence)

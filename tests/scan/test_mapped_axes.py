@@ -79,7 +79,7 @@ for a, b in zip(got, grad(lax.scan)):
 
 
 def test_outputs_that_all_devices_share(run_on_devices):
-    """They are left to `lax.scan`; a named solver says so."""
+    """They are left to `lax.scan`; a named solver says so, or leaves them as its caller allows."""
     run_on_devices(
         """
 import jax, jax.numpy as jnp, numpy as np
@@ -97,7 +97,11 @@ def gradient(scan):
     mapped = jax.shard_map(loss, mesh=mesh, in_specs=specs, out_specs=P())
     return jax.jit(jax.grad(mapped))(w, h, xs)
 
-np.testing.assert_allclose(gradient(pb.scan), gradient(jax.lax.scan), rtol=1e-5)
+class OrLax(pb.Sweep):
+    leaves_to_lax = True
+
+for scan in (pb.scan, lambda *args: pb.scan(*args, solver=OrLax())):
+    np.testing.assert_allclose(gradient(scan), gradient(jax.lax.scan), rtol=1e-5)
 try:
     gradient(lambda *args: pb.scan(*args, solver=pb.Sweep()))
 except NotImplementedError as error:

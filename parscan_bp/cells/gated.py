@@ -1,0 +1,191 @@
+"""Cells whose step is elementwise beside one product with the input and one with the state."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.cells.base import Cell, in_dtypes_of, normal, sum_leading
+from parscan_bp.cells.fused import FusedCell
+from parscan_bp.cpu.weight_cotangent import as_rows, weight_cotangent
+from parscan_bp.operators import Factored
+from parscan_bp.types import Array, PyTree
+
+
+class Gated(Cell):
+    """A cell of gates: an author states three elementwise functions, the rest follows.
+
+    With h the first leaf of the carry, and W_i and W_h split into as many parts as are asked for,
+
+        a_k = x W_i,k + h W_h,k + b_k,   gates = activate(a),   carry' = update(gates, past),
+
+    where ``past`` are leaves of the carry that act past the weights; the output is h'. `pull` is
+    the adjoint of both. The Jacobian, the products of a sweep and ``forward="fused"`` follow.
+
+    Parameters are ``wi`` (inputs, parts H), ``wh`` (H, parts H) and what `biases` names; the carry
+    is h, or a tuple of h and others of its size.
+
+    Attributes:
+      by_input, by_state: which of the pre-activations a_k have a part of the input, or of h.
+      states: leaves of the carry.
+      past: those of them that act past the weights, as all but h have to.
+      biases: name of the biases beside the input, and of those beside h, or ``None``.
+
+    Example:
+      >>> import functools, jax, jax.numpy as jnp, parscan_bp as pb
+      >>> class MinimalGated(pb.cells.Gated):
+      ...     '''h' = (1 - z) h + z n with z = sigmoid(a_0) and n = tanh(a_1).'''
+      ...     by_input = by_state = (0, 1)
+      ...
+      ...     def activate(self, a):
+      ...         return [jax.nn.sigmoid(a[0]), jnp.tanh(a[1])]
+      ...
+      ...     def update(self, gates, past):
+      ...         (z, n), (h,) = gates, past
+      ...         return [(1 - z) * h + z * n]
+      ...
+      ...     def pull(self, gates, past, new, cts):
+      ...         (z, n), (h,), (ct,) = gates, past, cts
+      ...         return [(ct * n - ct * h) * z * (1 - z), ct * z * (1 - n * n)], [(1 - z) * ct]
+      >>> cell = MinimalGated()
+      >>> params = cell.init(jax.random.key(0), inputs=3, hidden=8)
+      >>> h, ys = pb.scan(functools.partial(cell, params), jnp.zeros(8), jnp.ones((10, 3)))
+      >>> ys.shape
+      (10, 8)
+    """
+
+    by_input: ClassVar[tuple[int, ...]]
+    by_state: ClassVar[tuple[int, ...]]
+    states: ClassVar[int] = 1
+    past: ClassVar[tuple[int, ...]] = (0,)
+
+    @property
+    def biases(self) -> tuple[str, str | None]:
+        return "b", None
+
+    @abc.abstractmethod
+    def activate(self, a: Sequence[Array]) -> list[Array]:
+        """The gates from the pre-activations; like all that follow, of arrays of one shape."""
+
+    @abc.abstractmethod
+    def update(self, gates: Sequence[Array], past: Sequence[Array]) -> list[Array]:
+        """The leaves of the new carry."""
+
+    @abc.abstractmethod
+    def pull(
+        self,
+        gates: Sequence[Array],
+        past: Sequence[Array],
+        new: Sequence[Array],
+        cts: Sequence[Array],
+    ) -> tuple[list[Array], list[Array]]:
+        """Cotangents of all pre-activations, and of ``past`` but by way of these.
+
+        Linear in ``cts``, which are multiplied by one slope after the other; see `pull_carry`.
+
+        Args:
+          gates, past: of the step.
+          new: leaves of the new carry.
+          cts: their cotangents.
+        """
+
+    def init(self, key, inputs, hidden, dtype=float):
+        ki, kh = jax.random.split(key)
+        sizes = len(self.by_input) * hidden, len(self.by_state) * hidden
+        weights = normal(ki, inputs, sizes[0], dtype), normal(kh, hidden, sizes[1], dtype)
+        biases = zip(self.biases, sizes, strict=True)
+        return dict(zip(("wi", "wh"), weights, strict=True)) | {
+            name: jnp.zeros(size, dtype) for name, size in biases if name is not None
+        }
+
+    def initial_carry(self, batch_shape, hidden, dtype=float):
+        return self.as_carry([jnp.zeros((*batch_shape, hidden), dtype)] * self.states)
+
+    def as_carry(self, leaves: Sequence[Array]) -> PyTree:
+        """The carry of these leaves."""
+        return leaves[0] if self.states == 1 else tuple(leaves)
+
+    def __call__(self, params, carry, x):
+        leaves = jax.tree.leaves(carry)
+        gates = self.activated(params, leaves[0], x)
+        new = self.update(gates, self.of_past(leaves))
+        return self.as_carry(new), new[0]
+
+    def of_past(self, leaves: Sequence[Array]) -> list[Array]:
+        """Those of the leaves of a carry that act past the weights."""
+        return [leaves[k] for k in self.past]
+
+    def activated(self, params: PyTree, h: Array, x: Array) -> list[Array]:
+        """The gates of a step, or of many."""
+        beside_x, beside_h = self.biases
+        of_input, of_state = x @ params["wi"], h @ params["wh"]
+        if beside_h is not None:
+            of_state = of_state + params[beside_h]
+        if self.by_input == self.by_state:
+            return self.activate(_split(of_input + of_state + params[beside_x], self.by_input))
+        of_input = of_input + params[beside_x]
+        parts = _split(of_input, self.by_input), _split(of_state, self.by_state)
+        return self.activate(self.added(*parts))
+
+    def added(self, of_input: Sequence[Array], of_state: Sequence[Array]) -> list[Array]:
+        """The pre-activations from their parts."""
+        a = dict(zip(self.by_input, of_input, strict=True))
+        for k, part in zip(self.by_state, of_state, strict=True):
+            a[k] = a[k] + part if k in a else part
+        return [a[k] for k in sorted(a)]
+
+    def gates(self, params, carry, x, new_carry):
+        return self.activated(params, jax.tree.leaves(carry)[0], x)
+
+    def jacobian(self, params, carry, x, new_carry):
+        past, new = self.of_past(jax.tree.leaves(carry)), jax.tree.leaves(new_carry)
+        gates = self.gates(params, carry, x, new_carry)
+        zero, one = jnp.zeros_like(new[0]), jnp.ones_like(new[0])
+        # Its diagonals are what `pull` makes of ones, a leaf of the new carry at a time.
+        ones = ([one if j == k else zero for j in range(self.states)] for k in range(self.states))
+        us, directs = zip(*(self.pull(gates, past, new, cts) for cts in ones), strict=True)
+        rows = [jnp.stack([u[k] for u in us], axis=-2) for k in self.by_state]
+        weight, by_gate = params["wh"], jnp.stack(rows, axis=-3)
+        if not self.past:
+            return Factored(weight, by_gate)
+        rows = [jnp.stack([zero] * self.states, axis=-2)] * self.states
+        for n, k in enumerate(self.past):
+            rows[k] = jnp.stack([direct[n] for direct in directs], axis=-2)
+        return Factored(weight, by_gate, jnp.stack(rows, axis=-3))
+
+    def pull_carry(self, params, carry, gates, new_carry, cts):
+        past = self.of_past(jax.tree.leaves(carry))
+        u, direct = self.pull(gates, past, jax.tree.leaves(new_carry), jax.tree.leaves(cts))
+        by_state = jnp.inner(_join(u, self.by_state), params["wh"])
+        leaves = dict(zip(self.past, direct, strict=True))
+        leaves[0] = by_state + leaves[0] if 0 in leaves else by_state
+        return u, self.as_carry([leaves[k] for k in range(self.states)])
+
+    def pull_params(self, params, carry, x, u):
+        h, lead, alike = jax.tree.leaves(carry)[0], x.shape[:-1], self.by_input == self.by_state
+        if not alike:
+            x, h, *u = as_rows(x, h, *u)
+        of_input = _join(u, self.by_input)
+        of_state = of_input if alike else _join(u, self.by_state)
+        beside_x, beside_h = self.biases
+        cts = {"wi": weight_cotangent(x, of_input), "wh": weight_cotangent(h, of_state)}
+        cts[beside_x] = sum_leading(of_input)
+        if beside_h is not None:
+            cts[beside_h] = sum_leading(of_state)
+        dx = jnp.inner(of_input, params["wi"]).astype(x.dtype)
+        return in_dtypes_of(params, cts), dx.reshape(*lead, dx.shape[-1])
+
+    def fused(self):
+        return FusedCell(self)
+
+
+def _split(joined: Array, places: Sequence[int]) -> list[Array]:
+    return [joined] if len(places) == 1 else jnp.split(joined, len(places), axis=-1)
+
+
+def _join(parts: Sequence[Array], places: Sequence[int]) -> Array:
+    return jnp.concatenate([parts[k] for k in places], axis=-1)

@@ -1,0 +1,42 @@
+"""The elementwise half of a recurrent step, forward or backward.
+
+`recurrence` runs it on chip and the reference in plain JAX, on lists of arrays of one shape:
+
+    products = weights times the operands of the step before
+    out, state = step(v, products, state),   operands = out[:rule.operands]
+
+Forward, the one operand is h and there is a product per gate; backward, there is an operand per
+gate, the cotangent of its pre-activation, and their products add up to the cotangent of h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from parscan_bp.types import Array
+
+Arrays = Sequence[Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One direction of a cell.
+
+    Attributes:
+      name: of the kernel.
+      step: ``(v, products, state) -> (out, state)``, hashable.
+      operands: outputs, the first ones, that are multiplied in the next step.
+      products: sums of products that come back.
+      inputs: vectors that arrive with each step.
+      outputs: vectors that leave with each step.
+      states: vectors that only the next step sees.
+    """
+
+    name: str
+    step: Callable[[Arrays, Arrays, Arrays], tuple[Arrays, Arrays]]
+    operands: int
+    products: int
+    inputs: int
+    outputs: int
+    states: int

@@ -1,0 +1,79 @@
+"""What a forward pass keeps of its steps, and the operators that follow from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+
+from parscan_bp.jaxprs.min_cut import Cut
+from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.base import Steps
+from parscan_bp.linearise.per_step import PerStep
+from parscan_bp.operators import Operator
+from parscan_bp.trees import stretch
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ResidualMap:
+    """The linear map of a step in two parts; what the first one makes are the step's residuals.
+
+    Attributes:
+      active: what is differentiated: what the maps make beside their products depends on it.
+      steps: the map of a step.
+      cut: its two parts.
+      stack: the operator from the maps of a stretch, and which of their leaves are stacked.
+    """
+
+    active: Active
+    steps: PerStep
+    cut: Cut
+    stack: Callable[..., Operator]
+
+    @classmethod
+    def of(cls, active: Active, steps: PerStep, stack: Callable[..., Operator], at_once):
+        """The parts with the fewest residuals.
+
+        Args:
+          active, steps, stack: see `ResidualMap`.
+          at_once: see `Cut.of`.
+        """
+        return cls(active, steps, Cut.of(steps.varying, steps.shared, at_once), stack)
+
+    def of_step(self, step: Steps) -> list[Array]:
+        """The residuals of a step."""
+        return self.cut.make(jax.tree.leaves(step.shared_and_own))
+
+    def operator(self, steps: Steps, residuals: Sequence[Array]) -> Operator:
+        """The operator of a stretch, from the residuals of its steps."""
+        linear = self.steps.of_each(*steps.shared_and_own, self.cut.finish, list(residuals))
+        return self.stack(linear, self.steps.varies)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Residuals:
+    """The residuals of all steps.
+
+    Attributes:
+      values: the numbers, stacked.
+      map: what follows from them.
+    """
+
+    values: list[Array]
+    map: ResidualMap = dataclasses.field(metadata={"static": True})
+
+    def when(self, active: Active) -> Residuals | None:
+        """Itself, if it was kept for these active inputs, or for any.
+
+        The maps make aux for the inputs that they were kept for, which a second derivative by other
+        variables is not of: there the steps are made again. With active outputs they make none.
+        """
+        kept = self.map.active
+        return self if kept == active or kept.y else None
+
+    def operator(self, steps: Steps, start, size: int) -> Operator:
+        """The operators of a stretch."""
+        return self.map.operator(steps, stretch(self.values, start, size))

@@ -1,0 +1,111 @@
+"""The linear side of a scan: how its step is linearised, and what solves for its tangents."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.base import Linearisation
+from parscan_bp.linearise.body import Body
+from parscan_bp.primitives.linear_solve import LinearSolve
+from parscan_bp.primitives.zeros import nonzero, zeros_of
+from parscan_bp.scan.fused import FusedLoop
+from parscan_bp.scan.systems import Primal
+from parscan_bp.solvers.base import Solver
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearScan:
+    """A scan as its derivatives see it; compared by identity.
+
+    Attributes:
+      linearisation: how the step's Jacobian is obtained.
+      solver: what solves the bi-diagonal system.
+      length, reverse: the loop.
+      fused: the kernels that make the values, if the caller asked for them.
+      whole: the scan of which this one is `restricted`, if it is.
+    """
+
+    linearisation: Linearisation
+    solver: Solver
+    length: int
+    reverse: bool
+    fused: FusedLoop | None = None
+    whole: LinearScan | None = None
+
+    @property
+    def body(self) -> Body:
+        return self.linearisation.body
+
+    @property
+    def through(self) -> bool:
+        """Whether the solver's own program may be differentiated: it is made of the step's."""
+        plain = self.solver.needs == "products" and not self.solver.rounds_vary
+        return plain and self.linearisation.is_products and self.fused is None
+
+    def primal(self, residuals, kept=None) -> Primal:
+        """The scan that is differentiated, for the residuals of `augmented`."""
+        consts, init, xs, after, extra = residuals
+        linear = self.linearisation
+        extra = linear.invariants(consts, extra)
+        return Primal(linear, consts, init, xs, after, extra, kept, self.length, self.reverse)
+
+    def moved(self, moving: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The carry leaves and outputs that have tangents if the args at these positions do."""
+        a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
+        consts = [k for k in moving if k < a]
+        carry = [k - a for k in moving if a <= k < b]
+        return self.body.reach.forward(consts, carry, [k - b for k in moving if k >= b])
+
+    def effective(self, args: Sequence[Array], tangents: Sequence[Any]) -> list[Any]:
+        """The tangents, zero where nothing has a derivative by the argument."""
+        kept = np.asarray(self.body.reach.depends.any(0))
+        zeros = zeros_of(args)
+        return [t if k else zero for t, k, zero in zip(tangents, kept, zeros, strict=True)]
+
+    def active(self, tangents: Sequence[Any]) -> Active:
+        """What these tangents of the args make differentiated."""
+        consts, _, xs = self.body.split(tangents)
+        _, y = self.moved(nonzero(tangents))
+        return Active(nonzero(consts), nonzero(xs), tuple(j for j in self.body.float_y if j in y))
+
+    def of_moving(self, tangents: Sequence[Any]) -> LinearScan | None:
+        """The scan of the carry leaves that these tangents move; ``None`` if nothing moves."""
+        carry, y = self.moved(nonzero(tangents))
+        return self.restricted(carry) if carry or y else None
+
+    def restricted(self, carry: tuple[int, ...]) -> LinearScan:
+        """The scan of these carry leaves alone; of all where their Jacobian is not to be had."""
+        whole = self if self.whole is None else self.whole
+        if carry == whole.body.float_carry or self.fused is not None:
+            return whole
+        if carry not in whole._restricted:
+            linear, part = whole.linearisation.restricted(carry), whole
+            if linear is not None:
+                part = dataclasses.replace(whole, linearisation=linear, whole=whole)
+            whole._restricted[carry] = part
+        return whole._restricted[carry]
+
+    @functools.cached_property
+    def _restricted(self) -> dict[tuple[int, ...], LinearScan]:
+        return {}
+
+    @functools.cached_property
+    def groups(self) -> Sequence[tuple[int, ...]]:
+        """The carry leaves in systems of their own, see `components`."""
+        floats = self.body.float_carry
+        apart = self.solver.needs == "operators" and not self.linearisation.diagonal
+        groups = self.body.reach.components(floats) if apart else [floats]
+        together = any(self.restricted(group) is self for group in groups)
+        return [floats] if together else groups
+
+    @functools.cached_property
+    def solves(self) -> dict[Active, LinearSolve]:
+        """The augmented solves that were made: JAX keeps a program for each."""
+        return {}

@@ -1,0 +1,143 @@
+"""The forward pass that keeps what derivatives read, and its own derivatives."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.custom_derivatives import zero_from_primal
+
+from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.base import Steps
+from parscan_bp.linearise.residuals import ResidualMap, Residuals
+from parscan_bp.primitives.pushforward import is_forward_only
+from parscan_bp.primitives.with_rule import WithRule
+from parscan_bp.primitives.zeros import filled, nonzero
+from parscan_bp.scan.linear_scan import LinearScan
+from parscan_bp.scan.loop import Loop
+from parscan_bp.scan.one_loop import OneLoop
+from parscan_bp.scan.tangents import solved_tangents
+from parscan_bp.scan.trajectory import before, run_with_trajectory
+from parscan_bp.trees import replace_at
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recorded:
+    """``(args, extra) -> (outs, after, kept)``, differentiable to any order.
+
+    The outs are (carry, ys), after is the carry after every step, and kept what else derivatives
+    read of the steps, ``None`` if they are linearised again. Functions are made once, so that JAX
+    caches them.
+
+    Attributes:
+      loop: the forward pass.
+      scan: the leaves that are differentiated.
+      active: what is differentiated; ``None`` where nothing else is kept.
+    """
+
+    loop: Loop
+    scan: LinearScan
+    active: Active | None
+
+    def __call__(self, args, extra):
+        return self._values(args, extra)
+
+    @functools.cached_property
+    def _values(self) -> WithRule:
+        def jvp(primals, tangents):
+            moves = self.scan.of_moving(tangents[0]) is not None
+            if moves and self.scan.through and is_forward_only(primals[0], tangents[0]):
+                return self._in_one_loop(list(primals[0]), list(tangents[0]))
+            made = self(*primals)
+            return made, self.tangents(primals, tangents, made)
+
+        return WithRule(lambda args, extra: self._run(args), jvp)
+
+    @functools.cached_property
+    def _run(self) -> Callable:
+        @jax.jit
+        def run(args):
+            consts, init, xs = self.scan.body.split(args)
+            if self.active is None:
+                carry, ys, after = self.loop.run(consts, init, xs)
+                return [*carry, *ys], after, None
+            extra = self.scan.linearisation.invariants(consts, [])
+            keeping = self._keeping(Steps(consts, init, [x[0] for x in xs], init, extra))
+            keep = _keep(keeping, consts, extra)
+            carry, ys, after, values = run_with_trajectory(
+                self.scan.body, consts, init, xs, **self.loop.how, keep=keep
+            )
+            return [*carry, *ys], after, Residuals(values, keeping)
+
+        return run
+
+    def _keeping(self, step: Steps) -> ResidualMap:
+        """What is kept of steps of these types; always the same object, as pytrees are compared."""
+        avals = map(jax.typeof, jax.tree.leaves(step))
+        key = tuple(aval.update(weak_type=False) for aval in avals)
+        if key not in self._keepings:
+            linear: Any = self.scan.linearisation
+            solver: Any = self.scan.solver
+            at_once = functools.partial(solver.at_once, self.scan.length)
+            self._keepings[key] = linear.residuals(step, self.active, at_once)
+        return self._keepings[key]
+
+    @functools.cached_property
+    def _keepings(self) -> dict[Any, ResidualMap]:
+        return {}
+
+    @functools.cached_property
+    def _in_one_loop(self) -> OneLoop:
+        """The results and their tangents."""
+        return self._one_loop(self._run, lambda made: made)
+
+    @functools.cached_property
+    def outputs_in_one_loop(self) -> OneLoop:
+        """(carry, ys) alone and their tangents, for which nothing is kept."""
+        return self._one_loop(self.loop.plain, lambda made: made[0])
+
+    def _one_loop(self, results: Callable, wanted: Callable) -> OneLoop:
+        def apart(args):
+            made = self(args, [])
+            return wanted(made), made
+
+        def tangents(args, ts, made):
+            return wanted(self.tangents((args, []), (ts, []), made))
+
+        return OneLoop(self.scan, self.loop.avals, results, apart, tangents)
+
+    def tangents(self, primals, tangents, made):
+        """Tangents of the results by the solver: what is kept is a function of the rest."""
+        outs, after, kept = made
+        args, ts = primals[0], tangents[0]
+        # More may move than what was differentiated first.
+        scan = self.scan.of_moving(ts)
+        if scan is None:
+            return jax.tree.map(lambda v: zero_from_primal(v, symbolic_zeros=True), made)
+        usable = kept if scan is self.scan else None
+        out_ts, after_ts = solved_tangents(scan, primals, tangents, (outs, after, usable))
+        if kept is None:
+            return out_ts, after_ts, None
+        moving = nonzero(ts)
+        floats = [k for k in scan.body.float_carry if k in scan.moved(moving)[0]]
+
+        def values(moved, carries):
+            consts, init, xs = scan.body.split(replace_at(args, moving, moved))
+            now = replace_at(after, floats, carries)
+            entering = before(init, now, 0, scan.length, reverse=scan.reverse)
+            extra = self.scan.linearisation.invariants(consts, [])
+            return jax.vmap(_keep(kept.map, consts, extra))(entering, xs, now)
+
+        at = [args[k] for k in moving], [after[k] for k in floats]
+        _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))
+        pushed = [None if t.dtype == jax.dtypes.float0 else t for t in pushed]
+        return out_ts, after_ts, Residuals(filled(kept.values, pushed), kept.map)
+
+
+def _keep(keeping: ResidualMap, consts, extra) -> Callable[..., list[Array]]:
+    """``(carry, x, new_carry) -> what is kept`` of a step."""
+    return lambda carry, x, new: keeping.of_step(Steps(consts, carry, x, new, extra))

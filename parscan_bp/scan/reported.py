@@ -1,0 +1,82 @@
+"""What `report=True` tells of a scan: how good the solutions are that its derivatives are made of.
+
+The values are exact. So what is judged is the adjoint system at the scan's own carries,
+
+    lambda_{t-1} = gamma_{t-1} + J_t^T lambda_t,
+
+for cotangents gamma of the carry after every step that are not special; see `report.cotangents`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from parscan_bp.jaxprs.replay import vary_alike
+from parscan_bp.linearise.active import Active
+from parscan_bp.report import (
+    Report,
+    backward_error,
+    bound_of,
+    cotangents,
+    errors_of_steps,
+    made_report,
+    worst_of,
+)
+from parscan_bp.scan.linear_scan import LinearScan
+from parscan_bp.scan.systems import Adjoint, Primal
+from parscan_bp.scan.trajectory import before
+from parscan_bp.types import Array, PyTree
+
+NOTHING = Active((), (), ())
+"""Of consts, inputs and outputs: the carry alone is differentiated."""
+
+
+def report_on_scan(scan: LinearScan, residuals: PyTree, outs: Sequence[Array]) -> Report:
+    """The report on all systems that the solver is given, one for each group of carry leaves.
+
+    Args:
+      scan: the scan.
+      residuals: ``(consts, init, xs, after, extra)``, as of `augmented`.
+      outs: (carry, ys).
+    """
+    residuals = vary_alike(residuals)
+    return worst_of([_report(scan.restricted(g), residuals, outs) for g in scan.groups])
+
+
+def _report(scan: LinearScan, residuals, outs) -> Report:
+    linear, primal = scan.linearisation, scan.primal(residuals)
+    floats: Sequence[int] = scan.body.float_carry
+    rounds: int | Array = 1
+    gamma = cotangents([primal.after[k] for k in floats])
+    last = [jnp.zeros_like(primal.init[k]) for k in floats]
+    if scan.fused is not None and scan.fused.adjoins:
+        _, first, _, lambdas = scan.fused.adjoint(primal, NOTHING, gamma, last)
+    else:
+        system, state = Adjoint(primal, NOTHING, gamma, []), linear.pack(last, cotangent=True)
+        (state, _, (_, lambdas)), rounds = scan.solver.run_counted(system, state)
+        first = linear.unpack(state, cotangent=True)
+    bound = bound_of(lambdas)
+    errors = _errors(primal, gamma, lambdas, first, bound)
+    return made_report(errors, bound, outs, iterations=rounds)
+
+
+def _errors(primal: Primal, gamma, lambdas, first, bound: float) -> list[Array]:
+    """The errors of all rows of the system, ``first`` being J_1^T lambda_1."""
+    linear, how = primal.linearisation, {"reverse": primal.reverse}
+    end = 0 if primal.reverse else -1
+    last = ([v[end] for v in values] for values in (lambdas, gamma))
+    # A step's row is that of the lambda before it, which has no cotangent of its own at the end.
+    rows = (
+        lambdas,
+        before(first, lambdas, 0, primal.length, **how),
+        before([jnp.zeros_like(v) for v in first], gamma, 0, primal.length, **how),
+    )
+
+    def judge(steps, rows):
+        operators = linear.adjoint_operator(steps, NOTHING)
+        return errors_of_steps(operators, *rows, bound=bound)
+
+    packed = tuple(linear.pack(row, cotangent=True) for row in rows)
+    return [primal.map(judge, packed), backward_error(None, None, *last, bound=bound)]
