@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp import kernels
+from parscan_bp.choice import wisdom
+from parscan_bp.choice.choose import choose
 from parscan_bp.choice.facts import Choice, Facts
-from parscan_bp.choice.outer_gates import has_outer_gates
-from parscan_bp.choice.rules import ON_CHIP, choose
+from parscan_bp.choice.rules import ON_CHIP
 from parscan_bp.choice.work import work_of
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.jaxprs.obstacles import replicated_output
@@ -58,6 +59,7 @@ class Plan:
       rule: the differentiation rule, ``None`` for `lax.scan` itself.
       facts: what the choice was made from.
       extra: values that a given Jacobian closes over.
+      key: by which a measurement is remembered, where there was a choice.
     """
 
     staged: Staged
@@ -67,6 +69,7 @@ class Plan:
     rule: ScanRule | None
     facts: Facts | None = None
     extra: Sequence[Any] = ()
+    key: str | None = None
 
     def __call__(self, args: Sequence[Any]) -> PyTree:
         """Runs the call; without a rule, as it was traced."""
@@ -175,7 +178,8 @@ def make_plan(
     chosen = solver is None and jacobian == "auto" and loop is None
     if cell is not None:
         on_chip = chosen and _on_chip(body, cell, params["length"])
-        facts = dataclasses.replace(facts, may_keep=may_keep, rejoins=cell.rejoins, on_chip=on_chip)
+        facts = dataclasses.replace(facts, may_keep=may_keep, on_chip=on_chip)
+    key = None
     if solver is not None:
         choice = Choice(solver, "named by the caller")
     elif loop is not None and loop.adjoins:
@@ -185,13 +189,15 @@ def make_plan(
     elif callable(jacobian):
         choice = Choice(Sweep(), "a Jacobian is given")
     else:
-        choice = choose(facts, work_of(body.jaxpr, body.num_consts, body.num_carry))
+        key = wisdom.key_of(body.jaxpr, params["length"], params["unroll"], may_keep=facts.may_keep)
+        work = work_of(body.jaxpr, body.num_consts, body.num_carry)
+        choice = choose(facts, work, key)
     if choice.solver is None:
-        return Plan(staged, body, choice, structure, None, facts)
+        return Plan(staged, body, choice, structure, None, facts, key=key)
     if chosen and isinstance(choice.solver, TreeSolver):
         linear, extra = _linearisation(body, structure, cell, trees, choice.solver, jacobian)
     rule = ScanRule(staged.equation, linear, choice.solver, loop, chosen, obstacle, hoist)
-    return Plan(staged, body, choice, structure, rule, facts, extra)
+    return Plan(staged, body, choice, structure, rule, facts, extra, key)
 
 
 def _reasons(body: Body, solver: Solver | None, jacobian: str | Callable) -> list[Reason]:
@@ -300,7 +306,6 @@ def _facts(body, structure, linear, params) -> Facts:
     return Facts(
         platform=jax.default_backend(),
         length=params["length"],
-        unroll=params["unroll"],
         batch=functools.reduce(lambda a, b: a * b, layout.batch_shape, 1),
         features=sum(layout.features),
         leaves=len(avals),
@@ -309,8 +314,5 @@ def _facts(body, structure, linear, params) -> Facts:
         linearisation=kind,
         equations=len(body.jaxpr.jaxpr.eqns),
         touched=body.nbytes + nbytes(list(body.jaxpr.in_avals)),
-        outer_gates=has_outer_gates(body.jaxpr.jaxpr),
         jax_version=jax.__version_info__[:2],
-        outputs=len(body.float_y),
-        vector=not layout.batch_shape,
     )

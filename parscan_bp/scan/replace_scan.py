@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 
 from parscan_bp.cells import View
+from parscan_bp.choice import wisdom
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import OfCell
@@ -91,7 +92,7 @@ def _plan_within(f, args, solver, forward, view, anew) -> Plan | None:
     if traces is None:
         plan = plan_anew(_call_of(lambda: f), None, args, make)
     else:
-        plan = traces.plan(None, args, make, (solver, forward, view))
+        plan = traces.plan(None, args, make, (solver, forward, view, wisdom.generation()))
     if plan is None and (solver is not None or forward is not None):
         raise NotImplementedError(
             f"solver={solver!r}, forward={forward!r}: the function was traced, and has no loop of "
