@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
+from parscan_bp.jaxprs.read import shape_of
 from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.types import Array
 
@@ -118,4 +119,4 @@ def _is_pad(eqn: JaxprEqn) -> bool:
 def _padded(eqn: JaxprEqn, value: Array) -> _Parts:
     config = eqn.params["padding_config"]
     ((axis, start),) = [(k, lo) for k, (lo, hi, _) in enumerate(config) if lo or hi]
-    return _Parts(axis, eqn.outvars[0].aval.shape[axis], ((start, value),))
+    return _Parts(axis, shape_of(eqn.outvars[0])[axis], ((start, value),))
