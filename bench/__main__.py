@@ -8,21 +8,22 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-# A new measurement is one file with `main(argv)` and one row here; its docstring's first
-# line is what the list shows. It is imported when it is named: not all need the same extras.
+# A new measurement is one file with a `BENCH` (see `bench.shared.bench`) and one row here; its
+# docstring's first line is what the list shows. It is imported when it is named: not all need the
+# same extras. Only `gpu`, whose points share a time, has a `main(argv)` of its own.
 BENCHES = {
-    "rnn": "bench.rnn",
-    "scan": "bench.scan",
-    "steps": "bench.steps",
-    "compile": "bench.compile",
-    "scaled": "bench.scaled",
-    "lenet": "bench.lenet",
-    "vgg11": "bench.vgg11",
-    "jacobians": "bench.jacobians",
-    "spgemm": "bench.spgemm",
-    "reuse": "bench.reuse",
-    "flax": "bench.flax_rnn",
-    "gru": "bench.gru",
+    "rnn": "bench.paper.recurrent.rnn",
+    "scan": "bench.grids.scan.bench",
+    "steps": "bench.grids.steps.bench",
+    "compile": "bench.grids.compile",
+    "scaled": "bench.grids.scaled",
+    "lenet": "bench.paper.images.lenet",
+    "vgg11": "bench.paper.vgg11.bench",
+    "jacobians": "bench.paper.jacobians",
+    "spgemm": "bench.paper.spgemm",
+    "reuse": "bench.paper.reuse",
+    "flax": "bench.grids.flax.bench",
+    "gru": "bench.paper.recurrent.gru",
     "gpu": "bench.gpu",
 }
 
@@ -43,7 +44,8 @@ def main(argv: Sequence[str]) -> None:
     name, *options = argv
     if name not in BENCHES:
         raise SystemExit(f"unknown measurement {name!r}\n\n{listing()}")
-    importlib.import_module(BENCHES[name]).main(options)
+    module = importlib.import_module(BENCHES[name])
+    getattr(module, "BENCH", module).main(options)
 
 
 def _summary(module: str) -> str:

@@ -35,7 +35,7 @@ print("the core runs")
 def test_a_fresh_installation_runs_the_core_and_names_the_missing_extras(tmp_path):
     source = tmp_path / "source"
     tracked = subprocess.run(
-        ["git", "ls-files", "-z", "parscan_bp", "pyproject.toml", "README.md"],
+        ["git", "ls-files", "-z", "parscan_bp", "pyproject.toml", "README.md", "LICENSE"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 
 import parscan_bp
-from bench import candidates, programs, timing
 from bench.gpu import floor, grid
-from bench.training import Trainer
+from bench.shared import candidates, programs, timing
+from bench.shared.training import Trainer
 from parscan_bp import kernels
 from parscan_bp.operators import Factored
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from bench import timing
 from bench.gpu import contenders, grid
+from bench.shared import timing
 
 EAGER, GRAPH = "cudnn", "cudnn_graph"
 _WARM_UPS = 3

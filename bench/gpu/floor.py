@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from bench import timing
+from bench.shared import timing
 
 LAUNCHES, LAUNCH_SECONDS = 3, 5e-6
 _WORD = 4

@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench import bitstream, candidates, programs, workloads
+from bench.grids import workloads
+from bench.paper.recurrent import bitstream
+from bench.shared import candidates, programs
 
 RNN, GRU = "elman", "gru"
 LEARNING_RATE = 1e-5

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from bench import figures, timing
 from bench.gpu import contenders, cudnn, grid, summary
+from bench.shared import figures, timing
 
 Result = dict[str, Any]
 Series = tuple[list[int], list[float]]

@@ -2,23 +2,20 @@
 
 import concurrent.futures
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 
-from bench import programs, record, timing
 from bench.gpu import contenders, cudnn, floor, grid
+from bench.shared import programs, record, timing
 
 _TORCH = (cudnn.EAGER, cudnn.GRAPH)
 NAMES = (*_TORCH, *contenders.SCANS, contenders.KERNELS)
 MEASURED, REFUSED, WRONG = "measured", "refused", "wrong"
 
 _TORCH_PROGRAMS = (timing.FORWARD, timing.VALUE_AND_GRAD, contenders.STEP)
-_FOLDERS = re.compile(r"(?:/[\w.+-]+)+/")
-_LONGEST_REASON = 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +161,7 @@ def _builders(
 
 
 def _side(made: Mapping[str, contenders.Lane | Exception]) -> Side:
-    reasons = {p: reason_of(lane) for p, lane in made.items() if isinstance(lane, Exception)}
+    reasons = {p: record.reason_of(lane) for p, lane in made.items() if isinstance(lane, Exception)}
     side = Side({p: lane for p, lane in made.items() if p not in reasons}, MEASURED, reasons)
     if timing.VALUE_AND_GRAD in reasons:
         return side.without_times(REFUSED, "no gradients to check")
@@ -178,13 +175,13 @@ def _checked(name: str, side: Side, wanted: Any, allowed: float) -> Side:
         jax.block_until_ready(results)
     # A kernel may fail when it runs; that too is recorded beside the point.
     except Exception as error:
-        return side.without_times(REFUSED, f"running: {reason_of(error)}")
+        return side.without_times(REFUSED, f"running: {record.reason_of(error)}")
     if timing.VALUE_AND_GRAD not in results:
         return side
     try:
         error = programs.check_equal(wanted, results[timing.VALUE_AND_GRAD], allowed, name)
     except FloatingPointError as problem:
-        return side.without_times(WRONG, reason_of(problem))
+        return side.without_times(WRONG, record.reason_of(problem))
     return dataclasses.replace(side, error=error)
 
 
@@ -194,12 +191,6 @@ def _trusted(sides: Mapping[str, Side]) -> Side:
     if own.status != MEASURED or (whole is not None and whole.status == MEASURED):
         return own
     return own.without_times(REFUSED, f"{contenders.PALLAS}, which checks them, has no gradients")
-
-
-def reason_of(error: Exception) -> str:
-    """An error in one line, without folders of this machine."""
-    text = _FOLDERS.sub("", f"{type(error).__name__}: {error}")
-    return " ".join(text.split())[:_LONGEST_REASON]
 
 
 def _floor(shape: grid.Shape, peaks: floor.Peaks) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 import collections
 from typing import Any
 
-from bench import tables, timing
 from bench.gpu import contenders, summary
 from bench.gpu.point import REFUSED, WRONG
+from bench.shared import tables, timing
 
 Result = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from bench import record, timing
 from bench.gpu import contenders, cudnn, floor, grid, plots, point, report, summary
+from bench.shared import record, timing
 
 Result = dict[str, Any]
 
@@ -111,7 +111,7 @@ def _measure(
             entry = point.measure(shape, settings, peaks, unrolls.get(shape.cell))
         # One bad point must not end the run; `main` raises when all are done.
         except Exception as error:
-            result["failed"][str(shape)] = point.reason_of(error)
+            result["failed"][str(shape)] = record.reason_of(error)
             spent += clock.lap()
         else:
             unrolls[shape.cell] = entry["unroll"]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench import stats, timing
 from bench.gpu import cudnn, grid
 from bench.gpu.contenders import AUTO, FUSED, KERNELS, PALLAS, PLAIN, PURE, SEQUENTIAL, SOLVE, STEP
+from bench.shared import stats, timing
 
 Result = dict[str, Any]
 

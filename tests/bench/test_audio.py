@@ -7,7 +7,8 @@ import pytest
 import soundfile
 
 from bench import __main__ as command
-from bench import audio, figures
+from bench.paper.recurrent import audio
+from bench.shared import figures
 
 
 def _write(path, samples, rate=8000, channels=1):

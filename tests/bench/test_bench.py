@@ -12,19 +12,12 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import (
-    bitstream,
-    candidates,
-    compile,
-    figures,
-    flax_floor,
-    programs,
-    record,
-    scan_point,
-    steps,
-    timing,
-    workloads,
-)
+from bench.grids import compile, workloads
+from bench.grids.flax import floor
+from bench.grids.scan import point as scan_point
+from bench.grids.steps import bench as steps
+from bench.paper.recurrent import bitstream
+from bench.shared import candidates, figures, programs, record, timing
 
 ROOT = pathlib.Path(__file__).parents[2]
 GRID = "--H 2 --B 2 --T 6 --rounds 2 --unrolls 1 2 --modes value_and_grad backward".split()
@@ -41,6 +34,13 @@ def test_the_list_names_every_measurement():
     ).stdout
     for name in command.BENCHES:
         assert any(line.split()[:1] == [name] for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("name", command.BENCHES)
+def test_every_measurement_explains_its_options(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main([name, "--help"])
+    assert stopped.value.code == 0 and f"python -m bench {name}" in capsys.readouterr().out
 
 
 def test_an_unknown_measurement_is_refused():
@@ -117,8 +117,8 @@ def test_scan_raises_at_the_end_when_a_derivative_is_wrong(tmp_path, monkeypatch
     monkeypatch.setattr(candidates.parscan_bp, "scan", wrong)
     with pytest.raises(RuntimeError, match="1 points failed"):
         _run("scan", tmp_path, "--cells", "custom", *GRID)
-    (point,) = json.loads((tmp_path / "scan.json").read_text())["points"]
-    assert "differs from its reference" in point["reason"]
+    ((name, reason),) = json.loads((tmp_path / "scan.json").read_text())["failed"].items()
+    assert name == "custom H=2 B=2 T=6" and "differs from its reference" in reason
 
 
 def test_resuming_with_another_seed_is_refused(tmp_path):
@@ -174,9 +174,9 @@ def test_flax_layers_are_checked_and_compared(tmp_path, capsys):
     assert "GRUCell H=3 B=2 T=8" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("cell", flax_floor.GATES)
+@pytest.mark.parametrize("cell", floor.GATES)
 def test_the_floor_of_a_gradient_is_that_of_a_layer_of_known_slopes(cell):
-    program = flax_floor.program(workloads.Size(cell, 3, 2, 8), seed=0)
+    program = floor.program(workloads.Size(cell, 3, 2, 8), seed=0)
     (data,) = program.arguments
 
     def states(weights, bias):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench import cifar
+from bench.paper.images import cifar
 
 
 @pytest.fixture

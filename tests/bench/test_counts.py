@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import networks, schedules, step_counts
+from bench.paper.images import networks
+from bench.paper.vgg11 import schedules, step_counts
 from parscan_bp.layers import AveragePool, MaxPool, activations, adjoint_operators, init
 from parscan_bp.operators import Convolution, Dense, Diagonal, Selection
 

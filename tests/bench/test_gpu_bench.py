@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import candidates, figures, programs, timing
 from bench.gpu import contenders, cudnn, floor, grid, plots, point, report, summary
+from bench.shared import candidates, figures, programs, record, timing
 
 OFF_CPU = ("pallas", "fused", "fused_sequential", "kernels", "cudnn", "cudnn_graph")
 SOLVE = "solve, kernels over floor"
@@ -236,7 +236,7 @@ def test_the_grid_is_the_papers():
 
 
 def test_reasons_hold_no_folders():
-    reason = point.reason_of(OSError("no file /home/someone/lib/it.so\nnear 1/2"))
+    reason = record.reason_of(OSError("no file /home/someone/lib/it.so\nnear 1/2"))
     assert reason == "OSError: no file it.so near 1/2"
 
 

@@ -8,7 +8,11 @@ import platform
 
 import pytest
 
-from bench import figures, record, scan, scan_figures, scan_report, tables, timing, workloads
+from bench.grids import workloads
+from bench.grids.scan import bench as scan
+from bench.grids.scan import figures as scan_figures
+from bench.grids.scan import report as scan_report
+from bench.shared import figures, record, tables, timing
 
 SIZES = [workloads.Size("elman", 4, 1, 100), workloads.Size("elman", 20, 1, 100)]
 
@@ -84,11 +88,13 @@ def test_memory_limits(temp, words):
 
 
 def test_confirmation_measures_only_what_failed():
-    settings = scan._settings(scan._parser().parse_args([]), wrt="params")
-    tasks = scan._again(_result(_point(SIZES[0], 0.93), _point(SIZES[1], 0.99)), settings)
-    assert [(size, s.modes, s.solvers) for size, s in tasks] == [
-        (SIZES[0], (timing.VALUE_AND_GRAD,), ("auto",))
-    ]
+    options = scan.BENCH.parse(["--confirm", "first.json"])
+    first = _result(_point(SIZES[0], 0.93), _point(SIZES[1], 0.99))
+    (task,) = scan.again(first, options).values()
+    assert (task.size, task.modes, task.solvers) == (SIZES[0], (timing.VALUE_AND_GRAD,), ("auto",))
+    options.wrt = "all"
+    with pytest.raises(ValueError, match="--wrt params"):
+        scan.again(first, options)
 
 
 def test_overview_shows_choice_refusal_and_skipped_points():
@@ -103,9 +109,12 @@ def test_overview_shows_choice_refusal_and_skipped_points():
 def test_grid_figures_are_small_and_one_for_each_solver(tmp_path):
     both = _point(SIZES[0], 0.8)
     both["solvers"]["sweep"] = copy.deepcopy(both["solvers"]["auto"])
-    drawn = scan_figures.draw(_result(both, _point(SIZES[1], 2.0)), tmp_path / "grid.json")
-    assert [p.name for p in drawn] == ["grid_auto.png", "grid_sweep.png", "grid_winner.png"]
-    assert all(1000 < p.stat().st_size < figures.LARGEST_PNG for p in drawn)
+    drawn = scan_figures.draw(_result(both, _point(SIZES[1], 2.0)))
+    assert list(drawn) == ["_auto", "_sweep", "_winner"]
+    for name, figure in drawn.items():
+        path = tmp_path / f"grid{name}.png"
+        figures.save(figure, path)
+        assert 1000 < path.stat().st_size < figures.LARGEST_PNG
 
 
 def test_too_large_a_figure_raises(tmp_path, monkeypatch):

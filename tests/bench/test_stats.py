@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bench import stats, timing
+from bench.shared import stats, timing
 
 
 def test_ratio_of_medians_ignores_an_outlier():

@@ -1,0 +1,1 @@
+"""Timing over grids of programs."""

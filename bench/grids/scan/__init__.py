@@ -1,0 +1,1 @@
+"""`scan` against the tuned `jax.lax.scan` over cells and sizes."""

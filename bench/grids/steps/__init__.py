@@ -1,0 +1,1 @@
+"""Scans that people write."""

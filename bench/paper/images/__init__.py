@@ -1,0 +1,1 @@
+"""LeNet-5 and what VGG-11 shares with it: networks and images."""

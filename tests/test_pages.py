@@ -1,0 +1,38 @@
+"""The pages that a newcomer reads: their examples run, what they point at is there."""
+
+import pathlib
+import re
+import tomllib
+
+import pytest
+
+from bench.__main__ import BENCHES
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md")
+
+
+@pytest.mark.slow
+def test_every_example_of_the_readme_runs():
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert len(blocks) >= 4
+    names: dict = {}
+    for block in blocks:
+        exec(block, names)  # One after the other, as one reads them.
+    ours, theirs = names["ours"], names["theirs"]
+    assert abs(ours - theirs).max() < 1e-5 * abs(theirs).max()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_benches_of_a_page_exist(page):
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+    for name in re.findall(r"-m bench ([a-z]\w*)", text):
+        assert name in BENCHES, name
+
+
+def test_the_citation_has_the_version_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
+    assert "Version 2.0, January 2004" in (ROOT / project["license-files"][0]).read_text()
