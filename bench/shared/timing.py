@@ -65,6 +65,10 @@ class Measurement:
     def to_json(self) -> dict[str, Any]:
         return {"median": rounded(self.median), "iqr": rounded(self.spread)}
 
+    def with_samples(self) -> dict[str, Any]:
+        """For ratios that are only formed from the file."""
+        return {**self.to_json(), "seconds": list(map(rounded, self.seconds))}
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
