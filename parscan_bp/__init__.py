@@ -22,6 +22,8 @@ from parscan_bp.solvers import Planned as Planned
 from parscan_bp.solvers import Sweep as Sweep
 from parscan_bp.system import Ragged as Ragged
 from parscan_bp.system import Uniform as Uniform
+from parscan_bp.tuning import Tuning as Tuning
+from parscan_bp.tuning import autotune as autotune
 
 __all__ = [
     "Associative",
@@ -34,7 +36,9 @@ __all__ = [
     "Report",
     "Status",
     "Sweep",
+    "Tuning",
     "Uniform",
+    "autotune",
     "cells",
     "chain",
     "custom_vjp_scan",

@@ -21,7 +21,7 @@ LAYERS = [
     {"linearise", "solve"},
     {"choice"},
     {"scan", "chain"},
-    {"explain", "adapters"},
+    {"explain", "adapters", "tuning"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -72,7 +72,7 @@ class Side:
             "reasons": dict(self.reasons),
             "error": self.error,
             "programs": {name: lane.to_json() for name, lane in self.lanes.items()},
-            "times": {n: timing.Measurement(tuple(t)).to_json() for n, t in times.items()},
+            "times": {n: timing.Measurement(tuple(t)).with_samples() for n, t in times.items()},
         }
 
 

@@ -10,7 +10,7 @@ import os
 import pathlib
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,6 @@ import jaxlib
 import numpy as np
 
 HERE = pathlib.Path(__file__).parents[1]
-_NUMBERS = re.compile(r"\[[-+.,\de\s]+\]")
 _FOLDERS = re.compile(r"(?:/[\w.+-]+)+/")
 _LONGEST_REASON = 400
 
@@ -60,12 +59,24 @@ def environment(argv: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def dumps(result: Mapping[str, Any]) -> str:
+    """JSON with a line for each point, to be read by people, too."""
+
+    def one(value: Any) -> str:
+        return json.dumps(value, allow_nan=False)
+
+    def lines(value: Any) -> str:
+        if isinstance(value, list) and value and not isinstance(value[0], int | float):
+            return "[\n  " + ",\n  ".join(map(one, value)) + "\n ]"
+        return one(value)
+
+    return "{\n " + ",\n ".join(f"{one(k)}: {lines(v)}" for k, v in result.items()) + "\n}"
+
+
 def write(path: pathlib.Path, result: dict[str, Any]) -> None:
     """Writes JSON in one move, so an interrupted run leaves the last whole file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, indent=1, allow_nan=False)
-    # Samples on one line: a file is read by people too.
-    text = _NUMBERS.sub(lambda match: " ".join(match[0].split()), text)
+    text = dumps(result)
     part = path.with_name(path.name + ".part")
     part.write_text(text + "\n")
     os.replace(part, path)

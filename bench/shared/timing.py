@@ -43,6 +43,11 @@ class Stopwatch:
         return self._last - last
 
 
+def rounded(number: float) -> float:
+    """To five digits, of which a timing has three."""
+    return float(f"{number:.5g}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Measurement:
     """Seconds per call of one quantity, in the order they were taken."""
@@ -58,8 +63,11 @@ class Measurement:
         return stats.spread(self.seconds)
 
     def to_json(self) -> dict[str, Any]:
-        rounded = [float(f"{sample:.5g}") for sample in self.seconds]
-        return {"median": self.median, "iqr": self.spread, "seconds": rounded}
+        return {"median": rounded(self.median), "iqr": rounded(self.spread)}
+
+    def with_samples(self) -> dict[str, Any]:
+        """For ratios that are only formed from the file."""
+        return {**self.to_json(), "seconds": list(map(rounded, self.seconds))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +91,8 @@ class Comparison:
     again: float
 
     def to_json(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in ("speedup", "low", "high", "again")}
+        names = ("speedup", "low", "high", "again")
+        plain = {name: rounded(getattr(self, name)) for name in names}
         sides = {"baseline": self.baseline.to_json(), "candidate": self.candidate.to_json()}
         return {**plain, "rounds": len(self.candidate.seconds), **sides}
 

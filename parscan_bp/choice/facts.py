@@ -6,9 +6,6 @@ import dataclasses
 
 from parscan_bp.solvers.base import Solver
 
-PLAIN = 12
-"""Most equations of a cell without gates."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
@@ -25,13 +22,9 @@ class Facts:
       linearisation: "analytic", "matrix-free", or "columns" of an explicit Jacobian.
       equations: equations in the body's jaxpr.
       touched: bytes that a step reads and computes.
-      outer_gates: `structure.has_outer_gates` of the step, as with a single input feature.
       jax_version: (major, minor), which says how XLA compiles a small loop.
-      outputs: outputs with a derivative that are not the new carry itself.
       may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
         is taken.
-      unroll: steps per iteration of the loop that the caller asked for.
-      vector: whether the carry has no axis for rows, not even one of size 1.
       on_chip: whether there is one GPU, and kernels that take the cell's Jacobians as they are.
     """
 
@@ -45,12 +38,8 @@ class Facts:
     linearisation: str
     equations: int
     touched: int
-    outer_gates: bool
     jax_version: tuple[int, ...]
-    outputs: int = 0
     may_keep: bool = False
-    unroll: int = 1
-    vector: bool = False
     on_chip: bool = False
 
     @property
@@ -62,11 +51,6 @@ class Facts:
     def own(self) -> bool:
         """Whether the step is the user's own, its Jacobian not that of one of the cells."""
         return self.linearisation != "analytic"
-
-    @property
-    def gated(self) -> bool:
-        """Whether it is a cell with gates."""
-        return not self.own and self.equations > PLAIN
 
     @property
     def columns(self) -> int:

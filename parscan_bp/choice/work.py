@@ -19,7 +19,6 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn
 
-from parscan_bp.jaxprs.arithmetic import carries_arithmetic_alone
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.primitive_kinds import (
     CONTROL_FLOW,
@@ -52,15 +51,11 @@ class Work:
         A weight vector does not count: to XLA its product is a sum.
       heavy: why the step is too heavy for a sweep to gain anything, as it continues "the step ...";
         ``None`` if it is light.
-      arithmetic: see `carries_arithmetic_alone`.
-      products: products of fixed weights and something that depends on the carry.
-      parts: most parts into which such a product, or one of inputs, is taken: the gates of a cell.
+      parts: most parts into which a product with fixed weights is taken: the gates of a cell.
     """
 
     rows: int
     heavy: str | None
-    arithmetic: bool = False
-    products: int = 0
     parts: int = 0
 
 
@@ -86,8 +81,7 @@ def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
     others = len(opened.invars) - num_consts - num_carry
     ins = [_Is(0)] * num_consts + [_Is.CARRIED] * num_carry + [_Is.GIVEN] * others
     counted.run(opened, ins)
-    arithmetic = carries_arithmetic_alone(opened, num_consts, num_carry)
-    return Work(counted.rows, counted.heavy(), arithmetic, counted.products, counted.parts())
+    return Work(counted.rows, counted.heavy(), counted.parts())
 
 
 class _Is(enum.Flag):
@@ -114,7 +108,6 @@ class _Counted(Interpreter[_Is]):
         self._moves = False
         self._parts: collections.Counter[Any] = collections.Counter()
         self.rows = 0
-        self.products = 0
 
     def parts(self) -> int:
         return max(self._parts.values(), default=0)
@@ -170,7 +163,6 @@ class _Counted(Interpreter[_Is]):
         rows = _size(eqn.invars[at]) // max(summed, 1)
         if size > rows:
             self.rows = max(self.rows, rows)
-            self.products += _Is.CARRIED in ins[at]
 
 
 def _size(atom: Any) -> int:

@@ -23,6 +23,7 @@ from jax.extend.core import JaxprEqn, Literal
 from jax.tree_util import Partial
 
 from parscan_bp.cpu.row_product import as_row_product
+from parscan_bp.jaxprs.joined_pads import joined_pads
 from parscan_bp.jaxprs.read import needed_equations
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.types import Array, PyTree
@@ -73,6 +74,7 @@ def made_ahead(function: Partial, state: PyTree) -> Partial:
     closed, result = jax.make_jaxpr(
         lambda leaves, v: jax.tree.unflatten(tree, leaves)(v), return_shape=True
     )(leaves, state)
+    closed = joined_pads(closed)
     jaxpr, known = closed.jaxpr, _Known()
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(jaxpr.invars, leaves, strict=False))

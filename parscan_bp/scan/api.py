@@ -12,6 +12,7 @@ import jax
 
 from parscan_bp.arguments import as_int, check_bool
 from parscan_bp.cells import Cell
+from parscan_bp.choice import wisdom
 from parscan_bp.jaxprs.stage import copied, is_jit_disabled
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
@@ -171,8 +172,8 @@ def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
     return None if solver is None else solver.with_memory_limit(limit)
 
 
-def _as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
-    """The cell and parameters of ``functools.partial(cell, params)``."""
+def as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
+    """The cell and parameters of ``functools.partial(cell, params)``; ``None`` for other steps."""
     if isinstance(f, functools.partial) and isinstance(f.func, Cell):
         if len(f.args) == 1 and not f.keywords and _are_arrays(f.args[0]):
             return f.func, f.args[0]
@@ -198,7 +199,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
       how: the `loop_options`.
       f, init, xs, solver, jacobian, forward: see `scan`.
     """
-    cell, params = _as_cell(f)
+    cell, params = as_cell(f)
     args = params, init, xs
     if not _are_arrays((init, xs)) or not all(hasattr(x, "shape") for x in jax.tree.leaves(xs)):
         # JAX would not get as far as to call the step, and says so in the words of jax.lax.scan.
@@ -218,7 +219,8 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
     def plan():
         traces = _traces_of(f, cell)
         if traces is not None:
-            return traces.plan(loop, args, make, (solver, forward), jacobian)
+            options = (solver, forward, wisdom.generation())
+            return traces.plan(loop, args, make, options, jacobian)
         step_of = lambda params: f if cell is None else functools.partial(cell, params)  # noqa: E731
         return plan_anew(_call_of(step_of), loop, args, make)
 
@@ -253,5 +255,5 @@ def _of_value(cell: Cell) -> Traces:
 
 def plans_of(f: Callable) -> list[ScanPlan]:
     """The plans that are kept for a step."""
-    traces = _traces_of(f, _as_cell(f)[0])
+    traces = _traces_of(f, as_cell(f)[0])
     return [] if traces is None else [plan for plan in traces.plans if plan is not None]

@@ -9,8 +9,9 @@ from typing import Any
 
 import jax
 
+from parscan_bp.choice import wisdom
+from parscan_bp.choice.choose import choose
 from parscan_bp.choice.facts import Choice, Facts
-from parscan_bp.choice.rules import choose
 from parscan_bp.choice.work import work_of
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.jaxprs.obstacles import replicated_output
@@ -64,6 +65,11 @@ class ScanPlan:
     facts: Facts | None = None
     extra: Sequence[Any] = ()
     fell_back: bool = False
+
+    @property
+    def key(self) -> str | None:
+        """By which a measurement is remembered, where there is a choice."""
+        return None if self.facts is None else _key(self.staged, self.body, self.facts)
 
     def __call__(self, args: Sequence[Any], *, report: bool = False) -> tuple[PyTree, Any]:
         """Runs the call, without a rule as it was traced; its result, and the report on it."""
@@ -193,7 +199,7 @@ def make_plan(
         solver.check_nothing_kept()
     ours = adjoins and fused is None
     facts = facts_of(params, body, structure, linear, cell, may_keep=may_keep, may_form=ours)
-    choice = _choice(body, solver, jacobian, fused, facts)
+    choice = _choice(staged, body, solver, jacobian, fused, facts)
     if choice.solver is None:
         return ScanPlan(staged, body, choice, structure, None, facts)
     if ours and _forms(choice.solver):
@@ -268,6 +274,7 @@ def _coupled(body: Body) -> list[Reason]:
 
 
 def _choice(
+    staged: Staged,
     body: Body,
     solver: Solver | None,
     jacobian: str | Callable,
@@ -283,4 +290,11 @@ def _choice(
         return Choice(Sweep(), values if fused.adjoins else given)
     if callable(jacobian):
         return Choice(Sweep(), "a Jacobian is given")
-    return choose(facts, work_of(body.jaxpr, body.num_consts, body.num_carry))
+    work = work_of(body.jaxpr, body.num_consts, body.num_carry)
+    return choose(facts, work, _key(staged, body, facts))
+
+
+def _key(staged: Staged, body: Body, facts: Facts) -> str:
+    """By which a measurement of the scan is remembered."""
+    unroll = staged.equation.params["unroll"]
+    return wisdom.key_of(body.jaxpr, facts.length, unroll, may_keep=facts.may_keep)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from parscan_bp import kernels
 from parscan_bp.choice.facts import Facts
-from parscan_bp.choice.outer_gates import has_outer_gates
 from parscan_bp.choice.rules import ON_CHIP
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
@@ -42,7 +41,6 @@ def facts_of(
     return Facts(
         platform=jax.default_backend(),
         length=params["length"],
-        unroll=params["unroll"],
         batch=math.prod(layout.batch_shape),
         features=sum(layout.features),
         leaves=len(body.float_carry),
@@ -51,10 +49,7 @@ def facts_of(
         linearisation=linear.kind,
         equations=len(body.jaxpr.jaxpr.eqns),
         touched=body.nbytes + nbytes(list(body.jaxpr.in_avals)),
-        outer_gates=has_outer_gates(body.jaxpr.jaxpr),
         jax_version=jax.__version_info__[:2],
-        outputs=len(body.float_y),
-        vector=not layout.batch_shape,
         may_keep=may_keep and cell is not None,
         on_chip=may_form and cell is not None and _on_chip(body, cell, params["length"]),
     )

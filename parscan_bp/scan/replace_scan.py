@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 
 from parscan_bp.cells import View
+from parscan_bp.choice import wisdom
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
@@ -99,7 +100,7 @@ def _plan_within(f, args, solver, forward, view, anew) -> ScanPlan | Left:
         traces = None if anew else _OF_FUNCTIONS(f)
         if traces is None:
             return plan_anew(_call_of(lambda: f), None, args, make)
-        return traces.plan(None, args, make, (solver, forward, view))
+        return traces.plan(None, args, make, (solver, forward, view, wisdom.generation()))
 
     made = or_left(plan, solver, forward)
     named = forward is not None or (solver is not None and not solver.leaves_to_lax)

@@ -133,7 +133,7 @@ def test_a_record_has_no_path_and_no_host_name(tmp_path):
     node = platform.node()
     assert not node or f'"{node}"' not in text
     assert json.loads(text)["runs"][0]["argv"][1] == "first.json"
-    assert "[ 1.0, 2.5e-05 ]" in text
+    assert "[1.0, 2.5e-05]" in text
     run = json.loads(text)["runs"][0]
     assert run["cpu"]["cores"] >= 1 and len(run["load_start"]) == 3
     assert set(run["versions"]) == {"python", "jax", "jaxlib", "numpy"}

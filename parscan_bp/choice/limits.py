@@ -1,0 +1,50 @@
+"""The numbers of the rules: what races on some machines said, shipped as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from importlib import resources
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Where one program begins to be faster than another.
+
+    Attributes:
+      handful: steps up to which a solver costs more around them than it saves.
+      short: equations times numbers times steps, likewise.
+      rows: rows of a product above which it takes most of a step's time.
+      wide: numbers that are carried from which rows matter.
+      tiny: numbers that are carried up to which XLA makes one kernel of a loop.
+      tiny_bytes: bytes that such a step reads and makes.
+      one_kernel: numbers that are carried up to which, from jax 0.12 on, XLA makes one kernel of a
+        loop whose step multiplies no matrices.
+      gates: parts of a product from which on they are the gates of a cell.
+      kept_bytes: bytes of all carries up to which a layer's steps are kept: they are several times
+        that, and beyond it memory that is taken anew in every call costs more than it spares.
+    """
+
+    handful: int
+    short: int
+    rows: int
+    wide: int
+    tiny: int
+    tiny_bytes: int
+    one_kernel: int
+    gates: int
+    kept_bytes: int
+
+
+@functools.lru_cache
+def limits() -> Limits:
+    """Those of CPUs; `parscan_bp.autotune` replaces them by a measurement.
+
+    Example:
+      >>> limits().handful
+      4
+    """
+    text = resources.files(__package__).joinpath("data/cpu.json").read_text()
+    numbers = json.loads(text)
+    return Limits(**{field.name: numbers[field.name] for field in dataclasses.fields(Limits)})

@@ -1,0 +1,31 @@
+"""What is raced for a scan: a solver for each name."""
+
+from __future__ import annotations
+
+from parscan_bp.choice.facts import Facts
+from parscan_bp.solvers import Associative, Blelloch, Chunked, Pallas, Solver, Sweep
+
+LAX = "lax.scan"
+
+TREE_BYTES = 2**28
+"""Bytes of all Jacobians up to which trees take part."""
+TREE_ORDER = 16
+"""Order of dense Jacobians up to which they do: products take its cube."""
+
+
+def candidates(facts: Facts) -> dict[str, Solver | None]:
+    """The solvers that may be the fastest for a scan, by what is printed of them."""
+    n = facts.length
+    found: list[Solver] = [
+        Sweep(),
+        Sweep(recompute=False),
+        Sweep(chunk=1, recompute=False),
+        *(Sweep(chunk=size) for size in sorted({max(2, n // 30), max(2, n // 4)})),
+    ]
+    matrix = facts.columns * facts.features * facts.batch * facts.itemsize
+    fits = n * matrix <= TREE_BYTES and facts.columns <= TREE_ORDER
+    if fits:
+        found += [Chunked(), Blelloch(), Associative()]
+    if fits and facts.platform == "gpu":
+        found += [Pallas(), Pallas(mode="sequential")]
+    return {LAX: None, **{repr(solver): solver for solver in found}}

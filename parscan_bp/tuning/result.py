@@ -1,0 +1,140 @@
+"""What a race said, and which of its programs is remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parscan_bp.choice import wisdom
+from parscan_bp.choice.wisdom import Remembered, Timing
+from parscan_bp.solvers import Solver
+from parscan_bp.tuning.race import race
+from parscan_bp.types import PyTree
+
+BETTER = 1.05
+"""What a speedup over the rules' choice has to exceed, its whole interval, to be remembered."""
+
+ROUNDINGS, AMPLIFIED = 1000, 30
+"""By how many roundings of its largest entry a gradient may differ from the reference's; or by how
+many times what one rounding of the arguments makes of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What a race said; ``str()`` is its table.
+
+    Attributes:
+      solver: the winner as ``solver=`` takes it; ``None`` for `jax.lax.scan`.
+      winner: its name; that of the rules' choice where nothing is clearly faster.
+      by_rules: the name of what the rules chose.
+      timings: of the candidates whose gradients are those of `jax.lax.scan`, fastest first.
+      refused: why others did not take part.
+      path: where the winner is remembered; ``None`` if the rules' choice stands or nothing is kept.
+    """
+
+    solver: Solver | None
+    winner: str
+    by_rules: str
+    timings: tuple[Timing, ...]
+    refused: Mapping[str, str]
+    path: pathlib.Path | None
+
+    def __str__(self):
+        width = max(len(t.name) for t in self.timings)
+        lines = [f"{'value and gradient':<{width}}  {'ms':>9}  over the rules' choice"]
+        for t in self.timings:
+            interval = f"{t.speedup:.2f} [{t.low:.2f}, {t.high:.2f}]"
+            marks = [f" by {word}" for word, name in self._marks if name == t.name]
+            lines.append(f"{t.name:<{width}}  {1e3 * t.seconds:>9.4g}  {interval}{''.join(marks)}")
+        lines += [f"{name}: {why}" for name, why in self.refused.items()]
+        if self.winner == self.by_rules:
+            return "\n".join([*lines, "nothing is clearly faster than what the rules chose"])
+        kept = "not kept" if self.path is None else f"remembered in {self.path}"
+        return "\n".join([*lines, f"{self.winner} is {kept}"])
+
+    @property
+    def _marks(self):
+        return ("the rules", self.by_rules), ("this race", self.winner)
+
+
+def decide(
+    programs: Mapping[str, Callable[[], Callable[..., PyTree]]],
+    solvers: Mapping[str, Solver | None],
+    reference: str,
+    by_rules: str,
+    key: str,
+    budget_s: float,
+    tell: Callable[[str], None],
+) -> Tuning:
+    """Compiles the candidates, checks them, races them, and remembers the winner.
+
+    Args:
+      programs: for each name, what compiles its value and gradient: a function of whether the
+        arguments are moved by one rounding.
+      solvers: for those names that can be remembered, the solver.
+      reference: the name of the candidate whose gradients are right.
+      by_rules: that of the rules' choice.
+      key: see `wisdom.key_of`.
+      budget_s: seconds for the race.
+      tell: is told how far it is.
+
+    Raises:
+      What the reference, or the rules' choice, raises.
+    """
+    ready, refused = {}, {}
+    for name in dict.fromkeys([reference, *programs]):
+        tell(f"compiles {name}")
+        try:
+            program = programs[name]()
+            got = program()
+        except (NotImplementedError, ValueError, MemoryError) as error:
+            if name in (reference, by_rules):
+                raise
+            refused[name] = str(error).splitlines()[0]
+            continue
+        if name == reference:
+            wanted, moved = got, program(moved=True)
+        difference = differs(got, wanted, moved)
+        if difference and name != by_rules:
+            refused[name] = difference
+        else:
+            ready[name] = program
+    outcome = race(ready, budget_s, tell)
+    timings = [
+        Timing(name, outcome.median(name), *outcome.speedup(name, by_rules)) for name in ready
+    ]
+    timings.sort(key=lambda t: t.seconds)
+    better = [t.name for t in timings if t.low > BETTER and t.name in solvers]
+    winner, path = (better or [by_rules])[0], None
+    if better:
+        path = wisdom.remember(key, Remembered(solvers[winner], tuple(timings)))
+    else:
+        wisdom.forget(key)
+    return Tuning(solvers[winner], winner, by_rules, tuple(timings), refused, path)
+
+
+def differs(got: PyTree, wanted: PyTree, moved: PyTree) -> str:
+    """How a gradient differs from the reference's by more than rounding; nothing if it does not.
+
+    Args:
+      got, wanted: values and gradients.
+      moved: what the reference has where its arguments are moved by one rounding: where a program
+        amplifies errors, none can be asked for more.
+    """
+    rows = zip(
+        jax.tree.leaves_with_path(wanted), jax.tree.leaves(got), jax.tree.leaves(moved), strict=True
+    )
+    for (path, right), *others in rows:
+        eps = float(jnp.finfo(right.dtype).eps)
+        right, ours, beside = (np.asarray(v, np.complex128) for v in (right, *others))
+        allowed = ROUNDINGS * eps * np.max(np.abs(right), initial=0)
+        allowed = max(allowed, AMPLIFIED * np.max(np.abs(beside - right), initial=0))
+        if not np.all(np.abs(ours - right) <= allowed):  # of NaN, too
+            worst = np.max(np.abs(ours - right))
+            return f"differs from lax.scan by {worst:.1e} in {jax.tree_util.keystr(path)}"
+    return ""

@@ -1,0 +1,140 @@
+"""What was measured is remembered, and nothing that is not what it should be is believed."""
+
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import parscan_bp as pb
+from parscan_bp.choice import wisdom
+from parscan_bp.choice.wisdom import Remembered, Timing
+from parscan_bp.scan.api import loop_options, plan_of
+
+TIMINGS = (Timing("a", 1e-3, 2.0, 1.9, 2.1),)
+INIT, XS = jnp.ones((16, 3)), jnp.ones((20, 16, 3))
+
+
+def step(c, x):
+    return jnp.tanh(0.5 * c + x), None
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(wisdom.VARIABLE, str(tmp_path / "wisdom"))
+    return tmp_path / "wisdom"
+
+
+def key(f=step, init=INIT, xs=XS):
+    return plan_of(f, init, xs, loop_options(None, False, 1), None, "auto")[0].key
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [None, pb.Sweep(chunk=3), pb.Sweep(recompute=False), pb.Blelloch(scaled=True), pb.Chunked()],
+)
+def test_a_solver_comes_back_as_it_was(solver):
+    assert wisdom.recall("k") is None
+    path = wisdom.remember("k", Remembered(solver, TIMINGS))
+    assert path.exists()
+    found = wisdom.recall("k")
+    assert found.solver == solver and found.timings == TIMINGS
+    wisdom.forget("k")
+    assert wisdom.recall("k") is None
+
+
+def test_what_is_remembered_comes_before_the_rules_and_after_the_caller():
+    before = pb.explain(step, INIT, XS)
+    solver = pb.Chunked(chunks=2)
+    wisdom.remember(key(), Remembered(solver, TIMINGS))
+    found = pb.explain(step, INIT, XS)
+    assert found.choice == repr(solver) != before.choice
+    assert "measured on this machine" in found.reason and "a 1 ms" in found.reason
+    assert pb.explain(step, INIT, XS, solver=pb.Sweep()).choice == repr(pb.Sweep())
+    value = lambda scan: jax.grad(lambda c: jnp.sum(scan(step, c, XS)[0]))(INIT)  # noqa: E731
+    np.testing.assert_allclose(value(pb.scan), value(jax.lax.scan), rtol=1e-5)
+    wisdom.forget(key())
+    assert pb.explain(step, INIT, XS).choice == before.choice
+
+
+def test_it_holds_for_a_step_its_types_and_about_its_length():
+    same = key(xs=jnp.ones((21, 16, 3)))
+    others = [
+        key(xs=jnp.ones((40, 16, 3))),
+        key(init=jnp.ones((8, 3)), xs=jnp.ones((20, 8, 3))),
+        key(f=lambda c, x: (jnp.sin(0.5 * c + x), None)),
+    ]
+    assert key() == same and len({key(), *others}) == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": 0}', '{"schema": 1, "key": "other"}'], ids=repr
+)
+def test_what_is_damaged_or_foreign_is_ignored_and_told(text):
+    path = wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS))
+    path.write_text(text)
+    with pytest.warns(UserWarning, match="this measurement is ignored"):
+        assert wisdom.recall("k") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"solver": {"solver": "Complexity", "options": {}}},
+        {"solver": {"solver": "Sweep", "options": {"chunk": -1}}},
+        {"solver": {"solver": "Sweep", "options": {"no": 1}}},
+        {"solver": {"solver": "nothing"}},
+        {"timings": [{}]},
+    ],
+)
+def test_a_solver_that_is_none_is_ignored(change):
+    path = wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.warns(UserWarning, match="ignored"):
+        assert wisdom.recall("k") is None
+
+
+def test_it_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv(wisdom.VARIABLE, "off")
+    assert wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS)) is None
+    assert wisdom.recall("k") is None
+    wisdom.forget("k")
+
+
+def _write(folder, first):
+    os.environ[wisdom.VARIABLE] = folder
+    for k in range(first, first + 20):
+        wisdom.remember(f"k{k % 30}", Remembered(pb.Sweep(chunk=1 + k % 30), TIMINGS))
+
+
+def test_several_processes_lose_nothing_of_each_others(folder):
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(3, context) as pool:
+        for done in [pool.submit(_write, str(folder), first) for first in (0, 10, 20)]:
+            done.result()
+    assert len(list(folder.iterdir())) == 30
+    assert all(wisdom.recall(f"k{k}").solver == pb.Sweep(chunk=1 + k) for k in range(30))
+
+
+def test_another_process_finds_it():
+    wisdom.remember(key(), Remembered(pb.Chunked(chunks=2), TIMINGS))
+    program = (
+        "import jax.numpy as jnp, parscan_bp as pb\n"
+        "def step(c, x): return jnp.tanh(0.5 * c + x), None\n"
+        "print(pb.explain(step, jnp.ones((16, 3)), jnp.ones((20, 16, 3))).choice)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "Chunked" in done.stdout, done.stderr[-500:]
+
+
+def test_nothing_is_told_where_nothing_was_measured():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pb.explain(step, INIT, XS)

@@ -1,0 +1,125 @@
+"""Races: gradients are compared first, what is clearly faster is remembered, nothing else."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import parscan_bp as pb
+from parscan_bp.choice import wisdom
+from parscan_bp.tuning.race import Race
+from parscan_bp.tuning.result import decide, differs
+
+INIT, XS = jnp.ones((16, 3)) / 2, jnp.linspace(-1.0, 1.0, 40 * 48).reshape(40, 16, 3)
+
+
+def step(c, x):
+    return jnp.tanh(c @ (jnp.eye(3) / 2) + x), c
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(wisdom.VARIABLE, str(tmp_path))
+
+
+def autotune(*args, **options):
+    return pb.autotune(*args, **{"budget_s": 0, "progress": False} | options)
+
+
+def test_a_race_says_what_it_found():
+    found = autotune(step, INIT, XS)
+    names = {timing.name for timing in found.timings}
+    assert {"lax.scan", "lax.scan, unroll=4", repr(pb.Sweep()), found.by_rules} <= names
+    assert all(t.low <= t.speedup <= t.high for t in found.timings)
+    assert "lax.scan" in str(found) and "by the rules" in str(found)
+    assert not found.refused
+
+
+def test_cells_shapes_and_what_is_differentiated(capsys):
+    cell = pb.cells.GRU()
+    params = cell.init(jax.random.key(0), 3, 4)
+    like = jax.ShapeDtypeStruct((30, 2, 3), jnp.float32)
+    carry = cell.initial_carry((2,), 4)
+    found = autotune(functools.partial(cell, params), carry, like, wrt=("params",), progress=True)
+    assert "autotune: compiles lax.scan" in capsys.readouterr().err
+    assert len(found.timings) > 4
+
+
+def program(seconds, value=1.0):
+    """What compiles to a program of so many ticks of the clock below."""
+    return lambda: lambda moved=False: jnp.asarray(value * (1 + 1e-7 * moved))
+
+
+@pytest.fixture
+def race_of(monkeypatch):
+    """A race whose samples are given."""
+
+    def fix(**seconds):
+        found = Race({name: np.array(s) for name, s in seconds.items()})
+        monkeypatch.setattr("parscan_bp.tuning.result.race", lambda ready, *_: found)
+
+    return fix
+
+
+SOLVERS = {"lax": None, "rules": pb.Sweep(), "other": pb.Blelloch()}
+
+
+def decided(programs):
+    return decide(programs, SOLVERS, "lax", "rules", "key", 0, lambda text: None)
+
+
+def test_what_is_clearly_faster_is_remembered(race_of):
+    race_of(lax=[3, 3.1, 3], rules=[2, 2.1, 2], other=[1, 1.1, 1])
+    found = decided({name: program(1) for name in SOLVERS})
+    assert found.winner == "other" and found.solver == pb.Blelloch()
+    assert wisdom.recall("key").solver == pb.Blelloch()
+    assert found.path.exists() and str(found.path) in str(found)
+
+
+def test_what_is_hardly_faster_is_not_and_what_was_remembered_goes(race_of):
+    race_of(lax=[3, 3.1, 3], rules=[2, 2.1, 2], other=[1, 1.1, 1])
+    decided({name: program(1) for name in SOLVERS})
+    race_of(lax=[3, 3.1, 3], rules=[1.02, 1.1, 1.02], other=[1, 1.1, 1])
+    found = decided({name: program(1) for name in SOLVERS})
+    assert found.winner == "rules" and found.path is None
+    assert wisdom.recall("key") is None
+    assert "nothing is clearly faster" in str(found)
+
+
+def test_a_wrong_gradient_takes_no_part(race_of):
+    race_of(lax=[3, 3, 3], rules=[2, 2, 2])
+    found = decided({"lax": program(1), "rules": program(1), "other": program(1, value=1.5)})
+    assert found.winner == "rules" and "differs from lax.scan" in found.refused["other"]
+
+
+def test_a_solver_that_refuses_takes_no_part(race_of):
+    def refuse():
+        raise NotImplementedError("cannot take it\nat all")
+
+    race_of(lax=[3, 3, 3], rules=[2, 2, 2])
+    found = decided({"lax": program(1), "rules": program(1), "other": refuse})
+    assert found.refused == {"other": "cannot take it"}
+
+
+def test_nan_is_a_difference_and_amplified_rounding_is_none():
+    one, nan = jnp.ones(2), jnp.array([1.0, jnp.nan])
+    assert differs(nan, one, one) and differs(one + 1, one, one)
+    assert not differs(one, one, one) and not differs(one * 1.01, one, one * 1.001)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((step, INIT, XS), {"wrt": ("weights",)}, ValueError, "wrt: got"),
+        ((step, INIT, XS), {"wrt": "init"}, ValueError, "wrt: got"),
+        ((step, INIT, XS), {"wrt": ()}, ValueError, "wrt: got"),
+        ((step, INIT, XS), {"budget_s": -1}, ValueError, "budget_s"),
+        ((step, INIT, XS), {"budget_s": "1"}, TypeError, "budget_s"),
+        ((lambda c, x: (c + 1, x), 0, XS), {}, ValueError, "nothing to choose"),
+    ],
+)
+def test_mistakes(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        autotune(*arguments, **options)
