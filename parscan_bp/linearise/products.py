@@ -20,7 +20,7 @@ from parscan_bp.linearise.base import Kind, Linearisation, Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.completed import Completed, of_fewest
 from parscan_bp.linearise.inlets import Distinct, Inlets
-from parscan_bp.linearise.per_step import Known, PerStep, first_of, over_steps
+from parscan_bp.linearise.per_step import Known, PerStep, first_of
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.operators import MatrixFree
 from parscan_bp.trees import nbytes, replace_at
@@ -118,11 +118,10 @@ class ByProducts(Linearisation):
           at_once: see `Cut.of`; it takes the bytes that are carried, and summed over steps, too.
         """
         shapes = self._shapes(step.carry)
-        one = self._map(type(self)._pulled, active, cotangent=True)
-        steps = of_fewest(PerStep.of(one, *step.shared_and_own))
+        maps = self._maps(type(self)._pulled, active, *step.shared_and_own, cotangent=True)
         sums = nbytes(active.of_consts(step.consts))
         at_once = functools.partial(at_once, carried=nbytes(shapes), sums=sums)
-        return ResidualMap.of(active, steps, self._stack(shapes, cotangent=True), at_once)
+        return ResidualMap.of(active, maps, self._stack(shapes, cotangent=True), at_once)
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
@@ -158,7 +157,7 @@ class ByProducts(Linearisation):
 
     @functools.cached_property
     def _map(self) -> Callable[..., Any]:
-        """``step_map(self, step, shapes, active)`` as `over_steps` takes it, of grouped leaves.
+        """``step_map(self, step, shapes, active)`` as `PerStep` takes it, of grouped leaves.
 
         Always the same function, so that JAX keeps its trace.
         """
@@ -181,10 +180,15 @@ class ByProducts(Linearisation):
 
     def _operator(self, steps: Steps, step_map, active, *, cotangent, at_once) -> MatrixFree:
         """The stack of the maps ``step_map(self, step, shapes, active)``."""
-        one = self._map(step_map, active, cotangent=cotangent)
-        linear, varies = over_steps(one, *steps.shared_and_own, of_fewest)
+        shared, own = steps.shared_and_own
+        maps = self._maps(step_map, active, shared, first_of(own), cotangent=cotangent)
         shapes = first_of([steps.carry[k] for k in self.body.float_carry])
-        return self._stack(shapes, cotangent=cotangent)(linear, varies, at_once)
+        stack = self._stack(shapes, cotangent=cotangent)
+        return stack(maps.of_each(shared, own), maps.varies, at_once)
+
+    def _maps(self, step_map, active, shared, own, *, cotangent: bool) -> PerStep:
+        one = self._map(step_map, active, cotangent=cotangent)
+        return of_fewest(PerStep.of(one, shared, own))
 
     def _stack(self, shapes, *, cotangent: bool) -> Callable[..., MatrixFree]:
         """``(maps, which of their leaves are stacked, at once) -> operator``."""
