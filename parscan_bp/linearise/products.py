@@ -14,6 +14,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from parscan_bp.cpu.grouped import Grouped
+from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.ahead import distinct_results, made_ahead
 from parscan_bp.linearise.base import Kind, Linearisation, Steps
@@ -94,18 +95,18 @@ class ByProducts(Linearisation):
     def unpack(self, vector, *, cotangent):
         return self._grouped(cotangent=cotangent).split(vector)
 
-    def adjoint_operator(self, steps, active=None, *, at_once=False):
+    def adjoint_operator(self, steps, active=None, *, all_aux=False):
         """See `Linearisation`.
 
         Args:
           steps, active: see there.
-          at_once: whether all vectors are known: then nothing that a pullback needs is left out
-            of aux, as it is in a loop where it is too much to be stored.
+          all_aux: whether aux is there though a loop had better not store it: it is for all
+            vectors at once.
         """
-        return self._operator(steps, type(self)._pulled, active, cotangent=True, at_once=at_once)
+        return self._operator(steps, type(self)._pulled, active, cotangent=True, all_aux=all_aux)
 
     def tangent_operator(self, steps):
-        return self._operator(steps, type(self)._pushed, None, cotangent=False, at_once=False)
+        return self._operator(steps, type(self)._pushed, None, cotangent=False, all_aux=False)
 
     def residuals(self, step: Steps, active: Active, at_once: Callable[..., bool]) -> ResidualMap:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
@@ -121,7 +122,8 @@ class ByProducts(Linearisation):
         maps = self._maps(type(self)._pulled, active, *step.shared_and_own, cotangent=True)
         sums = nbytes(active.of_consts(step.consts))
         at_once = functools.partial(at_once, carried=nbytes(shapes), sums=sums)
-        return ResidualMap.of(active, maps, self._stack(shapes, cotangent=True), at_once)
+        cut = Cut.of(maps.varying, maps.shared, at_once)
+        return ResidualMap(active, maps, cut, self._stack(shapes, cotangent=True))
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
@@ -178,26 +180,26 @@ class ByProducts(Linearisation):
     def _shapes(self, carry: Sequence[Array]):
         return jax.eval_shape(lambda: [carry[k] for k in self.body.float_carry])
 
-    def _operator(self, steps: Steps, step_map, active, *, cotangent, at_once) -> MatrixFree:
+    def _operator(self, steps: Steps, step_map, active, *, cotangent, all_aux) -> MatrixFree:
         """The stack of the maps ``step_map(self, step, shapes, active)``."""
         shared, own = steps.shared_and_own
         maps = self._maps(step_map, active, shared, first_of(own), cotangent=cotangent)
         shapes = first_of([steps.carry[k] for k in self.body.float_carry])
         stack = self._stack(shapes, cotangent=cotangent)
-        return stack(maps.of_each(shared, own), maps.varies, at_once)
+        return stack(maps.of_each(shared, own), maps.varies, all_aux)
 
     def _maps(self, step_map, active, shared, own, *, cotangent: bool) -> PerStep:
         one = self._map(step_map, active, cotangent=cotangent)
         return of_fewest(PerStep.of(one, shared, own))
 
     def _stack(self, shapes, *, cotangent: bool) -> Callable[..., MatrixFree]:
-        """``(maps, which of their leaves are stacked, at once) -> operator``."""
+        """``(maps, which of their leaves are stacked, all_aux) -> operator``."""
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
 
-        def stack(linear: Partial, varies, at_once: bool):
+        def stack(linear: Partial, varies, all_aux: bool):
             on_groups: Any = linear.func
             on_groups = on_groups.func if isinstance(on_groups, Completed) else on_groups
-            if not (at_once or on_groups.is_stored):
+            if not (all_aux or on_groups.is_stored):
                 linear = Partial(_drop_aux, linear)
             return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True)
 

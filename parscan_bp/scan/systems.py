@@ -152,7 +152,7 @@ class Adjoint(System):
             steps = self.primal.steps(start, size)
             if aux is None and linear.is_products and not self.active.y:
                 # XLA sees that it is the operator of the sweep, and makes it once.
-                operator = self._operator(steps, start, size, at_once=True)
+                operator = self._operator(steps, start, size, all_aux=True)
                 aux = operator.matvec_and_aux(shown)[1]
             consts, xs = linear.pullback(steps, lambdas, etas, self.active, aux)
         else:
