@@ -84,7 +84,7 @@ def _batch(batch, values, dims, **how):
     if all(d is None for d in dims):
         return row_product_p.bind(*values, **how), None
     rows, matrix = (at_front(v, d) for v, d in zip(values, dims, strict=True))
-    if dims[1] is None:
+    if dims[1] is None and how.get("out_sharding") is None:
         ((axis,), of_matrix), batched = how["dimension_numbers"]
         how["dimension_numbers"] = ((axis + 1,), of_matrix), batched
         return row_product_p.bind(rows, matrix, **how), 0
