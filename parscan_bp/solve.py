@@ -162,7 +162,7 @@ class _Transposed(System):
     def block(self, start, size):
         return Block(self.operators.slice(start, size), stretch(self.g, start, size))
 
-    def collect(self, start, shown, state, operator=None):
+    def collect(self, start, shown, state, aux=None):
         return None, shown
 
 

@@ -73,11 +73,7 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def collect(
-        self,
-        start: int | Array,
-        shown: PyTree,
-        state: PyTree,
-        operator: Operator | None = None,
+        self, start: int | Array, shown: PyTree, state: PyTree, aux: PyTree = None
     ) -> tuple[PyTree, PyTree]:
         """What a stretch contributes once its shown vectors are known.
 
@@ -85,8 +81,8 @@ class System(abc.ABC):
           start: first position of the stretch.
           shown: the shown vectors, stacked.
           state: the state that leaves the stretch.
-          operator: that of the stretch, as `block` gave it, if the solver still has it: what it
-            knows need not be made again.
+          aux: the second results of `Operator.matvec_and_aux`, stacked; what they would have
+            told is made again where they are missing.
 
         Returns:
           ``(summed, stacked)``: one part that is summed over all steps (parameter
@@ -163,7 +159,7 @@ class Uniform(System):
     def block(self, start, size):
         return Block(self.operators.slice(start, size), stretch(self.g, start + 1, size))
 
-    def collect(self, start, shown, state, operator=None):
+    def collect(self, start, shown, state, aux=None):
         return None, shown
 
     def as_dense(self) -> np.ndarray:

@@ -37,8 +37,7 @@ class Elman(Gated):
     """
 
     is_value: ClassVar[bool] = True
-    by_input: ClassVar = (0,)
-    by_state: ClassVar = (0,)
+    parts: ClassVar = 1
     past: ClassVar = ()
 
     activation: Literal["tanh", "relu"] = "tanh"

@@ -75,8 +75,8 @@ class FusedCell:
         first = jnp.zeros((v.shape[1], rule.outputs + rule.states, shape[-1]), v.dtype)
         out = run(rule, v, _by_gate(params["wh"])[:, None], first)
         parts = [out[:, :, k].reshape(shape) for k in range(rule.outputs)]
-        by_place = dict(zip(self._places, parts, strict=False))
-        u = [by_place[k] for k in range(len(by_place))]
+        n, end = cell.counts[1], cell.counts[1] + cell.input_parts
+        u = jnp.concatenate(parts[:n], axis=-1), parts[n:end]
         grads, dx = cell.pull_params(params, cell.as_carry(before), xs, u)
         return grads, parts[-len(after) :], dx
 
@@ -88,10 +88,10 @@ class FusedCell:
             f"{type(cell).__name__}Forward",
             self._forward,
             operands=1,
-            products=len(cell.by_state),
-            inputs=len(cell.by_input),
+            products=cell.counts[1],
+            inputs=cell.counts[0],
             outputs=cell.states,
-            states=len(cell.past) + len(self._alone),
+            states=len(cell.past) + cell.state_parts,
         )
 
     @property
@@ -100,12 +100,13 @@ class FusedCell:
 
         Of u those first that are multiplied by weights.
         """
-        cell, count = self.cell, len(self._places)
+        cell = self.cell
+        count = cell.counts[1] + cell.input_parts
         gates = jax.eval_shape(cell.activate, [jax.ShapeDtypeStruct((), jnp.float32)] * count)
         return Rule(
             f"{type(cell).__name__}Backward",
             self._backward,
-            operands=len(cell.by_state),
+            operands=cell.counts[1],
             products=1,
             inputs=len(gates) + len(cell.past) + cell.states,
             outputs=count + cell.states,
@@ -115,12 +116,9 @@ class FusedCell:
     def _forward(self, v: Arrays, products: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
         cell, count = self.cell, len(self.cell.past)
         past, biases = state[:count], state[count:]
-        beside = dict(zip(self._alone, biases, strict=True))
-        of_state = [
-            p + beside[k] if k in beside else p
-            for k, p in zip(cell.by_state, products, strict=True)
-        ]
-        new = cell.update(cell.activate(cell.added(v, of_state)), past)
+        alone = [p + b for p, b in zip(products[cell.parts :], biases, strict=True)]
+        parts = cell.added(v, [*products[: cell.parts], *alone])
+        new = cell.update(cell.activate(parts), past)
         return new, [*cell.of_past(new), *biases]
 
     def _backward(self, v: Arrays, products: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
@@ -132,29 +130,18 @@ class FusedCell:
             cts[k] = cts[k] + part
         lambdas = list(cts.values())
         u, direct = cell.pull(gates, past, cell.update(gates, past), lambdas)
-        return [*(u[k] for k in self._places), *lambdas], direct
-
-    @property
-    def _places(self) -> list[int]:
-        """All pre-activations, those first that h has a part in."""
-        return list(dict.fromkeys((*self.cell.by_state, *self.cell.by_input)))
-
-    @property
-    def _alone(self) -> list[int]:
-        """The pre-activations that the input has no part in."""
-        return [k for k in self.cell.by_state if k not in self.cell.by_input]
+        others = u[cell.parts : cell.counts[0]]
+        return [*cell.of_state(u), *others, *lambdas], direct
 
     def _biases(self, params: Params) -> tuple[list[Array], list[Array]]:
-        """What is added to the products with the inputs, and where there are none."""
-        both = []
-        places = self.cell.by_input, self.cell.by_state
-        for name, of in zip(self.cell.biases, places, strict=True):
-            none = jnp.zeros_like(params["wh"], shape=len(of) * params["wh"].shape[0])
-            joined = none if name is None else params[name]
-            both.append(dict(zip(of, jnp.split(joined, len(of)), strict=True)))
-        beside_x, beside_h = both
-        added = [b + beside_h[k] if k in beside_h else b for k, b in beside_x.items()]
-        return added, [beside_h[k] for k in self._alone]
+        """What is added to the products with the inputs, and to those with h alone."""
+        beside = []
+        for name, count in zip(self.cell.biases, self.cell.counts, strict=True):
+            none = jnp.zeros_like(params["wh"], shape=count * params["wh"].shape[0])
+            beside.append(jnp.split(none if name is None else params[name], count))
+        (of_input, of_state), n = beside, self.cell.parts
+        both = [a + b for a, b in zip(of_input[:n], of_state[:n], strict=True)]
+        return [*both, *of_input[n:]], of_state[n:]
 
     def _gates(self, params: Params, before: Arrays, xs: Array, after: Arrays) -> list[Array]:
         """In at least float32, also the products: a GPU's default would round to tf32."""

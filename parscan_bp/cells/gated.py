@@ -30,7 +30,8 @@ class Gated(Cell):
     is h, or a tuple of h and others of its size.
 
     Attributes:
-      by_input, by_state: which of the pre-activations a_k have a part of the input, or of h.
+      parts: pre-activations a_k with a part of the input and one of h.
+      input_parts, state_parts: those of the input alone, and of h alone; they follow in this order.
       states: leaves of the carry.
       past: those of them that act past the weights, as all but h have to.
       biases: name of the biases beside the input, and of those beside h, or ``None``.
@@ -39,7 +40,7 @@ class Gated(Cell):
       >>> import functools, jax, jax.numpy as jnp, parscan_bp as pb
       >>> class MinimalGated(pb.cells.Gated):
       ...     '''h' = (1 - z) h + z n with z = sigmoid(a_0) and n = tanh(a_1).'''
-      ...     by_input = by_state = (0, 1)
+      ...     parts = 2
       ...
       ...     def activate(self, a):
       ...         return [jax.nn.sigmoid(a[0]), jnp.tanh(a[1])]
@@ -58,8 +59,9 @@ class Gated(Cell):
       (10, 8)
     """
 
-    by_input: ClassVar[tuple[int, ...]]
-    by_state: ClassVar[tuple[int, ...]]
+    parts: ClassVar[int]
+    input_parts: ClassVar[int] = 0
+    state_parts: ClassVar[int] = 0
     states: ClassVar[int] = 1
     past: ClassVar[tuple[int, ...]] = (0,)
 
@@ -95,7 +97,7 @@ class Gated(Cell):
 
     def init(self, key, inputs, hidden, dtype=float):
         ki, kh = jax.random.split(key)
-        sizes = len(self.by_input) * hidden, len(self.by_state) * hidden
+        sizes = [count * hidden for count in self.counts]
         weights = normal(ki, inputs, sizes[0], dtype), normal(kh, hidden, sizes[1], dtype)
         biases = zip(self.biases, sizes, strict=True)
         return dict(zip(("wi", "wh"), weights, strict=True)) | {
@@ -125,18 +127,26 @@ class Gated(Cell):
         of_input, of_state = x @ params["wi"], h @ params["wh"]
         if beside_h is not None:
             of_state = of_state + params[beside_h]
-        if self.by_input == self.by_state:
-            return self.activate(_split(of_input + of_state + params[beside_x], self.by_input))
-        of_input = of_input + params[beside_x]
-        parts = _split(of_input, self.by_input), _split(of_state, self.by_state)
-        return self.activate(self.added(*parts))
+        if self.are_shared:
+            return self.activate(_split(of_input + of_state + params[beside_x], self.parts))
+        joined = of_input + params[beside_x], of_state
+        return self.activate(self.added(*map(_split, joined, self.counts)))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Pre-activations with a part of the input, and of h."""
+        return self.parts + self.input_parts, self.parts + self.state_parts
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether all have both."""
+        return self.input_parts == self.state_parts == 0
 
     def added(self, of_input: Sequence[Array], of_state: Sequence[Array]) -> list[Array]:
         """The pre-activations from their parts."""
-        a = dict(zip(self.by_input, of_input, strict=True))
-        for k, part in zip(self.by_state, of_state, strict=True):
-            a[k] = a[k] + part if k in a else part
-        return [a[k] for k in sorted(a)]
+        n = self.parts
+        both = [a + b for a, b in zip(of_input[:n], of_state[:n], strict=True)]
+        return [*both, *of_input[n:], *of_state[n:]]
 
     def gates(self, params, carry, x, new_carry):
         return self.activated(params, jax.tree.leaves(carry)[0], x)
@@ -148,7 +158,7 @@ class Gated(Cell):
         # Its diagonals are what `pull` makes of ones, a leaf of the new carry at a time.
         ones = ([one if j == k else zero for j in range(self.states)] for k in range(self.states))
         us, directs = zip(*(self.pull(gates, past, new, cts) for cts in ones), strict=True)
-        rows = [jnp.stack([u[k] for u in us], axis=-2) for k in self.by_state]
+        rows = [jnp.stack(part, axis=-2) for part in zip(*map(self.of_state, us), strict=True)]
         weight, by_gate = params["wh"], jnp.stack(rows, axis=-3)
         if not self.past:
             return Factored(weight, by_gate)
@@ -160,22 +170,33 @@ class Gated(Cell):
     def pull_carry(self, params, carry, gates, new_carry, cts):
         past = self.of_past(jax.tree.leaves(carry))
         u, direct = self.pull(gates, past, jax.tree.leaves(new_carry), jax.tree.leaves(cts))
-        by_state = jnp.inner(_join(u, self.by_state), params["wh"])
+        joined, others = self.arranged(u)
+        by_state = jnp.inner(joined, params["wh"])
         leaves = dict(zip(self.past, direct, strict=True))
         leaves[0] = by_state + leaves[0] if 0 in leaves else by_state
-        return u, self.as_carry([leaves[k] for k in range(self.states)])
+        return (joined, others), self.as_carry([leaves[k] for k in range(self.states)])
+
+    def of_state(self, a: Sequence[Array]) -> list[Array]:
+        """Those of the pre-activations, or of their cotangents, that have a part of h."""
+        return [*a[: self.parts], *a[self.counts[0] :]]
+
+    def arranged(self, u: Sequence[Array]) -> tuple[Array, list[Array]]:
+        """Cotangents of pre-activations for `pull_params`: side by side where h has a part."""
+        return _join(self.of_state(u)), list(u[self.parts : self.counts[0]])
 
     def pull_params(self, params, carry, x, u):
-        h, lead, alike = jax.tree.leaves(carry)[0], x.shape[:-1], self.by_input == self.by_state
-        if not alike:
-            x, h, *u = as_rows(x, h, *u)
-        of_input = _join(u, self.by_input)
-        of_state = of_input if alike else _join(u, self.by_state)
-        beside_x, beside_h = self.biases
+        (of_state, others), h, lead = u, jax.tree.leaves(carry)[0], x.shape[:-1]
+        if self.are_shared:
+            of_input, beside_h = of_state, sum_leading(of_state)
+            beside_x = beside_h
+        else:
+            x, h, of_state, *others = as_rows(x, h, of_state, *others)
+            n, beside_h = self.parts * h.shape[-1], sum_leading(of_state)
+            of_input = _join([of_state[..., :n], *others])
+            beside_x = _join([beside_h[:n], *map(sum_leading, others)])
         cts = {"wi": weight_cotangent(x, of_input), "wh": weight_cotangent(h, of_state)}
-        cts[beside_x] = sum_leading(of_input)
-        if beside_h is not None:
-            cts[beside_h] = sum_leading(of_state)
+        biases = zip(self.biases, (beside_x, beside_h), strict=True)
+        cts |= {name: ct for name, ct in biases if name is not None}
         dx = jnp.inner(of_input, params["wi"]).astype(x.dtype)
         return in_dtypes_of(params, cts), dx.reshape(*lead, dx.shape[-1])
 
@@ -183,9 +204,9 @@ class Gated(Cell):
         return FusedCell(self)
 
 
-def _split(joined: Array, places: Sequence[int]) -> list[Array]:
-    return [joined] if len(places) == 1 else jnp.split(joined, len(places), axis=-1)
+def _split(joined: Array, count: int) -> list[Array]:
+    return [joined] if count == 1 else jnp.split(joined, count, axis=-1)
 
 
-def _join(parts: Sequence[Array], places: Sequence[int]) -> Array:
-    return jnp.concatenate([parts[k] for k in places], axis=-1)
+def _join(parts: Sequence[Array]) -> Array:
+    return jnp.concatenate(parts, axis=-1)

@@ -40,9 +40,10 @@ class GRU(Gated):
     """
 
     is_value: ClassVar[bool] = True
-    # Pre-activations of r, of z, what of that of n is beside r m, and m.
-    by_input: ClassVar = (0, 1, 2)
-    by_state: ClassVar = (0, 1, 3)
+    # Pre-activations of r and of z; what of that of n is beside r m; and m.
+    parts: ClassVar = 2
+    input_parts: ClassVar = 1
+    state_parts: ClassVar = 1
 
     recurrent_bias: bool = True
 

@@ -38,8 +38,7 @@ class LSTM(Gated):
     """
 
     is_value: ClassVar[bool] = True
-    by_input: ClassVar = (0, 1, 2, 3)
-    by_state: ClassVar = (0, 1, 2, 3)
+    parts: ClassVar = 4
     states: ClassVar = 2
     past: ClassVar = (1,)
 

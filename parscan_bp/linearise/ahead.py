@@ -115,6 +115,15 @@ def _operands(eqn, own, known: _Known, read: Callable):
     return eqn, tuple(map(place, eqn.invars, moving))
 
 
+def distinct_results(linear: Partial, first: int) -> list[Any]:
+    """Types of the leaves of such a function's result from ``first`` on, each value once."""
+    program: Any = linear.func
+    avals: dict[Any, Any] = {}
+    for k, (place, aval) in enumerate(program.outs[first:]):
+        avals.setdefault(("zero", k) if place is None else place, aval)
+    return list(avals.values())
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Program:
     """What is left for the loop; compared by identity."""

@@ -96,7 +96,7 @@ class Linearisation(abc.ABC):
 
         Args:
           steps: where.
-          active: what `pullback` will be asked for, which may ask the operator in its turn.
+          active: what `pullback` will be asked for; its ``aux`` is what the operator makes for it.
         """
 
     def tangent_operator(self, steps: Steps) -> Operator:
@@ -109,7 +109,7 @@ class Linearisation(abc.ABC):
         new_carry_cts: Sequence[Array],
         y_cts: Sequence[Array],
         active: Active,
-        operator: Operator | None = None,
+        aux: PyTree = None,
     ) -> tuple[PyTree, list[Array]]:
         """Cotangents of the active consts (summed) and of the active inputs (stacked).
 
@@ -121,7 +121,7 @@ class Linearisation(abc.ABC):
           new_carry_cts: lambda, for each float leaf of the carry.
           y_cts: cotangents of the active outputs.
           active: what is differentiated.
-          operator: `adjoint_operator` of the stretch, where it is at hand.
+          aux: what `adjoint_operator` makes beside its products, where it makes anything.
         """
 
         def outputs(consts, xs):

@@ -150,13 +150,10 @@ class _ByCell(Linearisation):
     def invariants(self, consts, extra):
         return self.of.params(consts)
 
-    def pullback(self, steps, new_carry_cts, y_cts, active, operator=None):
+    def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if active.y:  # a y of its own is not among the cell's cotangents
             return super().pullback(steps, new_carry_cts, y_cts, active)
-        if operator is not None and self.is_products:
-            u = operator.aux(self.pack(new_carry_cts, cotangent=True))
-        else:
-            u = self.of.pull_carry(steps, new_carry_cts)[0]
+        u = self.of.pull_carry(steps, new_carry_cts)[0] if aux is None else aux
         return self.of.pull_params(steps, u, active)
 
     def unread(self, active):
@@ -208,7 +205,7 @@ class CellProducts(_ByCell, ByProducts):
         def pull(step, v):
             return self.of.pull_carry(step, v, beside_body=self.beside_body)[::-1]
 
-        return StepMap(made_ahead(Partial(pull, step), shapes))
+        return StepMap.of(made_ahead(Partial(pull, step), shapes), shapes)
 
     def _pushed(self, step, shapes, active):
         def push(step, v):

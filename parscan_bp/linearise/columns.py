@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.linearise.base import Joined
-from parscan_bp.linearise.per_step import over_steps
+from parscan_bp.linearise.per_step import PerStep, first_of
 from parscan_bp.operators import Dense, Diagonal, Operator
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
@@ -75,8 +75,8 @@ def stack_of_operators(
 
     A leaf that is the same for all steps stays shared if it has no batch axes.
     """
-    operator, varies = over_steps(lambda *step: (one(*step), []), fixed, stacked)
-    n, flags = stacked[0].shape[0], iter(varies)
+    steps = PerStep.of(lambda *step: (one(*step), []), fixed, first_of(stacked))
+    operator, n, flags = steps.of_each(fixed, stacked), stacked[0].shape[0], iter(steps.varies)
 
     def scanned(leaf, ndim):
         if next(flags) or leaf.ndim == ndim:

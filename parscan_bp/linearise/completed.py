@@ -42,6 +42,11 @@ class Completed:
     def __call__(self, few: list[Array], *args):
         return jax.tree.unflatten(self.function, evaluate(self.make, few))(*args)
 
+    @property
+    def func(self) -> Any:
+        """What the `Partial` calls."""
+        return jax.tree.unflatten(self.function, range(self.function.num_leaves)).func
+
 
 def of_fewest(steps: PerStep) -> PerStep:
     """The same functions, `Completed` from those of their leaves that do not follow from others.

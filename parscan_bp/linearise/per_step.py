@@ -40,9 +40,14 @@ class PerStep:
 
     @classmethod
     def of(cls, fn: Callable[..., tuple[PyTree, Known]], fixed: PyTree, one: PyTree) -> PerStep:
-        """Traces ``fn(fixed, x)`` for an x of the types of ``one``; see `over_steps`.
+        """Traces ``fn(fixed, x)`` for an x of the types of ``one``.
 
         Of a jitted function JAX keeps the trace for as long as the function itself is kept.
+
+        Args:
+          fn: function of two pytrees, returning a pytree, and what of it x holds already.
+          fixed: values shared by all steps.
+          one: types of a step's own values, see `first_of`.
         """
         jitted: Any = fn if hasattr(fn, "trace") else jax.jit(fn)
         traced = jitted.trace(fixed, one)
@@ -89,27 +94,6 @@ class PerStep:
         names = closed.debug_info._replace(result_paths=None)
         part = with_known(closed.replace(outvars=outs, debug_info=names), {})
         return ClosedJaxpr(part, self.jaxpr.consts)
-
-
-def over_steps(
-    fn: Callable[..., tuple[PyTree, Known]],
-    fixed: PyTree,
-    stacked: PyTree,
-    arrange: Callable[[PerStep], PerStep] = lambda steps: steps,
-) -> tuple[PyTree, tuple[bool, ...]]:
-    """``fn(fixed, x)`` for every x of ``stacked``, results that are the same for all kept once.
-
-    Args:
-      fn: function of two pytrees, returning a pytree, and what of it x holds already.
-      fixed: values shared by all steps.
-      stacked: values with a leading axis of steps.
-      arrange: gives the traced function another result.
-
-    Returns:
-      The pytree, and for each of its leaves whether it is stacked; see `PerStep`.
-    """
-    steps = arrange(PerStep.of(fn, fixed, first_of(stacked)))
-    return steps.of_each(fixed, stacked), steps.varies
 
 
 def first_of(stacked: PyTree) -> PyTree:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -13,19 +14,23 @@ from jax import lax
 from jax.tree_util import Partial
 
 from parscan_bp.cpu.grouped import Grouped
+from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import Active
-from parscan_bp.linearise.ahead import made_ahead
+from parscan_bp.linearise.ahead import distinct_results, made_ahead
 from parscan_bp.linearise.base import Kind, Linearisation, Steps
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.completed import of_fewest
-from parscan_bp.linearise.inlets import Inlets
-from parscan_bp.linearise.per_step import Known, PerStep, first_of, over_steps
+from parscan_bp.linearise.completed import Completed, of_fewest
+from parscan_bp.linearise.inlets import Distinct, Inlets
+from parscan_bp.linearise.per_step import Known, PerStep, first_of
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.operators import MatrixFree
 from parscan_bp.trees import nbytes, replace_at
 from parscan_bp.types import Array
 
 NOTHING = Active((), (), ())
+
+MOST_AUX = 2
+"""Most numbers that a loop stores for the pullback, as a multiple of those that it carries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +40,24 @@ class StepMap:
     Attributes:
       linear: ``v -> (A v, aux)``; aux is what a pullback is made from, or ``None``.
       known: values that it would make and that are stored already.
+      is_stored: whether a loop stores aux.
     """
 
     linear: Partial
     known: Known = ()
+    is_stored: bool = True
+
+    @classmethod
+    def of(cls, linear: Partial, shapes, known: Known = ()) -> StepMap:
+        """Aux that is far more than the vector is sooner made again, of all vectors at once.
+
+        Args:
+          linear: a result of `made_ahead`, of one vector to its product, and aux.
+          shapes: of the leaves of the vector.
+          known: see `StepMap`.
+        """
+        aux = _numbers(distinct_results(linear, len(shapes)))
+        return cls(linear, known, aux <= MOST_AUX * _numbers(shapes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +65,9 @@ class ByProducts(Linearisation):
     """Matrix-free: the linear map of each step as JAX's linearisation gives it.
 
     The elementwise derivatives of a stretch are evaluated as one batch; what is left for
-    the sequential loop is their product with a vector. The cotangents of the step's inlets, which
-    lie on the way of that product, are made of all vectors of a stretch at once, for the pullback.
+    the sequential loop is their product with a vector. The cotangents of the step's inlets,
+    which that product makes on its way, are kept for the pullback, or else made of all vectors of
+    the stretch at once.
     """
 
     kind: ClassVar[Kind] = "matrix-free"
@@ -75,11 +95,18 @@ class ByProducts(Linearisation):
     def unpack(self, vector, *, cotangent):
         return self._grouped(cotangent=cotangent).split(vector)
 
-    def adjoint_operator(self, steps, active=None):
-        return self._operator(steps, type(self)._pulled, active, cotangent=True)
+    def adjoint_operator(self, steps, active=None, *, all_aux=False):
+        """See `Linearisation`.
+
+        Args:
+          steps, active: see there.
+          all_aux: whether aux is there though a loop had better not store it: it is for all
+            vectors at once.
+        """
+        return self._operator(steps, type(self)._pulled, active, cotangent=True, all_aux=all_aux)
 
     def tangent_operator(self, steps):
-        return self._operator(steps, type(self)._pushed, None, cotangent=False)
+        return self._operator(steps, type(self)._pushed, None, cotangent=False, all_aux=False)
 
     def residuals(self, step: Steps, active: Active, at_once: Callable[..., bool]) -> ResidualMap:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
@@ -92,16 +119,13 @@ class ByProducts(Linearisation):
           at_once: see `Cut.of`; it takes the bytes that are carried, and summed over steps, too.
         """
         shapes = self._shapes(step.carry)
-        one = self._map(type(self)._pulled, active, cotangent=True)
-        steps = of_fewest(PerStep.of(one, *step.shared_and_own))
+        maps = self._maps(type(self)._pulled, active, *step.shared_and_own, cotangent=True)
         sums = nbytes(active.of_consts(step.consts))
         at_once = functools.partial(at_once, carried=nbytes(shapes), sums=sums)
-        return ResidualMap.of(active, steps, self._stack(shapes, cotangent=True), at_once)
+        cut = Cut.of(maps.varying, maps.shared, at_once)
+        return ResidualMap(active, maps, cut, self._stack(shapes, cotangent=True))
 
-    def pullback(self, steps, new_carry_cts, y_cts, active, operator=None):
-        aux = None
-        if operator is not None and not active.y:
-            aux = operator.aux(self.pack(new_carry_cts, cotangent=True))
+    def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
             return super().pullback(steps, new_carry_cts, y_cts, active)
         return self._pull(active)(steps, aux)
@@ -129,44 +153,57 @@ class ByProducts(Linearisation):
                 return jax.vmap(one)(carry, x, xs, known)
 
             consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
-            return jax.vjp(values, consts, xs)[1](aux)
+            return jax.vjp(values, consts, xs)[1](aux.all())
 
         return pull
 
     @functools.cached_property
     def _map(self) -> Callable[..., Any]:
-        """``step_map(self, step, shapes, active)`` as `over_steps` takes it, of grouped leaves.
+        """``step_map(self, step, shapes, active)`` as `PerStep` takes it, of grouped leaves.
 
         Always the same function, so that JAX keeps its trace.
         """
         return functools.cache(self._make_map)
 
     def _make_map(self, step_map, active, *, cotangent):
-        on_groups = _on_groups(self._grouped(cotangent=cotangent))
+        grouped = self._grouped(cotangent=cotangent)
 
         @jax.jit
         def one(fixed, values):
             (consts, extra), (carry, x, new_carry) = fixed, values
             step = Steps(consts, carry, x, new_carry, extra)
             made = step_map(self, step, self._shapes(carry), active)
-            return Partial(on_groups, made.linear), made.known
+            return Partial(_OnGroups(grouped, made.is_stored), made.linear), made.known
 
         return one
 
     def _shapes(self, carry: Sequence[Array]):
         return jax.eval_shape(lambda: [carry[k] for k in self.body.float_carry])
 
-    def _operator(self, steps: Steps, step_map, active, *, cotangent: bool) -> MatrixFree:
+    def _operator(self, steps: Steps, step_map, active, *, cotangent, all_aux) -> MatrixFree:
         """The stack of the maps ``step_map(self, step, shapes, active)``."""
-        one = self._map(step_map, active, cotangent=cotangent)
-        linear, varies = over_steps(one, *steps.shared_and_own, of_fewest)
+        shared, own = steps.shared_and_own
+        maps = self._maps(step_map, active, shared, first_of(own), cotangent=cotangent)
         shapes = first_of([steps.carry[k] for k in self.body.float_carry])
-        return self._stack(shapes, cotangent=cotangent)(linear, varies)
+        stack = self._stack(shapes, cotangent=cotangent)
+        return stack(maps.of_each(shared, own), maps.varies, all_aux)
+
+    def _maps(self, step_map, active, shared, own, *, cotangent: bool) -> PerStep:
+        one = self._map(step_map, active, cotangent=cotangent)
+        return of_fewest(PerStep.of(one, shared, own))
 
     def _stack(self, shapes, *, cotangent: bool) -> Callable[..., MatrixFree]:
-        """``(maps, which of their leaves are stacked) -> operator``."""
+        """``(maps, which of their leaves are stacked, all_aux) -> operator``."""
         vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
-        return functools.partial(MatrixFree, domain=vector, codomain=vector, has_aux=True)
+
+        def stack(linear: Partial, varies, all_aux: bool):
+            on_groups: Any = linear.func
+            on_groups = on_groups.func if isinstance(on_groups, Completed) else on_groups
+            if not (all_aux or on_groups.is_stored):
+                linear = Partial(_drop_aux, linear)
+            return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True)
+
+        return stack
 
     def _pushed(self, step: Steps, shapes, active: None) -> StepMap:
         """``v -> (J v, None)`` for one step."""
@@ -196,28 +233,41 @@ class ByProducts(Linearisation):
             return inlets.new_carry(step.consts, carry, step.x, lambda v: lax.add(v, next(each)))
 
         new, push = jax.linearize(new_carry, floats, zeros)
-
-        def pull(push, v):
-            ct, aux = jax.linear_transpose(push, shapes, zeros)(v)
-            return ct, aux if met is active else None
-
-        return StepMap(made_ahead(Partial(pull, push), shapes), self._known(step, new))
+        pull = Partial(lambda push, v: jax.linear_transpose(push, shapes, zeros)(v), push)
+        made = StepMap.of(made_ahead(pull, shapes), shapes, self._known(step, new))
+        arranged = Partial(_distinct_aux if met is active else _drop_aux, made.linear)
+        return dataclasses.replace(made, linear=arranged)
 
     def _known(self, step: Steps, new: Sequence[Array]) -> Known:
         """The new carry was stored: what follows from it alone is not made again."""
         return [(v, step.new_carry[k]) for v, k in zip(new, self.body.float_carry, strict=True)]
 
 
-def _on_groups(grouped: Grouped) -> Callable:
-    """``(linear, v) -> linear(v)``, linear being of leaves, v and the first result grouped."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OnGroups:
+    """A function of leaves, with aux beside its result, as one of grouped leaves."""
 
-    def call(linear, v):
-        out, aux = linear(grouped.split(v))
-        return grouped.join(out), aux
+    grouped: Grouped
+    is_stored: bool
 
-    return call
+    def __call__(self, linear, v):
+        out, aux = linear(self.grouped.split(v))
+        return self.grouped.join(out), aux
+
+
+def _numbers(shapes: Sequence[Any]) -> int:
+    return sum(math.prod(a.shape) for a in shapes)
 
 
 def _without_aux(linear, v):
     """linear(v) and nothing beside it."""
     return linear(v), None
+
+
+def _distinct_aux(linear, v):
+    out, aux = linear(v)
+    return out, Distinct.of(aux)
+
+
+def _drop_aux(linear, v):
+    return linear(v)[0], None

@@ -24,7 +24,8 @@ class ResidualMap:
       active: what is differentiated: what the maps make beside their products depends on it.
       steps: the map of a step.
       cut: its two parts.
-      stack: the operator from the maps of a stretch, and which of their leaves are stacked.
+      stack: the operator from the maps of a stretch, which of their leaves are stacked, and
+        ``all_aux``.
     """
 
     active: Active
@@ -32,24 +33,14 @@ class ResidualMap:
     cut: Cut
     stack: Callable[..., Operator]
 
-    @classmethod
-    def of(cls, active: Active, steps: PerStep, stack: Callable[..., Operator], at_once):
-        """The parts with the fewest residuals.
-
-        Args:
-          active, steps, stack: see `ResidualMap`.
-          at_once: see `Cut.of`.
-        """
-        return cls(active, steps, Cut.of(steps.varying, steps.shared, at_once), stack)
-
     def of_step(self, step: Steps) -> list[Array]:
         """The residuals of a step."""
         return self.cut.make(jax.tree.leaves(step.shared_and_own))
 
-    def operator(self, steps: Steps, residuals: Sequence[Array]) -> Operator:
-        """The operator of a stretch, from the residuals of its steps."""
+    def operator(self, steps: Steps, residuals: Sequence[Array], *, all_aux: bool) -> Operator:
+        """The operator of a stretch, from the residuals of its steps; see `Residuals`."""
         linear = self.steps.of_each(*steps.shared_and_own, self.cut.finish, list(residuals))
-        return self.stack(linear, self.steps.varies)
+        return self.stack(linear, self.steps.varies, all_aux)
 
 
 @jax.tree_util.register_dataclass
@@ -74,6 +65,6 @@ class Residuals:
         kept = self.map.active
         return self if kept == active or kept.y else None
 
-    def operator(self, steps: Steps, start, size: int) -> Operator:
-        """The operators of a stretch."""
-        return self.map.operator(steps, stretch(self.values, start, size))
+    def operator(self, steps: Steps, start, size: int, *, all_aux: bool = False) -> Operator:
+        """The operator of a stretch; ``all_aux`` as in `ByProducts.adjoint_operator`."""
+        return self.map.operator(steps, stretch(self.values, start, size), all_aux=all_aux)

@@ -113,6 +113,10 @@ class Operator(Stacked, abc.ABC):
           ValueError: if ``v`` has another size or does not broadcast with the stack.
         """
 
+    def matvec_and_aux(self, v: Array) -> tuple[Array, Any]:
+        """A v, and what the map makes on the way that `System.collect` can use; mostly nothing."""
+        return self.matvec(v), None
+
     @abc.abstractmethod
     def transpose(self) -> Operator:
         """A^T for every map: the plain transpose, complex entries are not conjugated."""

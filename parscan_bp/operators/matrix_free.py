@@ -84,7 +84,8 @@ class MatrixFree(Operator):
       codomain: what ``linear`` returns; found by tracing it if not given.
       ndims: for each leaf, its number of axes for one map; found from ``stacked`` if not given.
       transposed: whether the operator is the transpose of ``linear``.
-      has_aux: whether ``linear`` returns a pair: A v, and what it makes on the way, see `aux`.
+      has_aux: whether ``linear`` returns a pair: A v, and a pytree of other values linear in v,
+        which `matvec_and_aux` returns, too.
 
     Raises:
       TypeError: if ``linear`` is not a ``Partial``, or there is no ``domain``.
@@ -157,15 +158,10 @@ class MatrixFree(Operator):
     def matvec(self, v):
         return self._mapped(self._apply, v)
 
-    def aux(self, v: PyTree) -> PyTree:
-        """The second result of ``linear`` for every map of the stack, another linear function of v.
-
-        Raises:
-          TypeError: if ``linear`` has none, or this is the transpose.
-        """
+    def matvec_and_aux(self, v):
         if not self.has_aux or self.transposed:
-            raise TypeError("aux: this MatrixFree makes nothing beside its product")
-        return self._mapped(lambda linear, v: linear(v)[1], v)
+            return super().matvec_and_aux(v)
+        return self._mapped(lambda linear, v: linear(v), v)
 
     def _mapped(self, apply, v):
         """``apply(linear, v)`` for every map of the stack."""

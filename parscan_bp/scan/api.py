@@ -77,7 +77,7 @@ def scan(
         Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may
         look at their values; a named solver wants a step that can be traced, also then.
       forward: "exact", the values of `jax.lax.scan`; or "fused", one GPU kernel for all steps
-        of an `Elman`, `GRU` or `LSTM` of `parscan_bp.cells` in float32 or bfloat16, with float32
+        of an `Elman`, `GRU`, `LSTM` or other `cells.Gated` in float32 or bfloat16, with float32
         accumulation (`Fused` has its options). With ``solver=None`` the backward pass is such a
         kernel, too. Its values differ by rounding: in float32, with S the largest of
         1 + |x| |W_i| + |h| |W_h| + |b| + |carry|, a step from the same carry is within

@@ -123,11 +123,14 @@ class Adjoint(System):
         if not all(map(is_zero, self.carry_cts)):
             cts = [_stretch_of(ct, start, size) for ct in self.carry_cts]
             entering = linear.pack(cts, cotangent=True)
-        if self.primal.kept is None:
-            operator = linear.adjoint_operator(steps, self.active)
-        else:
-            operator = self.primal.kept.operator(steps, start, size)
+        operator = self._operator(steps, start, size)
         return Block(operator, entering, self._from_outputs(steps, start))
+
+    def _operator(self, steps, start, size, **how):
+        """The operator of a stretch; ``how`` as in `Linearisation.adjoint_operator`."""
+        if self.primal.kept is None:
+            return self.primal.linearisation.adjoint_operator(steps, self.active, **how)
+        return self.primal.kept.operator(steps, start, size, **how)
 
     def _from_outputs(self, steps, start):
         """h_c^T eta, where an output is more than the new carry."""
@@ -139,7 +142,7 @@ class Adjoint(System):
         (cts,) = vjp(stretch(list(self.y_cts), start, size))
         return self.primal.linearisation.pack(cts, cotangent=True)
 
-    def collect(self, start, shown, state, operator=None):
+    def collect(self, start, shown, state, aux=None):
         del state
         linear = self.primal.linearisation
         lambdas = linear.unpack(shown, cotangent=True)
@@ -147,7 +150,11 @@ class Adjoint(System):
         etas = stretch(list(self.y_cts), start, size)
         if self.active.consts or self.active.x:
             steps = self.primal.steps(start, size)
-            consts, xs = linear.pullback(steps, lambdas, etas, self.active, operator)
+            if aux is None and linear.is_products and not self.active.y:
+                # XLA sees that it is the operator of the sweep, and makes it once.
+                operator = self._operator(steps, start, size, all_aux=True)
+                aux = operator.matvec_and_aux(shown)[1]
+            consts, xs = linear.pullback(steps, lambdas, etas, self.active, aux)
         else:
             consts, xs = [], []
         return consts, (xs, lambdas)
@@ -196,7 +203,7 @@ class Tangent(System):
         operator = linear.tangent_operator(steps)
         return Block(operator, None, linear.pack(leaving, cotangent=False))
 
-    def collect(self, start, shown, state, operator=None):
+    def collect(self, start, shown, state, aux=None):
         linear = self.primal.linearisation
         entering = linear.unpack(shown, cotangent=False)
         last = linear.unpack(state, cotangent=False)

@@ -279,10 +279,10 @@ def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | N
 
 
 def accumulators(
-    system: System, shown: PyTree, state: PyTree, operator: Operator | None = None
+    system: System, shown: PyTree, state: PyTree, aux: PyTree = None
 ) -> tuple[PyTree, PyTree]:
     """Zeros for the summed and stacked contributions of `System.collect`."""
-    summed, out = jax.eval_shape(functools.partial(system.collect, 0), shown, state, operator)
+    summed, out = jax.eval_shape(functools.partial(system.collect, 0), shown, state, aux)
     out = jax.eval_shape(
         lambda out: jax.tree.map(
             lambda a: jnp.broadcast_to(a[:1], (system.length, *a.shape[1:])), out

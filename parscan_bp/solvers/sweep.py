@@ -172,34 +172,35 @@ class Sweep(Solver):
     def run(self, system, state):
         n = system.length
         operator = block_shape(system, 1).operator
-        after, shown, _ = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
-        sums, stacked = accumulators(system, shown, after, operator)
+        after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
+        sums, stacked = accumulators(system, shown, after, aux)
         chunk = self.chunk or _chunk(n, operator, nbytes(state), nbytes(sums), kept=self.keeps)
         size = min(chunk, n)
 
         if size == n:
-            state, shown, operator = self._sweep(system, state, 0, n)
-            return state, *system.collect(0, shown, state, operator)
+            state, shown, aux = self._sweep(system, state, 0, n)
+            return state, *system.collect(0, shown, state, aux)
 
         def visit(carry, start, size):
             state, summed, stacked = carry
-            state, shown, operator = self._sweep(system, state, start, size)
-            more, part = system.collect(start, shown, state, operator)
+            state, shown, aux = self._sweep(system, state, start, size)
+            more, part = system.collect(start, shown, state, aux)
             return state, add(summed, more), write_stretch(stacked, part, start)
 
         return in_chunks(n, size, system.backward, visit, (state, sums, stacked))
 
     def _sweep(self, system: System, state, start, size):
-        """One chunk: the state that leaves it, the vectors shown in it, and its operator."""
+        """One chunk: the state that leaves it, the vectors shown in it, and what the maps made."""
         block = system.block(start, size)
         leaves, rebuild = block.operator.unstack()
 
         def step(state, t):
             leaves, entering, leaving = t
             shown = add(entering, state)
-            return add(rebuild(leaves).matvec(shown), leaving), shown
+            out, aux = rebuild(leaves).matvec_and_aux(shown)
+            return add(out, leaving), (shown, aux)
 
-        state, shown = lax_scan(
+        state, (shown, aux) = lax_scan(
             step,
             state,
             (leaves, block.entering, block.leaving),
@@ -207,7 +208,7 @@ class Sweep(Solver):
             reverse=system.backward,
             unroll=self.unroll,
         )
-        return state, shown, block.operator
+        return state, shown, aux
 
     def run_ragged(self, system):
         out = [system.g[-1]]

@@ -9,7 +9,7 @@ import parscan_bp as pb
 class MinimalGated(pb.cells.Gated):
     """h' = (1 - z) h + z n with z = sigmoid(a_0) and n = tanh(a_1)."""
 
-    by_input = by_state = (0, 1)
+    parts = 2
 
     def activate(self, a):
         return [jax.nn.sigmoid(a[0]), jnp.tanh(a[1])]

@@ -307,10 +307,17 @@ def test_a_matrix_free_map_may_show_more_than_its_product():
     op = MatrixFree(Partial(linear, stack), True, jnp.zeros(2), has_aux=True)
     v = jnp.array([1.0, -1.0])
     want = (stack * v) @ weights.T
+    out, aux = op.matvec_and_aux(v)
     assert op.shape == (3, 2)
+    assert (out == want).all()
     assert (op.matvec(v) == want).all()
-    assert (op.aux(v)["scaled"] == stack * v).all()
+    assert (aux["scaled"] == stack * v).all()
     back = op.transpose()
     assert (back.matvec(jnp.ones(3)) == stack * weights.sum(0)).all()
-    with pytest.raises(TypeError, match="nothing beside its product"):
-        back.aux(jnp.ones(3))
+    assert back.matvec_and_aux(jnp.ones(3))[1] is None
+
+
+def test_other_maps_show_nothing_beside_their_product():
+    out, aux = Diagonal(jnp.array([2.0, 3.0])).matvec_and_aux(jnp.ones(2))
+    assert out.tolist() == [2.0, 3.0]
+    assert aux is None
