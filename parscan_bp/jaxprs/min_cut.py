@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from parscan_bp.jaxprs.arithmetic import is_arithmetic, is_elementwise
-from parscan_bp.jaxprs.primitive_kinds import SQUASHING
 from parscan_bp.jaxprs.read import needed_equations, shape_of, variables
 from parscan_bp.jaxprs.replay import evaluate, inlined
 from parscan_bp.trees import nbytes
@@ -25,16 +24,8 @@ FEW = 4
 """Numbers of which a function is no slower than reading them: in a loop over so few, it waits for
 nothing that the loop waits for."""
 
-CHEAP = range(16, 25)
-"""Numbers of which a squashing function, for all steps together, takes less time than to keep one
-array more: that splits the kernel that XLA makes of what follows a step's products. Of fewer it is
-hardly vectorised, and of more it takes longer."""
-
-WORTHWHILE = 2 / 3
+WORTHWHILE = 4 / 5
 """Bytes of a cut, as a part of those of the results, up to which they are made from it."""
-
-WORTHWHILE_IN_CHUNKS = 4 / 5
-"""The same where the results are not made all at once, and so never all stand beside the cut."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,29 +41,22 @@ class Cut:
     kept: tuple[Var, ...]
 
     @classmethod
-    def of(cls, closed: ClosedJaxpr, first: int, at_once: Callable[[int], bool]) -> Cut:
+    def of(cls, closed: ClosedJaxpr, first: int) -> Cut:
         """The cut with the fewest bytes, or the results where it has hardly fewer than they.
 
         Then a cut in front of functions of few inputs is tried: those are at hand. Without any
-        other part it would spare nothing. And where fewer arrays lie in front of cheap functions of
-        few numbers, such as gates side by side, those are kept.
+        other part it would spare nothing.
 
         Args:
           closed: the program.
           first: position of the first input of which there is one per step. All inputs are at hand
             in both parts, and what follows from earlier ones alone is made in both.
-          at_once: whether the second part runs for all steps at once, given the bytes of its
-            results for one.
         """
         closed = inlined(closed)
         for few in (0, FEW):
             search = _Search(closed, first, few)
             kept, results = search.fewest(), search.results()
-            before = _Search(closed, first, few, SQUASHING).fewest()
-            if before and len(before) < len(kept) and _bytes(before) <= _bytes(kept):
-                kept = before
-            part = WORTHWHILE if at_once(_bytes(results)) else WORTHWHILE_IN_CHUNKS
-            if _bytes(kept) <= part * _bytes(results) and (kept or not few):
+            if _bytes(kept) <= WORTHWHILE * _bytes(results) and (kept or not few):
                 return cls(closed, kept)
         return cls(closed, results)
 
@@ -99,7 +83,7 @@ class Cut:
 class _Search:
     """The variables of a program from which its results follow by arithmetic alone."""
 
-    def __init__(self, closed: ClosedJaxpr, first: int, few: int, cheap: Collection[str] = ()):
+    def __init__(self, closed: ClosedJaxpr, first: int, few: int):
         self.jaxpr = closed.jaxpr
         self.made_by = {v: e for e in self.jaxpr.eqns for v in e.outvars}
         # Of each variable its own, or two that one equation makes would be kept in any order.
@@ -108,17 +92,14 @@ class _Search:
         for eqn in self.jaxpr.eqns:
             if self.varies.intersection(variables(eqn.invars)):
                 self.varies.update(eqn.outvars)
-        fast = (is_arithmetic(e) or self._is_fast(e, few, cheap) for e in self.jaxpr.eqns)
+        fast = (is_arithmetic(e) or self._is_fast(e, few) for e in self.jaxpr.eqns)
         slow = (e for e, is_fast in zip(self.jaxpr.eqns, fast, strict=True) if not is_fast)
         self.slow = {v for e in slow for v in e.outvars}
 
-    def _is_fast(self, eqn: JaxprEqn, few: int, cheap: Collection[str]) -> bool:
-        """Whether it is a cheap function, or one of inputs, and of few numbers at most."""
-        size = math.prod(shape_of(eqn.outvars[0]))
-        if eqn.primitive.name in cheap and size in CHEAP:
-            return True
+    def _is_fast(self, eqn: JaxprEqn, few: int) -> bool:
+        """Whether it is a function of inputs, and of few numbers at most."""
         stored = not self.order.keys() & variables(eqn.invars)
-        return stored and is_elementwise(eqn) and size <= few
+        return stored and is_elementwise(eqn) and math.prod(shape_of(eqn.outvars[0])) <= few
 
     def results(self) -> tuple[Var, ...]:
         """The results that are neither inputs nor the same for every step."""

@@ -196,10 +196,10 @@ class CellProducts(_ByCell, ByProducts):
         # The cell states products of the whole carry only.
         return ByProducts(self.body.restricted(carry))
 
-    def residuals(self, step, active, at_once):
+    def residuals(self, step, active):
         if not self.beside_body:
-            return dataclasses.replace(self, beside_body=True).residuals(step, active, at_once)
-        return super().residuals(step, active, at_once)
+            return dataclasses.replace(self, beside_body=True).residuals(step, active)
+        return super().residuals(step, active)
 
     def _pulled(self, step, shapes, active):
         def pull(step, v):

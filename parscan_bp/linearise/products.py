@@ -24,7 +24,7 @@ from parscan_bp.linearise.inlets import Distinct, Inlets
 from parscan_bp.linearise.per_step import Known, PerStep, first_of
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.operators import MatrixFree
-from parscan_bp.trees import nbytes, replace_at
+from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
 NOTHING = Active((), (), ())
@@ -108,7 +108,7 @@ class ByProducts(Linearisation):
     def tangent_operator(self, steps):
         return self._operator(steps, type(self)._pushed, None, cotangent=False, all_aux=False)
 
-    def residuals(self, step: Steps, active: Active, at_once: Callable[..., bool]) -> ResidualMap:
+    def residuals(self, step: Steps, active: Active) -> ResidualMap:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
 
         Nothing where that is mere arithmetic on the carries, which are kept anyway.
@@ -116,13 +116,10 @@ class ByProducts(Linearisation):
         Args:
           step: one step, without an axis of steps.
           active: see `adjoint_operator`.
-          at_once: see `Cut.of`; it takes the bytes that are carried, and summed over steps, too.
         """
         shapes = self._shapes(step.carry)
         maps = self._maps(type(self)._pulled, active, *step.shared_and_own, cotangent=True)
-        sums = nbytes(active.of_consts(step.consts))
-        at_once = functools.partial(at_once, carried=nbytes(shapes), sums=sums)
-        cut = Cut.of(maps.varying, maps.shared, at_once)
+        cut = Cut.of(maps.varying, maps.shared)
         return ResidualMap(active, maps, cut, self._stack(shapes, cotangent=True))
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):

@@ -81,9 +81,7 @@ class Recorded:
         key = tuple(aval.update(weak_type=False) for aval in avals)
         if key not in self._keepings:
             linear: Any = self.scan.linearisation
-            solver: Any = self.scan.solver
-            at_once = functools.partial(solver.at_once, self.scan.length)
-            self._keepings[key] = linear.residuals(step, self.active, at_once)
+            self._keepings[key] = linear.residuals(step, self.active)
         return self._keepings[key]
 
     @functools.cached_property
