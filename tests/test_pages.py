@@ -9,18 +9,32 @@ import pytest
 from bench.__main__ import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
+    *("docs/choose.md", "docs/extend.md"),
+)
+
+
+def _run(page):
+    """What the examples of a page define, one after the other, as one reads them."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+    assert blocks
+    names: dict = {"__name__": "page"}
+    for block in blocks:
+        exec(block, names)
+    return names
 
 
 @pytest.mark.slow
 def test_every_example_of_the_readme_runs():
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(blocks) >= 4
-    names: dict = {}
-    for block in blocks:
-        exec(block, names)  # One after the other, as one reads them.
+    names = _run("README.md")
     ours, theirs = names["ours"], names["theirs"]
     assert abs(ours - theirs).max() < 1e-5 * abs(theirs).max()
+
+
+@pytest.mark.parametrize("page", ["docs/choose.md", "docs/extend.md"])
+def test_every_example_of_the_docs_runs(page):
+    _run(page)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,7 +11,7 @@ from parscan_bp.operators import compose
 from parscan_bp.solvers.base import Complexity, TreeSolver
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Associative(TreeSolver):
     """All prefix products by `jax.lax.associative_scan`.
 

@@ -89,6 +89,15 @@ class Solver(abc.ABC):
         """`run`, and the number of rounds that it took, int32; a direct solver takes 1."""
         return self.run(system, state), jnp.ones((), jnp.int32)
 
+    def __repr__(self) -> str:
+        """The options that are not as they come."""
+        told = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if getattr(self, field.name) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(told)})"
+
     @property
     def keeps(self) -> bool:
         """Whether the forward pass has to keep the linearised steps for it."""
@@ -171,7 +180,7 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
         raise NotImplementedError(f"solver: {takes}; {what} want None, or {wanted}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TreeSolver(Solver):
     """Base of the solvers that form every Jacobian and multiply them in a tree.
 

@@ -16,7 +16,7 @@ from parscan_bp.solvers.base import Complexity, TreeSolver
 from parscan_bp.types import Array
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Blelloch(TreeSolver):
     """The work-efficient scan with reversed operands (BPPSA Algorithm 1, section 3.2).
 

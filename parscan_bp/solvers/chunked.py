@@ -14,7 +14,7 @@ from parscan_bp.solvers.base import Complexity, TreeSolver
 from parscan_bp.solvers.blelloch import Blelloch
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Chunked(TreeSolver):
     """p chunks side by side: reduce each, scan the p results, sweep each.
 

@@ -25,7 +25,7 @@ MODES = ("auto", "chunked", "blelloch", "sequential")
 DTYPES = (jnp.float32, jnp.bfloat16)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Pallas(TreeSolver):
     """Three phases in Pallas kernels (Mosaic GPU, NVIDIA Hopper): reduce chunks, go through
     their maps with a vector, sweep every chunk.

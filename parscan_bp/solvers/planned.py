@@ -11,7 +11,7 @@ from parscan_bp.solvers.base import Solver
 from parscan_bp.system import Ragged
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Planned(Solver):
     """Multiplies neighbouring operators of a ragged system where that pays.
 

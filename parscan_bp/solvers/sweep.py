@@ -91,11 +91,6 @@ class Sweep(Solver):
         if self.otherwise not in ("refuse", "lax"):
             raise ValueError(f"otherwise: got {self.otherwise!r}; 'refuse' or 'lax' is wanted")
 
-    def __repr__(self):
-        more = "" if self.recompute else ", recompute=False"
-        more += ", otherwise='lax'" if self.leaves_to_lax else ""
-        return f"Sweep(chunk={self.chunk}, unroll={self.unroll}{more})"
-
     @property
     def leaves_to_lax(self):
         return self.otherwise == "lax"
