@@ -165,7 +165,7 @@ def worst_of(reports: Sequence[Report]) -> Report:
 
 
 def _worst(values: Sequence[Array]) -> Array:
-    return jnp.max(jnp.concatenate([jnp.atleast_1d(v) for v in values]))
+    return jnp.max(jnp.concatenate([jnp.ravel(v) for v in values]), initial=0)
 
 
 def _any(flags: Sequence[Array]) -> Array:
@@ -201,7 +201,7 @@ def _signs(seed: int, like: Array) -> Array:
 def _are_finite(values: PyTree) -> Array:
     """Whether all floats are."""
     leaves = [v for v in jax.tree.leaves(values) if _is_inexact(jnp.result_type(v))]
-    return _any([jnp.all(jnp.isfinite(v)) for v in leaves] or [jnp.asarray(True)])
+    return ~_any([jnp.any(~jnp.isfinite(v)) for v in leaves] or [jnp.asarray(False)])
 
 
 def error_bound(dtype: np.dtype) -> float:
@@ -286,7 +286,7 @@ def _product(operator: Operator, v: PyTree) -> tuple[list[Array], list[Array]]:
         return [operator.matvec(v)], [magnitude.matvec(jnp.abs(v))]
     pushed = jax.tree.leaves(operator.matvec(v))
     wide = [jnp.abs(a.astype(accumulation_dtype(a.dtype))) for a in pushed]
-    rows = [jnp.max(a, axis=-1, keepdims=True) if a.ndim else a for a in wide]
+    rows = [jnp.max(a, axis=-1, keepdims=True, initial=0) if a.ndim else a for a in wide]
     if len({r.shape for r in rows}) == 1:
         rows = [functools.reduce(jnp.maximum, rows)] * len(rows)
     return pushed, rows

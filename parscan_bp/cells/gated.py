@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.cells.base import Cell, in_dtypes_of, normal, sum_leading
 from parscan_bp.cells.fused import FusedCell
 from parscan_bp.cpu.weight_cotangent import as_rows, weight_cotangent
@@ -114,7 +115,7 @@ class Gated(Cell):
     def __call__(self, params, carry, x):
         leaves = jax.tree.leaves(carry)
         gates = self.activated(params, leaves[0], x)
-        new = self.update(gates, self.of_past(leaves))
+        new = self._listed("update", self.update(gates, self.of_past(leaves)), self.states)
         return self.as_carry(new), new[0]
 
     def of_past(self, leaves: Sequence[Array]) -> list[Array]:
@@ -128,9 +129,10 @@ class Gated(Cell):
         if beside_h is not None:
             of_state = of_state + params[beside_h]
         if self.are_shared:
-            return self.activate(_split(of_input + of_state + params[beside_x], self.parts))
-        joined = of_input + params[beside_x], of_state
-        return self.activate(self.added(*map(_split, joined, self.counts)))
+            parts = _split(of_input + of_state + params[beside_x], self.parts)
+        else:
+            parts = self.added(*map(_split, (of_input + params[beside_x], of_state), self.counts))
+        return self._listed("activate", self.activate(parts))
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -157,7 +159,7 @@ class Gated(Cell):
         zero, one = jnp.zeros_like(new[0]), jnp.ones_like(new[0])
         # Its diagonals are what `pull` makes of ones, a leaf of the new carry at a time.
         ones = ([one if j == k else zero for j in range(self.states)] for k in range(self.states))
-        us, directs = zip(*(self.pull(gates, past, new, cts) for cts in ones), strict=True)
+        us, directs = zip(*(self._pulled(gates, past, new, cts) for cts in ones), strict=True)
         rows = [jnp.stack(part, axis=-2) for part in zip(*map(self.of_state, us), strict=True)]
         weight, by_gate = params["wh"], jnp.stack(rows, axis=-3)
         if not self.past:
@@ -169,12 +171,27 @@ class Gated(Cell):
 
     def pull_carry(self, params, carry, gates, new_carry, cts):
         past = self.of_past(jax.tree.leaves(carry))
-        u, direct = self.pull(gates, past, jax.tree.leaves(new_carry), jax.tree.leaves(cts))
+        u, direct = self._pulled(gates, past, jax.tree.leaves(new_carry), jax.tree.leaves(cts))
         joined, others = self.arranged(u)
         by_state = jnp.inner(joined, params["wh"])
         leaves = dict(zip(self.past, direct, strict=True))
         leaves[0] = by_state + leaves[0] if 0 in leaves else by_state
         return (joined, others), self.as_carry([leaves[k] for k in range(self.states)])
+
+    def _pulled(self, gates, past, new, cts):
+        """`pull`, checked."""
+        u, direct = self._listed("pull", self.pull(gates, past, new, cts), 2)
+        count = self.parts + self.input_parts + self.state_parts
+        self._listed("pull, of the pre-activations", u, count)
+        return u, self._listed("pull, of past", direct, len(self.past))
+
+    def _listed(self, method: str, value: Any, count: int | None = None) -> Any:
+        """What a method returned, if it is a list of so many."""
+        if not isinstance(value, list | tuple) or count not in (None, len(value)):
+            many = "" if count is None else f" of {count}"
+            got = f"{len(value)}" if isinstance(value, list | tuple) else described(value)
+            raise TypeError(f"{type(self).__name__}.{method}: got {got}; a list{many} is wanted")
+        return value
 
     def of_state(self, a: Sequence[Array]) -> list[Array]:
         """Those of the pre-activations, or of their cotangents, that have a part of h."""

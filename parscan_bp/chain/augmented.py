@@ -15,6 +15,7 @@ import dataclasses
 
 import jax
 
+from parscan_bp.arguments import described
 from parscan_bp.layers import Layer
 from parscan_bp.layers.base import flat
 from parscan_bp.operators import Operator
@@ -145,6 +146,11 @@ class Augmented:
         ops = []
         for k in self.active.solved[:-1]:
             a = self.layers[k].adjoint_operator(params[k], xs[k], xs[k + 1])
+            if not isinstance(a, Operator):
+                raise TypeError(
+                    f"layers[{k}], {self.layers[k]}: adjoint_operator returned {described(a)}; an "
+                    "operator of parscan_bp.operators is wanted, such as Dense(matrix)"
+                )
             try:
                 self.solver.check(type(a), ragged=True)
             except NotImplementedError as error:

@@ -54,10 +54,11 @@ class CarryLayout:
     @property
     def features(self) -> tuple[int, ...]:
         """Features of each leaf, counting a complex one twice."""
-        batch = math.prod(self.batch_shape)
-        sizes = (math.prod(s) // batch if batch else 0 for s in self.shapes)
+        leaves = zip(self.shapes, self.batch_axes, self.dtypes, strict=True)
         return tuple(
-            n * (2 if self._in_two_parts(d) else 1) for n, d in zip(sizes, self.dtypes, strict=True)
+            math.prod(n for k, n in enumerate(shape) if k not in axes)
+            * (2 if self._in_two_parts(dtype) else 1)
+            for shape, axes, dtype in leaves
         )
 
     def _in_two_parts(self, dtype) -> bool:

@@ -151,7 +151,9 @@ class Convolution(Operator):
         many = (math.prod(lead[: len(lead) - inner]), math.prod(lead[len(lead) - inner :]))
         v = jnp.broadcast_to(v, (*lead, v.shape[-1])).reshape(*many, v.shape[-1])
         if inner:
-            kernel = jnp.reshape(kernel, (many[1], *kernel.shape[inner:]))
+            core = kernel.shape[inner:]
+            kernel = jnp.broadcast_to(kernel, (*lead[len(lead) - inner :], *core))
+            kernel = jnp.reshape(kernel, (many[1], *core))
             out = jax.vmap(self._on_vectors, in_axes=(0, 1), out_axes=1)(kernel, v)
         else:
             out = self._on_vectors(kernel, v[:, 0])

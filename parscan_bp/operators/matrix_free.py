@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from parscan_bp.operators.base import Cost, Operator
-from parscan_bp.trees import struct_like
+from parscan_bp.trees import same_structure, struct_like
 from parscan_bp.types import PyTree
 
 
@@ -45,7 +45,7 @@ class _Space:
     def leading_axes(self, v: PyTree) -> tuple[int, ...]:
         """The axes in front of every leaf of ``v``; raises where ``v`` is no such vector."""
         leaves, treedef = jax.tree.flatten(v)
-        if treedef != self.treedef:
+        if not same_structure(treedef, self.treedef):
             raise ValueError(f"v: got a pytree {treedef}; {self.treedef} is wanted")
         found = set()
         for leaf, part in zip(leaves, self.parts, strict=True):

@@ -35,6 +35,7 @@ from parscan_bp.sparsity import (
     plan_product,
 )
 from parscan_bp.sparsity.plan import pick
+from parscan_bp.trees import same_structure
 from parscan_bp.types import Array
 
 FULL = 0.25
@@ -384,7 +385,7 @@ def row_of(a: Operator, b: Operator) -> Row | None:
     A closed structure that has no row in the table has its own `Operator.after`.
     """
     row = PAIRS.get((type(a), type(b)))
-    same: bool = jax.tree.structure(a) == jax.tree.structure(b)  # type: ignore[operator]
+    same = same_structure(jax.tree.structure(a), jax.tree.structure(b))
     if row is None and a.closed and same:
         row = Row(lambda a, b: b.after(a))
     return row if row is not None and row.fits(a, b) else None

@@ -13,7 +13,7 @@ from parscan_bp.operators.algebra import to_structure
 from parscan_bp.operators.base import Operator
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.identity import Identity
-from parscan_bp.operators.lattice import join, structure_of
+from parscan_bp.operators.lattice import brought, join, structure_of
 from parscan_bp.types import Array
 
 
@@ -139,6 +139,9 @@ def _alike(ops: Sequence[Operator]) -> list[Operator]:
     dtypes = [op.dtype for op in ops if not isinstance(op, Identity)]
     dtype = jnp.result_type(*dtypes) if dtypes else ops[0].dtype
     ops = [Identity(op.size, dtype) if isinstance(op, Identity) else op for op in ops]
+    unheld = any(brought(op, target.kind) is None for op in ops if isinstance(op, Identity))
+    if unheld:  # as by a structure from outside that does not say that it holds the identity
+        target = target._replace(kind=Dense, block=0)
     converted = [to_structure(op, target) for op in ops]
     if any(_skeleton(op) != _skeleton(converted[0]) for op in converted):
         # Sparse ones of different patterns have numbers in different places.
@@ -149,7 +152,8 @@ def _alike(ops: Sequence[Operator]) -> list[Operator]:
 def _skeleton(op: Operator) -> tuple:
     """Equal for two operators that stack leaf by leaf."""
     cores = tuple(leaf.shape[leaf.ndim - ndim :] for leaf, ndim in op.leaves())
-    return jax.tree.structure(op), cores
+    structure = jax.tree.structure(op)
+    return hash(structure), structure, cores  # see `trees.same_structure`
 
 
 def _broadcast(stacks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

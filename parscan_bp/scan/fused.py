@@ -151,6 +151,12 @@ def fused_loop(
             f"or another cells.Gated, got {'another step' if of is None else of.cell}; "
             "forward='exact' takes any step"
         )
+    held = [name for name, value in vars(of.cell).items() if isinstance(value, jax.Array)]
+    if held:
+        raise NotImplementedError(
+            f"forward: {type(of.cell).__name__} holds arrays, {', '.join(held)}; the fused kernels "
+            "take cells whose fields are Python's numbers; forward='exact' takes any"
+        )
     avals = [*body.const_avals, *body.carry_avals, *body.x_avals]
     other = [a.dtype for a in avals if a.dtype not in (jnp.float32, jnp.bfloat16)]
     if other:

@@ -58,8 +58,8 @@ def autotune(
       The result; ``print`` it.
 
     Raises:
-      ValueError, TypeError: for an option that is not known, or a scan of which there is nothing to
-        choose.
+      ValueError, TypeError: for an option that is not known, for traced values, or a scan of which
+        there is nothing to choose.
       As `scan`.
 
     Example:
@@ -84,6 +84,11 @@ def autotune(
     solvers = candidates(plan.facts)
     solvers.setdefault(str(chosen), chosen.solver)
     params, step_of = opened(step, init, xs)
+    if any(isinstance(v, jax.core.Tracer) for v in jax.tree.leaves((params, init, xs))):
+        raise ValueError(
+            "autotune: got traced values, of which nothing can be timed; call it outside of jit "
+            "and grad, or give jax.ShapeDtypeStruct"
+        )
     scans = {
         name: functools.partial(lax_scan, **how)
         if solver is None

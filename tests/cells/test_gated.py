@@ -85,3 +85,49 @@ def test_it_lowers_to_one_kernel_each_way(monkeypatch):
     loss = _loss(functools.partial(pb.scan, forward="fused"))
     lowered = jax.jit(jax.grad(loss)).trace(*_case()).lower(lowering_platforms=("cuda",))
     assert lowered.as_text().count("custom_call @mosaic_gpu_v2") == 2
+
+
+class Mistaken(MinimalGated):
+    """It returns what it is told to."""
+
+    def __init__(self, method, change):
+        self.method, self.change = method, change
+
+    def _of(self, method, value):
+        return self.change(value) if method == self.method else value
+
+    def activate(self, a):
+        return self._of("activate", super().activate(a))
+
+    def update(self, gates, past):
+        return self._of("update", super().update(gates, past))
+
+    def pull(self, gates, past, new, cts):
+        return self._of("pull", super().pull(gates, past, new, cts))
+
+
+@pytest.mark.parametrize("solver", [pb.Sweep(), pb.Blelloch()], ids=str)
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        ("activate", lambda gates: gates[0], "activate: got .* a list is wanted"),
+        ("update", lambda new: new * 2, "update: got 2; a list of 1 is wanted"),
+        ("pull", lambda pulled: pulled[0], "of the pre-activations: got"),
+        ("pull", lambda pulled: (pulled[0][:1], pulled[1]), "got 1; a list of 2 is wanted"),
+        ("pull", lambda pulled: (pulled[0], []), "of past: got 0; a list of 1 is wanted"),
+    ],
+)
+def test_what_its_functions_return_is_checked(method, change, message, solver):
+    params, carry, xs = _case()
+    step = functools.partial(Mistaken(method, change), params)
+    with pytest.raises(TypeError, match=message):
+        jax.grad(lambda c: pb.scan(step, c, xs, solver=solver)[0].sum())(carry)
+
+
+@pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+def test_kernels_take_no_cell_that_holds_arrays():
+    params, carry, xs = _case()
+    cell = Mistaken("none", None)
+    cell.scale = jnp.ones(())
+    with pytest.raises(NotImplementedError, match="Mistaken holds arrays, scale"):
+        pb.scan(functools.partial(cell, params), carry, xs, forward=pb.Fused(interpret=True))

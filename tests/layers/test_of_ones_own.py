@@ -70,3 +70,16 @@ def test_every_layer_that_one_can_import_is_registered():
     names = (getattr(pb.layers, name) for name in pb.layers.__all__)
     classes = {c for c in names if inspect.isclass(c) and issubclass(c, Layer)}
     assert {c for c in classes if not inspect.isabstract(c)} == set(LAYERS)
+
+
+class NoOperator(Affine):
+    def adjoint_operator(self, params, x, y):
+        return jnp.diag(params["a"])
+
+
+@pytest.mark.parametrize("solver", [None, pb.Sweep(), pb.Blelloch()], ids=str)
+def test_a_jacobian_that_is_no_operator_is_named(solver):
+    params = NoOperator().init(jax.random.key(0), (4,))
+    gradient = jax.grad(lambda x: pb.chain([NoOperator()], [params], x, solver=solver).sum())
+    with pytest.raises(TypeError, match=r"layers\[0\].*adjoint_operator returned"):
+        gradient(jnp.ones((2, 4)))

@@ -21,6 +21,7 @@ from operator_examples import (
 from parscan_bp import operators
 from parscan_bp.operators import (
     BlockDiagonal,
+    Convolution,
     Cost,
     Dense,
     Diagonal,
@@ -321,3 +322,10 @@ def test_other_maps_show_nothing_beside_their_product():
     out, aux = Diagonal(jnp.array([2.0, 3.0])).matvec_and_aux(jnp.ones(2))
     assert out.tolist() == [2.0, 3.0]
     assert aux is None
+
+
+def test_a_stack_of_kernels_on_more_vectors_than_it_has_axes_for():
+    kernels = jnp.arange(9.0).reshape(3, 1, 3, 1, 1)
+    op = Convolution(kernels, spatial=(4,), padding=((1, 1),))
+    v = jnp.cos(jnp.arange(24.0)).reshape(3, 2, 4)
+    np.testing.assert_allclose(op.matvec(v), Dense(op.as_dense()).matvec(v), rtol=1e-5)

@@ -169,3 +169,21 @@ def test_rounds_are_those_that_the_solver_counted():
 def test_it_is_a_bool():
     with pytest.raises(TypeError, match="report: got 1"):
         pb.scan(pair, (0.0, 1.0), XS, report=1)
+
+
+@pytest.mark.parametrize("solver", [None, pb.Sweep(), pb.Blelloch()], ids=str)
+def test_one_value_that_is_not_finite_is_enough(solver):
+    """Of several, the others being finite: here the outputs, beside a carry."""
+    step = lambda c, x: (jnp.tanh(c) * x, jnp.log(-1.0 - c**2))  # noqa: E731
+    c, ys, report = pb.scan(step, jnp.ones(3), jnp.ones((4, 3)), solver=solver, report=True)
+    assert jnp.isfinite(c).all() and jnp.isnan(ys).all()
+    assert report.status == pb.Status.NON_FINITE
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (3, 0), (0,)], ids=str)
+@pytest.mark.parametrize("solver", [pb.Sweep(), pb.Blelloch(), pb.Associative()], ids=str)
+def test_empty_batches_and_carries_of_no_features(solver, shape):
+    step = lambda h, x: (jnp.tanh(h + 0.5 * h.sum(-1, keepdims=True) + x), h)  # noqa: E731
+    h, xs = jnp.ones(shape), jnp.ones((4, *shape))
+    assert jax.grad(lambda h: pb.scan(step, h, xs, solver=solver)[1].sum())(h).shape == shape
+    assert pb.scan(step, h, xs, solver=solver, report=True)[2].status == pb.Status.OK

@@ -123,3 +123,9 @@ def test_nan_is_a_difference_and_amplified_rounding_is_none():
 def test_mistakes(arguments, options, error, message):
     with pytest.raises(error, match=message):
         autotune(*arguments, **options)
+
+
+def test_nothing_is_timed_in_a_trace():
+    for transform in (jax.jit, jax.grad):
+        with pytest.raises(ValueError, match="autotune: got traced values"):
+            transform(lambda c: autotune(step, c, XS) and c.sum())(INIT)
