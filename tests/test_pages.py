@@ -32,7 +32,9 @@ def test_every_example_of_the_readme_runs():
     assert abs(ours - theirs).max() < 1e-5 * abs(theirs).max()
 
 
-@pytest.mark.parametrize("page", ["docs/choose.md", "docs/extend.md"])
+@pytest.mark.parametrize(
+    "page", [pytest.param("docs/choose.md", marks=pytest.mark.slow), "docs/extend.md"]
+)
 def test_every_example_of_the_docs_runs(page):
     _run(page)
 
