@@ -336,7 +336,7 @@ def first_and_second(loss, *args):
     return jit_once(lambda *args: (slopes(*args), jax.grad(curvature)(*args)))(*args)
 
 
-@pytest.mark.parametrize("solver", [TwoLevel(), TwoLevel(3)], ids=str)
+@pytest.mark.parametrize("solver", [TwoLevel(), TwoLevel(3), Prefixes()], ids=str)
 def test_a_scan_takes_the_solver(solver):
     w, c, xs = draw(0, H, H), draw(1, H), draw(2, N, H)
 
