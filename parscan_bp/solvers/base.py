@@ -237,7 +237,7 @@ class TreeSolver(Solver):
             pushed = operator.matvec(block.entering)
             b = pushed if b is None else b + pushed
         if b is None:
-            b = jnp.zeros_like(state, shape=(n, *state.shape))
+            b = lax.broadcast(jnp.zeros_like(state), (n,))
         shown, last = self._traverse(operator, b, state, system.backward)
         shown = add(block.entering, shown)
         summed, out = _collect_in_chunks(system, shown, last, self.collect_chunk)

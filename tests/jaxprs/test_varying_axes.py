@@ -22,6 +22,31 @@ for solver in (pb.Sweep(), pb.Chunked(chunks=2), pb.Blelloch(), pb.Associative()
         np.testing.assert_allclose(a, b, rtol=1e-5)
 """
 
+EXPLICIT = """
+import jax, jax.numpy as jnp, numpy as np, parscan_bp as pb
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Explicit,))
+jax.set_mesh(mesh)
+put = lambda a, *spec: jax.device_put(a, NamedSharding(mesh, P(*spec)))
+at = jnp.eye(3) / 2, put(jnp.ones((4, 3)), "d", None), put(jnp.ones((6, 4, 3)), None, "d", None)
+
+def gradient(scan):
+    # Only the last carry has a cotangent.
+    last = lambda w, h, xs: scan(lambda h, x: (jnp.tanh(h @ w + x), None), h, xs)[0]
+    return jax.jit(jax.grad(lambda *at: jnp.sum(last(*at) ** 2), (0, 1, 2)))(*at)
+
+want = gradient(jax.lax.scan)
+for solver in (pb.Chunked(chunks=2), pb.Blelloch(), pb.Associative()):
+    for a, b in zip(gradient(lambda *a: pb.scan(*a, solver=solver)), want):
+        assert jax.typeof(a) == jax.typeof(b)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+"""
+
 
 def test_rules_are_traced_for_values_that_vary(run_on_devices):
     run_on_devices(PROGRAM, 2)
+
+
+def test_a_right_hand_side_that_is_zero_lies_where_the_carry_does(run_on_devices):
+    run_on_devices(EXPLICIT, 2)
