@@ -158,7 +158,8 @@ class Coloured(Layer):
         push = _Push(self.function, x.shape[1:])
 
         def one(x):
-            columns = jax.vmap(lambda seed: push(params, x, seed))(seeds)
+            # Inside shard_map a tangent varies over the mesh axes of its primal.
+            columns = jax.vmap(lambda seed: push(params, x, seed + jnp.zeros_like(x)))(seeds)
             return columns[colours[self.inputs], self.outputs]
 
         return jax.vmap(one)(flat(x))
@@ -170,7 +171,7 @@ class Coloured(Layer):
             if largest >= size:
                 raise ValueError(f"{name}: got index {largest}; the function has {size} of them")
         data = self.entries(params, x)
-        matrix = jnp.zeros((len(x), *sizes), data.dtype)
+        matrix = jnp.zeros_like(data, shape=(len(x), *sizes))
         return Dense(matrix.at[:, self.inputs, self.outputs].set(data))
 
     def pullback(self, params, x, y, ct):

@@ -20,6 +20,16 @@ for solver in (pb.Sweep(), pb.Chunked(chunks=2), pb.Blelloch(), pb.Associative()
     got = jax.jit(gradient(lambda *a: pb.scan(*a, solver=solver)))(c, xs)
     for a, b in zip(got, want):
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+coloured = pb.layers.Coloured(lambda _, x: x[1:] * x[:-1], [0, 0, 1, 1], [0, 1, 1, 2])
+sums = [lambda x: jnp.sum(pb.chain([coloured], [None], x, solver=s) ** 2) for s in (pb.Sweep(),)]
+sums.append(lambda x: jnp.sum(jax.vmap(lambda x: x[1:] * x[:-1])(x) ** 2))
+each = [jax.vmap(jax.grad(f)) for f in sums]
+got, want = (
+    jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("devices"), out_specs=P("devices")))(xs)
+    for f in each
+)
+np.testing.assert_allclose(got, want, rtol=1e-5)
 """
 
 EXPLICIT = """
