@@ -24,6 +24,9 @@ class Limits:
       gates: parts of a product from which on they are the gates of a cell.
       kept_bytes: bytes of all carries up to which a layer's steps are kept: they are several times
         that, and beyond it memory that is taken anew in every call costs more than it spares.
+      traced: equations of a step up to which tracing it some more times is no matter.
+      widening: largest value of a light step over its carry; an LSTM's joint gates are twice it.
+      narrow: numbers up to which any value is small.
     """
 
     handful: int
@@ -35,6 +38,9 @@ class Limits:
     one_kernel: int
     gates: int
     kept_bytes: int
+    traced: int
+    widening: int
+    narrow: int
 
 
 @functools.lru_cache

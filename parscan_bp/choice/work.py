@@ -19,6 +19,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn
 
+from parscan_bp.choice.limits import limits
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.primitive_kinds import (
     CONTROL_FLOW,
@@ -29,14 +30,6 @@ from parscan_bp.jaxprs.primitive_kinds import (
     TAKES,
 )
 from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, shape_of, walk
-
-# The limits were measured on a CPU, on some 60 programs that people write.
-EQUATIONS = 200
-"""Equations of a step up to which tracing it some more times is no matter."""
-WIDENING = 4
-"""Largest value of a step over its carry; an LSTM's joint gates have twice as many entries."""
-FEW = 128
-"""Entries up to which any value is small."""
 
 _COMPUTES = ELEMENTWISE | {"bitcast_convert_type"}
 _LIGHT = MOVES | REDUCTIONS | {"pad", "stop_gradient"}
@@ -74,8 +67,8 @@ def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
       'multiplies two matrices that change from step to step'
     """
     opened = open_jaxpr(jaxpr)
-    if sum(1 for _ in walk(opened)) > EQUATIONS:
-        return Work(0, f"has more than {EQUATIONS} equations")
+    if sum(1 for _ in walk(opened)) > limits().traced:
+        return Work(0, f"has more than {limits().traced} equations")
     carry = opened.invars[num_consts : num_consts + num_carry]
     counted = _Counted(sum(_size(v) for v in carry if is_inexact(v)))
     others = len(opened.invars) - num_consts - num_carry
@@ -115,11 +108,11 @@ class _Counted(Interpreter[_Is]):
     def heavy(self) -> str | None:
         if self._reason is not None:
             return self._reason
-        if self._widest > max(WIDENING * self._carry, FEW):
+        if self._widest > max(limits().widening * self._carry, limits().narrow):
             return f"makes values of {self._widest} entries from a carry of {self._carry}"
         if self._made < self._carry:
             return f"computes {self._made} entries and moves the rest of its carry"
-        if self._moves and not self.rows and self._widest > FEW:
+        if self._moves and not self.rows and self._widest > limits().narrow:
             return "moves the entries of a large carry about"
         return None
 

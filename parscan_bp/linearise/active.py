@@ -28,3 +28,7 @@ class Active:
 
     def insert_x(self, values: Sequence[Any], active: Sequence[Any]) -> list[Any]:
         return replace_at(values, self.x, active)
+
+
+NOTHING = Active((), (), ())
+"""Of consts, inputs and outputs: the carry alone is differentiated."""

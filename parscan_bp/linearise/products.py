@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 
 from parscan_bp.cpu.grouped import Grouped
 from parscan_bp.jaxprs.min_cut import Cut
-from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.active import NOTHING, Active
 from parscan_bp.linearise.ahead import distinct_results, made_ahead
 from parscan_bp.linearise.base import Kind, Linearisation, Steps
 from parscan_bp.linearise.body import Body
@@ -26,8 +26,6 @@ from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.operators import MatrixFree
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
-
-NOTHING = Active((), (), ())
 
 MOST_AUX = 2
 """Most numbers that a loop stores for the pullback, as a multiple of those that it carries."""

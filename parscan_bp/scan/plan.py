@@ -136,11 +136,10 @@ def or_left(
     try:
         made = plan()
     except NEEDS_VALUES:
-        if forward is not None or solver is None or not solver.leaves_to_lax:
+        leaves = solver is not None and solver.leaves_to_lax and forward is None
+        if not (leaves and is_jit_disabled()):
             raise
-        if not is_jit_disabled():
-            raise
-        return Left(left_by(solver, IN_PYTHON), fell_back=True)
+        return Left(left_by(solver, IN_PYTHON), fell_back=True)  # type: ignore[arg-type]
     return Left("no loop is left to trace") if made is None else made
 
 

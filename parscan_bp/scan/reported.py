@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from parscan_bp.jaxprs.replay import vary_alike
-from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.active import NOTHING
 from parscan_bp.report import (
     Report,
     backward_error,
@@ -28,9 +28,6 @@ from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Primal
 from parscan_bp.scan.trajectory import before
 from parscan_bp.types import Array, PyTree
-
-NOTHING = Active((), (), ())
-"""Of consts, inputs and outputs: the carry alone is differentiated."""
 
 
 def report_on_scan(scan: LinearScan, residuals: PyTree, outs: Sequence[Array]) -> Report:
