@@ -24,6 +24,8 @@ from parscan_bp.system import Ragged as Ragged
 from parscan_bp.system import Uniform as Uniform
 from parscan_bp.tuning import Tuning as Tuning
 from parscan_bp.tuning import autotune as autotune
+from parscan_bp.tuning import autotune_calls as autotune_calls
+from parscan_bp.tuning import measure_machine as measure_machine
 
 __all__ = [
     "Associative",
@@ -39,6 +41,7 @@ __all__ = [
     "Tuning",
     "Uniform",
     "autotune",
+    "autotune_calls",
     "cells",
     "chain",
     "custom_vjp_scan",
@@ -46,6 +49,7 @@ __all__ = [
     "explain_chain",
     "layer_cotangents",
     "layers",
+    "measure_machine",
     "operators",
     "scan",
     "solve",

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import as_array, check_array, check_bool, check_concrete, described
 from parscan_bp.chain.rule import ChainRule, obstacle
+from parscan_bp.choice.machine import known_machine
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.layers import Layer, activations, adjoint_operators
 from parscan_bp.layers.base import flat
@@ -59,9 +60,10 @@ def chain(
       x: input (batch, *features). The leading axis is the batch, whose entries are independent;
         channels come last.
       solver: `Planned`, `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep;
-        ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest. A
-        symbolic size (`jax.export`) or explicit sharding (`jax.make_mesh`) leaves it to plain
-        automatic differentiation; a named solver then gives values only.
+        ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest, by the
+        rates of this machine if `measure_machine` was called on it. A symbolic size (`jax.export`)
+        or explicit sharding (`jax.make_mesh`) leaves it to plain automatic differentiation; a named
+        solver then gives values only.
       report: whether a `Report` is returned as well. The value is exact; what it tells is how good
         derivatives are. The solver solves the equation above once more, from the first layer with
         parameters on, for cotangents g of all activations that are not special, pseudo-random c and
@@ -222,6 +224,6 @@ def _checked(layers, params, x, solver, *, abstract=False):
         raise TypeError(
             f"x: got {x.dtype}{list(x.shape)}; real floats (batch, *features) are wanted"
         )
-    solver = Planned() if solver is None else solver
+    solver = Planned(machine=known_machine()) if solver is None else solver
     solver.check_nothing_kept()
     return stack, params, x, solver

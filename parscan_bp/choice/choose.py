@@ -2,20 +2,79 @@
 
 from __future__ import annotations
 
-from parscan_bp.choice import rules, wisdom
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Hashable, Iterator
+
+from parscan_bp.choice import rules, store, wisdom
 from parscan_bp.choice.facts import Choice, Facts
 from parscan_bp.choice.work import Work
+from parscan_bp.solvers import Solver
 
 
-def choose(facts: Facts, work: Work, key: str) -> Choice:
-    """The solver for a scan whose solver was not named. Nothing is measured for it.
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A scan whose solver was not named.
 
-    Args:
-      facts: what was found about the scan.
+    Attributes:
+      facts: what was found about it.
       work: what its step does.
       key: `wisdom.key_of` it.
     """
-    known = wisdom.recall(key)
+
+    facts: Facts
+    work: Work
+    key: str
+
+    def by_rules(self) -> Choice:
+        """What the rules say, whatever was measured."""
+        return rules.by_rules(self.facts, self.work)
+
+
+def choose(question: Question) -> Choice:
+    """The solver for a scan whose solver was not named. Nothing is measured for it."""
+    trial = _TRIAL.get()
+    if trial is not None:
+        trial.asked.setdefault(question.key, question)
+        if question.key == trial.key:
+            return Choice(trial.solver, "on trial")
+    known = wisdom.recall(question.key)
     if known is not None:
         return Choice(known.solver, known.reason)
-    return rules.by_rules(facts, work)
+    return question.by_rules()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trial:
+    """A solver that is chosen for the time of a race.
+
+    Attributes:
+      key: of which scans; ``None`` for none, to hear what is asked.
+      solver: the solver; ``None`` for `jax.lax.scan` itself.
+      asked: the questions that came meanwhile, by their keys.
+    """
+
+    key: str | None = None
+    solver: Solver | None = None
+    asked: dict[str, Question] = dataclasses.field(default_factory=dict)
+
+
+_TRIAL: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
+    "parscan_bp_trial", default=None
+)
+
+
+@contextlib.contextmanager
+def on_trial(trial: Trial) -> Iterator[Trial]:
+    """Traces programs with the trial's solver."""
+    token = _TRIAL.set(trial)
+    try:
+        yield trial
+    finally:
+        _TRIAL.reset(token)
+
+
+def state() -> Hashable:
+    """What `choose` goes by beside the question: a plan that was made under another is old."""
+    return store.generation(), _TRIAL.get()

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from parscan_bp.kernels.tiles import chunk_of as chunk_of
     from parscan_bp.kernels.tiles import factored_fits as factored_fits
     from parscan_bp.kernels.tiles import radices_of as radices_of
-    from parscan_bp.kernels.tuning import autotune as autotune
 
 _MODULES = {
     "MAX_LANES_SIZE": "tiles",
     "MAX_SIZE": "tiles",
-    "autotune": "tuning",
     "check_hidden": "fused",
     "check_size": "scan",
     "chunk_of": "tiles",

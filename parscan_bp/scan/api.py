@@ -12,7 +12,7 @@ import jax
 
 from parscan_bp.arguments import as_int, check_bool
 from parscan_bp.cells import Cell
-from parscan_bp.choice import wisdom
+from parscan_bp.choice import choose
 from parscan_bp.jaxprs.stage import copied, is_jit_disabled
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
@@ -51,9 +51,7 @@ def scan(
     solved by ``solver``, and from batched products for parameters and inputs. The carries
     are stored, and nothing else (not twice where they are outputs already); wrap the scan
     in `jax.checkpoint` to store nothing, or name ``Sweep(recompute=False)`` to store what is
-    slow to make again, too (``solver=None`` does for steps of a few numbers, for gates of a
-    single input feature, for the few steps of a larger gated cell and, from jax 0.12 on, for most
-    gated cells on a single row). What the step makes of its constants alone, such as a transposed
+    slow to make again, too. What the step makes of its constants alone, such as a transposed
     weight matrix, is made once where the scan is differentiated, as by `jax.lax.scan`.
     Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
     stores nothing. Leaves of the carry and outputs that a derivative does not reach, over any
@@ -219,7 +217,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
     def plan():
         traces = _traces_of(f, cell)
         if traces is not None:
-            options = (solver, forward, wisdom.generation())
+            options = (solver, forward, choose.state())
             return traces.plan(loop, args, make, options, jacobian)
         step_of = lambda params: f if cell is None else functools.partial(cell, params)  # noqa: E731
         return plan_anew(_call_of(step_of), loop, args, make)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 
 from parscan_bp.cells import View
-from parscan_bp.choice import wisdom
+from parscan_bp.choice import choose
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
@@ -94,13 +94,13 @@ _OF_FUNCTIONS = TracesOf(_call_of)
 def _plan_within(f, args, solver, forward, view, anew) -> ScanPlan | Left:
     def make(staged):
         cell = None if view is None else _cell_of(staged, view)
-        return make_plan(staged, cell=cell, solver=solver, forward=forward, may_keep=True)
+        return make_plan(staged, cell=cell, solver=solver, forward=forward)
 
     def plan():
         traces = None if anew else _OF_FUNCTIONS(f)
         if traces is None:
             return plan_anew(_call_of(lambda: f), None, args, make)
-        return traces.plan(None, args, make, (solver, forward, view, wisdom.generation()))
+        return traces.plan(None, args, make, (solver, forward, view, choose.state()))
 
     made = or_left(plan, solver, forward)
     named = forward is not None or (solver is not None and not solver.leaves_to_lax)

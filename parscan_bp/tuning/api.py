@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp.arguments import check_number, described
-from parscan_bp.choice.rules import by_rules
-from parscan_bp.choice.work import work_of
+from parscan_bp.choice.choose import Question, Trial, on_trial
 from parscan_bp.originals import lax_scan
-from parscan_bp.scan.api import loop_options, plan_of, scan
-from parscan_bp.scan.plan import Left
+from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
 from parscan_bp.tuning.candidates import LAX, candidates
-from parscan_bp.tuning.program import GROUPS, compiled, drawn, opened
+from parscan_bp.tuning.program import Program, drawn
 from parscan_bp.tuning.result import Tuning, decide
 from parscan_bp.types import PyTree
 
+GROUPS = ("params", "init", "xs")
+"""What `autotune` can differentiate."""
 UNROLLED = (4, 16)
 """Steps per iteration with which `jax.lax.scan` takes part, too."""
 
@@ -63,48 +65,130 @@ def autotune(
       >>> import jax.numpy as jnp, parscan_bp as pb
       >>> step = lambda h, x: (jnp.tanh(h @ (jnp.eye(8) / 2) + x), h)
       >>> carry, xs = jnp.zeros((4, 8)), jnp.ones((50, 4, 8))
-      >>> found = pb.autotune(step, carry, xs, budget_s=0, progress=False)
-      >>> found.by_rules in {timing.name for timing in found.timings}
-      True
+      >>> print(pb.autotune(step, carry, xs))  # doctest: +SKIP
+      value and gradient         ms  over the rules' choice
+      Sweep()                ...
     """
     if isinstance(wrt, str) or not wrt or any(name not in GROUPS for name in wrt):
         raise ValueError(f"wrt: got {wrt!r}; some of {GROUPS} are wanted, in a tuple")
-    check_number("budget_s", budget_s)
     how = loop_options(length, reverse, unroll)
     init, xs = jax.tree.map(drawn, (init, xs))
     plan, _ = plan_of(step, init, xs, how, None, "auto")
-    if isinstance(plan, Left) or plan.facts is None:
-        why = plan.reason if isinstance(plan, Left) else plan.choice.reason
+    if plan.rule is None and getattr(plan, "facts", None) is None:
+        why = getattr(plan, "reason", None) or plan.choice.reason
         raise ValueError(f"step: got {described(step)}, of which there is nothing to choose: {why}")
-    body = plan.body
-    chosen = by_rules(plan.facts, work_of(body.jaxpr, body.num_consts, body.num_carry))
-    solvers = candidates(plan.facts)
-    solvers.setdefault(str(chosen), chosen.solver)
-    params, step_of = opened(step, init, xs)
-    if any(isinstance(v, jax.core.Tracer) for v in jax.tree.leaves((params, init, xs))):
+    params, step_of = _opened(step, init, xs)
+
+    def program(loop: Callable) -> Program:
+        def run(params, init, xs):
+            return loop(step_of(params), init, xs)
+
+        return Program(run, (params, init, xs), [GROUPS.index(name) for name in wrt])
+
+    unrolled = {
+        f"{LAX}, unroll={k}": program(functools.partial(lax_scan, **how | {"unroll": k}))
+        for k in UNROLLED
+    }
+    race = _Races(program(functools.partial(scan, **how)), "autotune", budget_s, progress)
+    (question,) = race.questions
+    return race.of(question, unrolled)
+
+
+def autotune_calls(
+    fun: Callable[..., PyTree], *args: PyTree, budget_s: float = 10.0, progress: bool = True
+) -> tuple[Tuning, ...]:
+    """`autotune` for every scan that a function runs with ``solver=None``, its layers' among them.
+
+    A layer of `parscan_bp.nnx` or `parscan_bp.linen`, a loss, a training step: what is timed is the
+    value and gradient of the whole function, with respect to all floats of its arguments, once
+    with each candidate for one scan; the next scan is raced with what was found for the first.
+
+    Args:
+      fun: a function of arrays. Scans inside of a function of `jax.jit` are not seen, as JAX keeps
+        its trace: give what was compiled, not the compiled function.
+      args: its arguments, pytrees of arrays, or of `jax.ShapeDtypeStruct`: then numbers are drawn.
+      budget_s: seconds for the timing of each scan.
+      progress: see `autotune`.
+
+    Returns:
+      A result for each scan, in the order in which they are traced; equal ones are one.
+
+    Raises:
+      ValueError: if ``fun`` runs no scan of which there is something to choose, or its arguments
+        are traced.
+
+    Example:
+      >>> import jax.numpy as jnp, parscan_bp as pb
+      >>> def loss(w, xs):
+      ...     return pb.scan(lambda h, x: (jnp.tanh(h @ w + x), h), jnp.zeros((4, 8)), xs)[1].sum()
+      >>> (found,) = pb.autotune_calls(loss, jnp.eye(8), jnp.ones((50, 4, 8)))  # doctest: +SKIP
+    """
+    if not callable(fun):
+        raise TypeError(f"fun: got {described(fun)}; a function of arrays is wanted")
+    args = jax.tree.map(drawn, args)
+    race = _Races(Program(fun, args, range(len(args))), "autotune_calls", budget_s, progress)
+    if not race.questions:
         raise ValueError(
-            "autotune: got traced values, of which nothing can be timed; call it outside of jit "
-            "and grad, or give jax.ShapeDtypeStruct"
+            f"fun: got {described(fun)}, which runs no scan with solver=None of which there is "
+            "something to choose; in a function of jax.jit that was called before none is seen"
         )
-    scans = {
-        name: functools.partial(lax_scan, **how)
-        if solver is None
-        else functools.partial(scan, **how, solver=solver)
-        for name, solver in solvers.items()
-    }
-    for k in UNROLLED:
-        scans[f"{LAX}, unroll={k}"] = functools.partial(lax_scan, **how | {"unroll": k})
-    point = {"params": params, "init": init, "xs": xs}
-    programs = {
-        name: functools.partial(compiled, run, step_of, tuple(wrt), point)
-        for name, run in scans.items()
-    }
-    with told(progress) as tell:
-        return decide(programs, solvers, LAX, str(chosen), plan.key, budget_s, tell)
+    return tuple(race.of(question) for question in race.questions)
+
+
+class _Races:
+    """The scans of a program, whose solvers are raced one scan after the other."""
+
+    def __init__(self, program: Program, name: str, budget_s: float, progress: bool):
+        check_number("budget_s", budget_s)
+        program.check_concrete(name)
+        self._program, self._name = program, name
+        self._budget_s, self._progress = budget_s, progress
+        with on_trial(Trial()) as heard:
+            program.trace()
+        self.questions = list(heard.asked.values())
+
+    def of(self, question: Question, others: Mapping[str, Program] | None = None) -> Tuning:
+        """Races the candidates for one of the questions; other programs take part beside them."""
+        chosen = question.by_rules()
+        solvers = candidates(question.facts)
+        solvers.setdefault(str(chosen), chosen.solver)
+        programs: dict[str, Callable[[], Any]] = {
+            name: functools.partial(self._compiled, Trial(question.key, solver))
+            for name, solver in solvers.items()
+        }
+        for name, other in (others or {}).items():
+            programs[name] = functools.partial(other.compiled, Trial())
+        with _told(self._name, self._progress) as tell:
+            return decide(programs, solvers, LAX, str(chosen), question.key, self._budget_s, tell)
+
+    def _compiled(self, trial: Trial) -> Callable[..., PyTree]:
+        program = self._program.compiled(trial)
+        if trial.key not in trial.asked:
+            raise TypeError(
+                "fun: one of its scans is inside of a function of jax.jit, whose trace JAX keeps, "
+                "so that no other solver can be tried; give the function without jax.jit"
+            )
+        return program
+
+
+def _opened(step: Callable, init: PyTree, xs: PyTree) -> tuple[PyTree, Callable]:
+    """The arrays that a step closes over, and the step as a function of them."""
+    cell, params = as_cell(step)
+    if cell is not None:
+        return params, lambda params: functools.partial(cell, params)
+    x = jax.tree.map(lambda a: a[0], xs)
+    closed, shape = jax.make_jaxpr(step, return_shape=True)(init, x)
+    tree = jax.tree.structure(shape)
+
+    def step_of(consts):
+        run = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))
+        return lambda c, x: jax.tree.unflatten(tree, run(*jax.tree.leaves((c, x))))
+
+    return list(closed.consts), step_of
 
 
 @contextlib.contextmanager
-def told(progress: bool) -> Iterator[Callable[[str], None]]:
+def _told(name: str, progress: bool) -> Iterator[Callable[[str], None]]:
     """What shows progress: one line, written over where stderr is a terminal."""
     if not progress:
         yield lambda text: None
@@ -115,7 +199,7 @@ def told(progress: bool) -> Iterator[Callable[[str], None]]:
     def tell(text: str) -> None:
         nonlocal last
         if text != last:
-            print(f"\rautotune: {text:<60}", end=ends, file=sys.stderr, flush=True)
+            print(f"\r{name}: {text:<60}", end=ends, file=sys.stderr, flush=True)
         last = text
 
     yield tell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parscan_bp import kernels
 from parscan_bp.choice.facts import Facts
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Pallas, Solver, Sweep
 
@@ -27,5 +28,9 @@ def candidates(facts: Facts) -> dict[str, Solver | None]:
     if fits:
         found += [Chunked(), Blelloch(), Associative()]
     if fits and facts.platform == "gpu":
-        found += [Pallas(), Pallas(mode="sequential")]
+        middle = kernels.chunk_of(n)
+        found += [
+            *(Pallas(), Pallas(mode="sequential")),
+            *(Pallas(mode="chunked", chunk=size) for size in (middle // 2, 2 * middle, 4 * middle)),
+        ]
     return {LAX: None, **{repr(solver): solver for solver in found}}

@@ -1,22 +1,17 @@
-"""What is raced: the value and gradient of a sum of all that a scan returns."""
+"""What is raced: the value and gradient of a sum of all that a function returns."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from parscan_bp.choice.choose import Trial, on_trial
 from parscan_bp.jaxprs.read import is_differentiable
-from parscan_bp.scan.api import as_cell
 from parscan_bp.trees import at_least_single, replace_at
 from parscan_bp.types import PyTree
-
-GROUPS = ("params", "init", "xs")
-"""What can be differentiated."""
 
 
 def drawn(leaf: Any) -> Any:
@@ -28,56 +23,67 @@ def drawn(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype)
 
 
-def opened(step: Callable, init: PyTree, xs: PyTree) -> tuple[PyTree, Callable]:
-    """The arrays that a step closes over, and the step as a function of them."""
-    cell, params = as_cell(step)
-    if cell is not None:
-        return params, lambda params: functools.partial(cell, params)
-    x = jax.tree.map(lambda a: a[0], xs)
-    closed, shape = jax.make_jaxpr(step, return_shape=True)(init, x)
-    tree = jax.tree.structure(shape)
+class Program:
+    """The value and gradient of a sum of all floats that a function returns.
 
-    def step_of(consts):
-        run = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))
-        return lambda c, x: jax.tree.unflatten(tree, run(*jax.tree.leaves((c, x))))
+    Args:
+      run: any function of arrays.
+      args: its arguments, pytrees of arrays.
+      wrt: by position, those whose floats are differentiated.
+    """
 
-    return list(closed.consts), step_of
+    def __init__(self, run: Callable[..., PyTree], args: Sequence[PyTree], wrt: Sequence[int]):
+        self._run = run
+        self._leaves, self._tree = jax.tree.flatten(tuple(args))
+        owner = [k for k, arg in enumerate(args) for _ in jax.tree.leaves(arg)]
+        self._moving = [
+            j
+            for j, (k, leaf) in enumerate(zip(owner, self._leaves, strict=True))
+            if k in wrt and is_differentiable(jax.typeof(leaf))
+        ]
 
+    def check_concrete(self, name: str) -> None:
+        """Raises ValueError, with the caller's name, if an argument is traced."""
+        if any(isinstance(v, jax.core.Tracer) for v in self._leaves):
+            raise ValueError(
+                f"{name}: got traced values, of which nothing can be timed; call it outside of jit "
+                "and grad, or give jax.ShapeDtypeStruct"
+            )
 
-def compiled(
-    run: Callable, step_of: Callable, wrt: tuple[str, ...], point: Mapping[str, PyTree]
-) -> Callable[..., PyTree]:
-    """The value and gradient of a sum of all that a scan returns, as a program to be called."""
-    leaves = {name: jax.tree.flatten(point[name]) for name in GROUPS}
-    moving = {
-        name: [k for k, v in enumerate(values) if name in wrt and is_differentiable(jax.typeof(v))]
-        for name, (values, _) in leaves.items()
-    }
+    def trace(self) -> None:
+        """Traces the function anew."""
+        jax.eval_shape(lambda leaves: self._value([], leaves), self._leaves)
 
-    def loss(floats, rest):
-        whole = {}
-        for name, (_, tree) in leaves.items():
-            values = replace_at(rest[name], moving[name], floats[name])
-            whole[name] = jax.tree.unflatten(tree, values)
-        outs = run(step_of(whole["params"]), whole["init"], whole["xs"])
+    def compiled(self, trial: Trial) -> Callable[..., PyTree]:
+        """The program with a trial's solver, to be called.
+
+        It takes whether the arguments are moved by one rounding. A new function is traced, so that
+        JAX has no trace of another trial.
+        """
+        floats = [self._leaves[k] for k in self._moving]
+        with on_trial(trial):
+            traced = jax.jit(jax.value_and_grad(lambda *args: self._value(*args))).trace(
+                floats, self._leaves
+            )
+        program = traced.lower().compile()
+        beside = [v * (1 + jnp.finfo(v.dtype).eps) for v in floats]
+
+        def call(moved: bool = False) -> PyTree:
+            return program(beside if moved else floats, self._leaves)
+
+        return call
+
+    def _value(self, floats, leaves):
+        at = self._moving if floats else []
+        outs = self._run(*jax.tree.unflatten(self._tree, replace_at(leaves, at, floats)))
         return sum(
-            weighed(k, v)
+            _weighed(k, v)
             for k, v in enumerate(jax.tree.leaves(outs))
             if is_differentiable(jax.typeof(v))
         )
 
-    floats = {name: [leaves[name][0][k] for k in at] for name, at in moving.items()}
-    rest = {name: values for name, (values, _) in leaves.items()}
-    program = jax.jit(jax.value_and_grad(loss)).lower(floats, rest).compile()
-    beside = jax.tree.map(lambda v: v * (1 + jnp.finfo(v.dtype).eps), floats)
 
-    def call(moved: bool = False) -> PyTree:
-        return program(beside if moved else floats, rest)
-
-    return call
-
-
-def weighed(k: int, v: Any) -> Any:
+def _weighed(k: int, v: Any) -> Any:
     """A sum with weights, so that every entry has a cotangent of its own."""
     weights = jax.random.normal(jax.random.key(k), v.shape)
     return jnp.sum(jnp.real(v).astype(at_least_single(jnp.real(v).dtype)) * weights)

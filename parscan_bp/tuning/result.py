@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.choice import wisdom
+from parscan_bp.choice import store, wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.solvers import Solver
 from parscan_bp.tuning.race import race
@@ -114,7 +114,7 @@ def decide(
     if better:
         path = wisdom.remember(key, Remembered(solvers[winner], tuple(timings)))
     else:
-        wisdom.forget(key)
+        store.remove(key)
     return Tuning(solvers[winner], winner, by_rules, tuple(timings), refused, path)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.choice import wisdom
+from parscan_bp.choice import store, wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.scan.api import loop_options, plan_of
 
@@ -28,7 +28,7 @@ def step(c, x):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(wisdom.VARIABLE, str(tmp_path / "wisdom"))
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path / "wisdom"))
     return tmp_path / "wisdom"
 
 
@@ -46,7 +46,7 @@ def test_a_solver_comes_back_as_it_was(solver):
     assert path.exists()
     found = wisdom.recall("k")
     assert found.solver == solver and found.timings == TIMINGS
-    wisdom.forget("k")
+    store.remove("k")
     assert wisdom.recall("k") is None
 
 
@@ -60,7 +60,7 @@ def test_what_is_remembered_comes_before_the_rules_and_after_the_caller():
     assert pb.explain(step, INIT, XS, solver=pb.Sweep()).choice == repr(pb.Sweep())
     value = lambda scan: jax.grad(lambda c: jnp.sum(scan(step, c, XS)[0]))(INIT)  # noqa: E731
     np.testing.assert_allclose(value(pb.scan), value(jax.lax.scan), rtol=1e-5)
-    wisdom.forget(key())
+    store.remove(key())
     assert pb.explain(step, INIT, XS).choice == before.choice
 
 
@@ -102,14 +102,14 @@ def test_a_solver_that_is_none_is_ignored(change):
 
 
 def test_it_can_be_turned_off(monkeypatch):
-    monkeypatch.setenv(wisdom.VARIABLE, "off")
+    monkeypatch.setenv(store.VARIABLE, "off")
     assert wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS)) is None
     assert wisdom.recall("k") is None
-    wisdom.forget("k")
+    store.remove("k")
 
 
 def _write(folder, first):
-    os.environ[wisdom.VARIABLE] = folder
+    os.environ[store.VARIABLE] = folder
     for k in range(first, first + 20):
         wisdom.remember(f"k{k % 30}", Remembered(pb.Sweep(chunk=1 + k % 30), TIMINGS))
 

@@ -1,6 +1,9 @@
 """Races: gradients are compared first, what is clearly faster is remembered, nothing else."""
 
+import dataclasses
 import functools
+import math
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,10 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.choice import wisdom
+from parscan_bp.choice import store, wisdom
+from parscan_bp.choice.choose import Trial, choose, on_trial
+from parscan_bp.choice.machine import known_machine
+from parscan_bp.planner import CPU
 from parscan_bp.scan.api import loop_options, plan_of
 from parscan_bp.tuning.candidates import candidates
 from parscan_bp.tuning.race import Race
@@ -23,7 +29,7 @@ def step(c, x):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(wisdom.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path))
     few = {"lax.scan": None, "Sweep()": pb.Sweep(), "Blelloch()": pb.Blelloch()}
     monkeypatch.setattr("parscan_bp.tuning.api.candidates", lambda facts: dict(few))
     monkeypatch.setattr("parscan_bp.tuning.api.UNROLLED", (4,))
@@ -139,3 +145,108 @@ def test_nothing_is_timed_in_a_trace():
 def test_candidates():
     plan, _ = plan_of(step, INIT, XS, loop_options(None, False, 1), None, "auto")
     assert {"lax.scan", "Sweep()", "Blelloch()"} <= set(candidates(plan.facts))
+
+
+def loss(w, xs):
+    """Two scans of different steps."""
+
+    def turned(h, x):
+        return jnp.tanh(h @ w["a"] + x), h
+
+    def shifted(h, x):
+        return jnp.sin(h @ w["b"]) + x, h
+
+    _, ys = pb.scan(turned, jnp.zeros((16, 3)), xs)
+    return jnp.sum(pb.scan(shifted, jnp.zeros((16, 3)), ys)[1] ** 2)
+
+
+WEIGHTS = {"a": jnp.eye(3) / 2, "b": jnp.ones((3, 3)) / 4}
+LONG = jax.ShapeDtypeStruct((200, 16, 3), jnp.float32)
+
+
+def autotune_calls(*args):
+    return pb.autotune_calls(*args, budget_s=0, progress=False)
+
+
+def test_every_scan_of_a_function_is_raced():
+    found = autotune_calls(loss, WEIGHTS, LONG)
+    assert len(found) == 2
+    for one in found:
+        assert {"lax.scan", repr(pb.Sweep()), repr(pb.Blelloch())} <= {t.name for t in one.timings}
+        assert not one.refused
+
+
+def test_the_winner_of_one_scan_is_taken_for_it_alone(monkeypatch):
+    """The candidate of the second scan alone is fast: so that it wins there, and is remembered."""
+    tried = []
+
+    def race(ready, *_):
+        tried.append(set(ready))
+        seconds = dict.fromkeys(ready, 2.0)
+        if len(tried) == 2:
+            seconds[repr(pb.Blelloch())] = 1.0
+        return Race({name: np.full(3, s) for name, s in seconds.items()})
+
+    monkeypatch.setattr("parscan_bp.tuning.result.race", race)
+    first, second = autotune_calls(loss, WEIGHTS, LONG)
+    assert first.winner == first.by_rules and second.solver == pb.Blelloch()
+    seen = []
+    monkeypatch.setattr(
+        sys.modules["parscan_bp.scan.plan"], "choose", lambda q: seen.append(choose(q)) or seen[-1]
+    )
+    jax.eval_shape(lambda w, xs: loss(w, xs), WEIGHTS, LONG)
+    assert [choice.solver for choice in seen] == [SOLVERS["rules"], pb.Blelloch()]
+
+
+def test_layers_of_flax():
+    from flax import linen, nnx
+
+    import parscan_bp.linen
+    import parscan_bp.nnx
+
+    like = jax.ShapeDtypeStruct((4, 300, 3), jnp.float32)
+    layer = parscan_bp.nnx.RNN(nnx.GRUCell(3, 5, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(layer)
+    (found,) = autotune_calls(lambda state, x: nnx.merge(graph, state)(x), state, like)
+    assert repr(pb.Blelloch()) in {t.name for t in found.timings}
+    layer = parscan_bp.linen.RNN(linen.GRUCell(5))
+    params = layer.init(jax.random.key(0), jnp.ones((4, 300, 3)))
+    (found,) = autotune_calls(layer.apply, params, like)
+    assert repr(pb.Blelloch()) in {t.name for t in found.timings}
+
+
+def test_scans_that_cannot_be_raced():
+    with pytest.raises(ValueError, match=r"fun: got .* which runs no scan"):
+        autotune_calls(jnp.sin, 1.0)
+    with pytest.raises(
+        TypeError, match=r"fun: one of its scans is inside of a function of jax\.jit"
+    ):
+        autotune_calls(jax.jit(loss), WEIGHTS, LONG)
+    with pytest.raises(TypeError, match="fun: got"):
+        autotune_calls(3)
+    with pytest.raises(ValueError, match="autotune_calls: got traced values"):
+        jax.jit(lambda w: autotune_calls(loss, w, LONG) and w)(WEIGHTS)
+
+
+def test_a_trial_leaves_nothing_behind():
+    before = pb.explain(step, INIT, XS).choice
+    with on_trial(
+        Trial(plan_of(step, INIT, XS, loop_options(None, False, 1), None, "auto")[0].key)
+    ):
+        assert pb.explain(step, INIT, XS).choice == "lax.scan"
+    assert pb.explain(step, INIT, XS).choice == before
+
+
+def test_a_machine_is_measured_and_remembered(monkeypatch):
+    monkeypatch.setattr("parscan_bp.tuning.machine.ORDER", 64)
+    monkeypatch.setattr("parscan_bp.tuning.machine.WIDE", 64)
+    monkeypatch.setattr(
+        "parscan_bp.tuning.machine.MAPS", ((2, 4.0, 4), (4, 16.0, 4), (8, math.inf, 4))
+    )
+    assert known_machine() == CPU
+    machine = pb.measure_machine(budget_s=0)
+    assert machine == known_machine() != CPU
+    assert all(rate > 1e4 for rate in dataclasses.astuple(machine)[:3])
+    layers = [pb.layers.Linear(4), jax.nn.relu, pb.layers.Linear(2)]
+    params = pb.layers.init(layers, jax.random.key(0), (3,))
+    assert pb.explain_chain(layers, params, jnp.ones((5, 3))).table.machine == machine
