@@ -49,11 +49,9 @@ class RNN(FlaxRNN):
       cell: a cell of `flax.nnx`, or of one's own.
       time_major, return_carry, reverse, keep_order, unroll, state_axes, broadcast_rngs, rngs:
         as in `flax.nnx.RNN`.
-      solver: as in `parscan_bp.scan`. With ``None``, cells of Flax, where that pays, keep of the
-        linearised steps what is slow to make again, as `flax.nnx.RNN` keeps its residuals, and no
-        more than that, where the carries of all steps take 4 MB at most, or 2 MB of a single row;
-        ``Sweep()`` keeps the carries only. A cell that the linear model does not hold runs through
-        `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
+      solver: as in `parscan_bp.scan`; of the cells of Flax ``Sweep(recompute=False)`` keeps what
+        Flax keeps. A cell that the linear model does not hold runs through `jax.lax.scan` itself
+        with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
         arrangement, without a mask.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of

@@ -23,8 +23,6 @@ class Facts:
       equations: equations in the body's jaxpr.
       touched: bytes that a step reads and computes.
       jax_version: (major, minor), which says how XLA compiles a small loop.
-      may_keep: whether as much may be stored as `lax.scan` stores, as the layer does whose place
-        is taken.
       on_chip: whether there is one GPU, and kernels that take the cell's Jacobians as they are.
     """
 
@@ -39,7 +37,6 @@ class Facts:
     equations: int
     touched: int
     jax_version: tuple[int, ...]
-    may_keep: bool = False
     on_chip: bool = False
 
     @property

@@ -22,8 +22,6 @@ class Limits:
       one_kernel: numbers that are carried up to which, from jax 0.12 on, XLA makes one kernel of a
         loop whose step multiplies no matrices.
       gates: parts of a product from which on they are the gates of a cell.
-      kept_bytes: bytes of all carries up to which a layer's steps are kept: they are several times
-        that, and beyond it memory that is taken anew in every call costs more than it spares.
       traced: equations of a step up to which tracing it some more times is no matter.
       widening: largest value of a light step over its carry; an LSTM's joint gates are twice it.
       narrow: numbers up to which any value is small.
@@ -37,7 +35,6 @@ class Limits:
     tiny_bytes: int
     one_kernel: int
     gates: int
-    kept_bytes: int
     traced: int
     widening: int
     narrow: int

@@ -56,8 +56,13 @@ def _handful(facts: Facts, work: Work) -> Choice | None:
 
 
 def _tiny(facts: Facts, work: Work) -> Choice | None:
-    """Of a loop over so few numbers XLA makes one kernel; of a sweep step by step, too."""
+    """Of a loop over so few numbers XLA makes one kernel; of a sweep step by step, too.
+
+    Not before jax 0.12 of gates, which are taken apart and put together in every step.
+    """
     if facts.elements > limits().tiny or facts.touched > limits().tiny_bytes:
+        return None
+    if facts.jax_version < (0, 12) and work.parts >= limits().gates:
         return None
     why = "so small a step's loop is a single kernel"
     if facts.own:
@@ -91,15 +96,6 @@ def _single_kernel(facts: Facts, work: Work) -> Choice | None:
     return None
 
 
-def _kept(facts: Facts, work: Work) -> Choice | None:
-    """The backward pass is spared the products, for memory such as a layer of Flax takes, too."""
-    carries = facts.elements * facts.length * facts.itemsize
-    if facts.own or not (facts.may_keep or facts.batch == 1) or carries > limits().kept_bytes:
-        return None
-    why = "sequential; what is slow to make again is kept, as a layer keeps its residuals"
-    return Choice(Sweep(recompute=False), why)
-
-
 RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _by_platform,
     _handful,
@@ -107,5 +103,4 @@ RULES: tuple[Callable[[Facts, Work], Choice | None], ...] = (
     _heavy,
     _many_rows,
     _single_kernel,
-    _kept,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from parscan_bp.choice import wisdom
-from parscan_bp.choice.choose import choose
+from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
 from parscan_bp.choice.work import work_of
 from parscan_bp.jaxprs.hoist import Hoist
@@ -154,7 +154,6 @@ def make_plan(
     solver: Solver | None,
     jacobian: str | Callable = "auto",
     forward: Fused | None = None,
-    may_keep: bool = False,
 ) -> ScanPlan:
     """Decides how the derivatives of a traced scan are computed.
 
@@ -166,7 +165,6 @@ def make_plan(
       solver: a named solver, or ``None``.
       jacobian: a name that `scan` takes, or a function.
       forward: the fused kernels, or ``None`` for the values of `lax.scan`.
-      may_keep: see `Facts`.
 
     Raises:
       NotImplementedError: if a named solver or the fused kernels cannot take the body.
@@ -197,7 +195,7 @@ def make_plan(
     if solver is not None and not (linear.can_keep and fused is None):
         solver.check_nothing_kept()
     ours = adjoins and fused is None
-    facts = facts_of(params, body, structure, linear, cell, may_keep=may_keep, may_form=ours)
+    facts = facts_of(params, body, structure, linear, cell, may_form=ours)
     choice = _choice(staged, body, solver, jacobian, fused, facts)
     if choice.solver is None:
         return ScanPlan(staged, body, choice, structure, None, facts)
@@ -290,10 +288,10 @@ def _choice(
     if callable(jacobian):
         return Choice(Sweep(), "a Jacobian is given")
     work = work_of(body.jaxpr, body.num_consts, body.num_carry)
-    return choose(facts, work, _key(staged, body, facts))
+    return choose(Question(facts, work, _key(staged, body, facts)))
 
 
 def _key(staged: Staged, body: Body, facts: Facts) -> str:
     """By which a measurement of the scan is remembered."""
     unroll = staged.equation.params["unroll"]
-    return wisdom.key_of(body.jaxpr, facts.length, unroll, may_keep=facts.may_keep)
+    return wisdom.key_of(body.jaxpr, facts.length, unroll)

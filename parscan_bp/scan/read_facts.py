@@ -26,7 +26,6 @@ def facts_of(
     linear: Linearisation,
     cell: CellBody | None,
     *,
-    may_keep: bool,
     may_form: bool,
 ) -> Facts:
     """The facts of a scan.
@@ -34,7 +33,6 @@ def facts_of(
     Args:
       params: of its equation.
       body, structure, linear, cell: its step.
-      may_keep: see `Facts`; only of a cell is it asked.
       may_form: whether kernels that form the cell's Jacobians are a choice.
     """
     layout = layout_of(body, structure)
@@ -50,7 +48,6 @@ def facts_of(
         equations=len(body.jaxpr.jaxpr.eqns),
         touched=body.nbytes + nbytes(list(body.jaxpr.in_avals)),
         jax_version=jax.__version_info__[:2],
-        may_keep=may_keep and cell is not None,
         on_chip=may_form and cell is not None and _on_chip(body, cell, params["length"]),
     )
 

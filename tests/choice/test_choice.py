@@ -30,7 +30,6 @@ RNN = Facts(
 OWN = {"linearisation": "matrix-free"}
 NEW = {"jax_version": (0, 12)}
 TINY = {"batch": 1, "features": 4, "touched": 500}
-KEPT = pb.Sweep(recompute=False)
 
 
 def test_there_are_few_rules_and_few_numbers():
@@ -88,13 +87,8 @@ def test_what_kernels_take(cell, hidden, batch, dtype, taken, monkeypatch):
         ({"platform": "tpu"}, {}, None, "tpu"),
         ({"length": 4}, {}, None, "short"),
         ({"length": 10, "batch": 1, "features": 10}, {}, None, "short"),
-        (
-            {"batch": 1, "features": 4, "touched": 500},
-            {},
-            pb.Sweep(chunk=1, recompute=False),
-            "kernel",
-        ),
-        (OWN | {"batch": 1, "features": 4, "touched": 500}, {}, None, "kernel"),
+        (TINY, {}, pb.Sweep(chunk=1, recompute=False), "kernel"),
+        (OWN | TINY, {}, None, "kernel"),
         (OWN, {"heavy": "contains fft"}, None, "fft"),
         ({}, {"heavy": "contains fft"}, pb.Sweep(), "sequential"),
         (OWN | {"batch": 64}, {"rows": 64}, None, "64 rows"),
@@ -103,9 +97,8 @@ def test_what_kernels_take(cell, hidden, batch, dtype, taken, monkeypatch):
         (OWN | NEW | {"batch": 1}, {"parts": 4}, pb.Sweep(), "sequential"),
         (OWN | NEW | {"features": 2}, {"rows": 0}, None, "0.12"),
         (OWN | NEW | {"features": 2}, {"rows": 16}, pb.Sweep(), "sequential"),
-        ({"may_keep": True}, {}, KEPT, "kept"),
-        ({"batch": 1}, {}, KEPT, "kept"),
-        ({"may_keep": True, "length": 10**5}, {}, pb.Sweep(), "sequential"),
+        (TINY, {"parts": 3}, pb.Sweep(), "sequential"),
+        (TINY | NEW, {"parts": 3}, pb.Sweep(chunk=1, recompute=False), "kernel"),
     ],
 )
 def test_rules(changes, work, solver, word):

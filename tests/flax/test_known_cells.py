@@ -107,13 +107,6 @@ def test_what_is_kept_of_a_step_is_what_it_makes_itself(library, name):
     assert count == (2 if (library, name) == (nn, "OptimizedLSTMCell") else 1) * products > 0
 
 
-@pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
-def test_what_their_layer_stores_may_be_kept(plans, library, name):
-    jax.clear_caches()  # a layer of the same types was planned before
-    _gradients(_ours(library), _cell(library, name), inputs())
-    assert plans[0].facts.may_keep
-
-
 IN_A_TREE = [
     pytest.param(*known, marks=() if known == (nnx, "OptimizedLSTMCell") else pytest.mark.slow)
     for known in KNOWN
