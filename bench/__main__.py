@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 # A new measurement is one file with a `BENCH` (see `bench.shared.bench`) and one row here; its
 # docstring's first line is what the list shows. It is imported when it is named: not all need the
-# same extras. Only `gpu`, whose points share a time, has a `main(argv)` of its own.
+# same extras. `gpu`, whose points share a time, and `tables` have a `main(argv)`.
 BENCHES = {
     "rnn": "bench.paper.recurrent.rnn",
     "scan": "bench.grids.scan.bench",
@@ -25,6 +25,7 @@ BENCHES = {
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
     "gpu": "bench.gpu",
+    "tables": "bench.tables",
 }
 
 

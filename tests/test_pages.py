@@ -11,7 +11,7 @@ from bench.__main__ import BENCHES
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
-    *("docs/choose.md", "docs/extend.md"),
+    *("docs/choose.md", "docs/extend.md", "docs/use.md"),
 )
 
 
