@@ -7,8 +7,8 @@ step. The cotangents of all h obey
 
 with mu those of the inputs, bi-diagonal in time and, within a step, in the layers (Naumov,
 equations 24 and 26). The layers of a step are eliminated first, side by side for all steps: with
-the slopes of y_m by x_m, a path from h_i to h_j is a product of those of the layers between, and
-all paths are made in log2 k levels. What is left is bi-diagonal in time alone, with block-triangular
+the slopes of y_m by x_m, a path from h_i to h_j is a product of those of layers between, and
+all paths are made in log2 k levels. What is left is bi-diagonal in time, with block-triangular
 maps, and a tree over it has log2 of the steps in levels, each a product whose sums over layers have
 log2 k steps: O(log k log tau), as section 3.1 claims and does not write down.
 """
@@ -99,7 +99,10 @@ def _slopes(own: Step, h: Array, x: Array) -> dict[str, Dense]:
 
     def columns(f, at):
         basis = jnp.eye(at.shape[-1], dtype=at.dtype)
-        push = lambda v: jax.jvp(f, (at,), (jnp.broadcast_to(v, at.shape),))[1]
+
+        def push(v):
+            return jax.jvp(f, (at,), (jnp.broadcast_to(v, at.shape),))[1]
+
         # One direction in each row at once: rows are independent. (by, *batch, of) -> transposed.
         return [Dense(jnp.moveaxis(a, 0, -2)) for a in jax.vmap(push)(basis)]
 
@@ -121,7 +124,7 @@ def _paths(slopes: Sequence[dict[str, Dense]]) -> Operator:
                 m = i + reach
                 between[i, j] = _chained(between[m, j], slopes[m]["yx"], between[i, m])
         reach *= 2
-    blocks = []
+    blocks: list[Operator] = []
     for i in range(k):
         blocks.append(slopes[i]["hh"])
         for j in range(i + 1, k):

@@ -89,12 +89,10 @@ def _rounds(system: Uniform | Ragged, solver: Solver) -> Rounds | None:
     """What a solver tells that iterates, or leaves something out, from one more solution."""
     if system.length == 0 or (solver.exact and not solver.rounds_vary):
         return None
-    operators, g = lax.stop_gradient((system.operators, system.g))
-    system = dataclasses.replace(system, operators=operators, g=g)
     if isinstance(system, Ragged):
-        system = dataclasses.replace(system, g=_of_one_kind(system))
-        return solver.run_ragged_observed(system)[1]
-    g = jnp.asarray(g)
+        parts = lax.stop_gradient((list(system.operators), _of_one_kind(system)))
+        return solver.run_ragged_observed(Ragged(*parts))[1]
+    operators, g = lax.stop_gradient((system.operators, jnp.asarray(system.g)))
     g = g.astype(jnp.result_type(g.dtype, operators.dtype))
     return solver.run_observed(Uniform(operators, g), jnp.zeros_like(g[0]))[1]
 

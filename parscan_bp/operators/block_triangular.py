@@ -99,6 +99,7 @@ class BlockTriangular(Operator):
         count, b, _ = self.blocks.shape[-3:]
         return self.cost_of(2 * count * b * b)
 
+    @property
     def product_flops(self) -> int:
         """Of `after`, for one map."""
         return 2 * len(_product_plan(self.groups).into) * self.blocks.shape[-1] ** 3

