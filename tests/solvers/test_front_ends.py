@@ -1,6 +1,7 @@
 """Naumov's solvers in `scan` and `chain`: every order and mode of derivative, reports, mistakes."""
 
 import functools
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from bench.paper.solvers import eliminated
 from parscan_bp.layers import Flatten, Linear, MaxPool, init
 from tests.family import jit_once
 
@@ -242,3 +244,15 @@ def test_deep_rnn_names_mistakes():
         step((jnp.ones(2),), jnp.ones(2))
     with pytest.raises(ValueError, match="as many features"):
         step((jnp.ones(2), jnp.ones(3)), jnp.ones(2))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 7])
+def test_products_that_eliminate_the_layers_of_a_step(k, monkeypatch):
+    module = importlib.import_module("parscan_bp.deep_rnn")
+    made = []
+    compose = module.compose
+    monkeypatch.setattr(module, "compose", lambda *pair: made.append(pair) or compose(*pair))
+    _, jacobian = pb.deep_rnn([lambda h, x: (h + x, h * x)] * k)
+    h = (jnp.ones(2),) * k
+    jax.eval_shape(jacobian, h, jnp.ones(2), h)
+    assert len(made) == eliminated(k)
