@@ -22,6 +22,7 @@ BENCHES = {
     "jacobians": "bench.paper.jacobians",
     "spgemm": "bench.paper.spgemm",
     "reuse": "bench.paper.reuse",
+    "solvers": "bench.paper.solvers",
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
     "gpu": "bench.gpu",

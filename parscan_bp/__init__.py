@@ -6,6 +6,7 @@ from parscan_bp import operators as operators
 from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
+from parscan_bp.deep_rnn import deep_rnn as deep_rnn
 from parscan_bp.explain import explain as explain
 from parscan_bp.explain import explain_chain as explain_chain
 from parscan_bp.report import Report as Report
@@ -15,11 +16,16 @@ from parscan_bp.scan import custom_vjp_scan as custom_vjp_scan
 from parscan_bp.scan import scan as scan
 from parscan_bp.solve import solve as solve
 from parscan_bp.solvers import Associative as Associative
+from parscan_bp.solvers import BiCGStab as BiCGStab
 from parscan_bp.solvers import Blelloch as Blelloch
 from parscan_bp.solvers import Chunked as Chunked
+from parscan_bp.solvers import CyclicReduction as CyclicReduction
+from parscan_bp.solvers import Jacobi as Jacobi
 from parscan_bp.solvers import Pallas as Pallas
 from parscan_bp.solvers import Planned as Planned
+from parscan_bp.solvers import Richardson as Richardson
 from parscan_bp.solvers import Sweep as Sweep
+from parscan_bp.solvers import Truncated as Truncated
 from parscan_bp.system import Ragged as Ragged
 from parscan_bp.system import Uniform as Uniform
 from parscan_bp.tuning import Tuning as Tuning
@@ -29,15 +35,20 @@ from parscan_bp.tuning import measure_machine as measure_machine
 
 __all__ = [
     "Associative",
+    "BiCGStab",
     "Blelloch",
     "Chunked",
+    "CyclicReduction",
     "Fused",
+    "Jacobi",
     "Pallas",
     "Planned",
     "Ragged",
     "Report",
+    "Richardson",
     "Status",
     "Sweep",
+    "Truncated",
     "Tuning",
     "Uniform",
     "autotune",
@@ -45,6 +56,7 @@ __all__ = [
     "cells",
     "chain",
     "custom_vjp_scan",
+    "deep_rnn",
     "explain",
     "explain_chain",
     "layer_cotangents",

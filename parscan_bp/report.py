@@ -30,15 +30,47 @@ class Status(enum.IntEnum):
     """What `Report.status` says.
 
     Attributes:
-      OK: the solution is finite, and that of the system up to rounding.
+      OK: the solution is finite, and that of the system up to rounding; or, of a solver that
+        iterates, up to the tolerance that it was given, in the norm that this is about.
       NON_FINITE: it has an infinity or NaN, or the product that would check it has, or a value of
         the scan or chain. Where the system itself has them, so has the solution of every solver.
-      INACCURATE: it is finite, and the residual is larger than the bound.
+      INACCURATE: it is finite, and the residual is larger than the bound; nor has a solver that
+        iterates come to the tolerance that it was given.
+      BREAKDOWN: so it is, and the solver that iterates could not go on.
     """
 
     OK = 0
     NON_FINITE = 1
     INACCURATE = 2
+    BREAKDOWN = 3
+
+
+@final
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """What a solver tells of its rounds. A pytree of arrays; ``None`` where it tells nothing.
+
+    Attributes:
+      count: int32, how many there were.
+      converged: bool, whether it came to its tolerance; ``None`` of a solver without one.
+      broke_down: bool, whether it could not go on.
+      history: the residual after 0, 1, ... rounds in the norm that its tolerance is about, and NaN
+        after the last.
+      contraction, cut_off: see `Report`.
+    """
+
+    count: Array
+    converged: Array | None = None
+    broke_down: Array | None = None
+    history: Array | None = None
+    contraction: Array | None = None
+    cut_off: Array | None = None
+
+    @classmethod
+    def of(cls, count: int | Array) -> Rounds:
+        """So many, and nothing else is known."""
+        return cls(jnp.asarray(count, jnp.int32))
 
 
 @final
@@ -70,6 +102,13 @@ class Report:
         of short dtypes half the digits.
       fell_back: bool, whether something else was taken than the solver that was named, as its
         caller allowed.
+      history: of a solver that iterates, the residual after each round, in the norm that its
+        tolerance is about, and NaN after the last; ``None`` of others.
+      contraction: of a solver that iterates, the largest sum of absolute values in a row of the
+        maps; ``None`` of others, NaN where it is not known. Below 1 the system is diagonally
+        dominant, and every sweep of `Jacobi` shrinks the error by so much at least.
+      cut_off: of a solver that leaves something out, as `Truncated`, a bound on the largest error
+        of lambda over the largest of its entries; ``None`` of others, NaN where it is not known.
 
     Source: Oettli and Prager, Numerische Mathematik 6 (1964), for the backward error.
 
@@ -87,18 +126,26 @@ class Report:
     iterations: Array
     bound: Array
     fell_back: Array
+    history: Array | None = None
+    contraction: Array | None = None
+    cut_off: Array | None = None
 
 
 def report_on(
-    system: Uniform | Ragged, solution: Array | Sequence[Array | None], values: PyTree = ()
+    system: Uniform | Ragged,
+    solution: Array | Sequence[Array | None],
+    values: PyTree = (),
+    *,
+    rounds: Rounds | None = None,
 ) -> Report:
-    """The report on a solution that a direct solver made.
+    """The report on a solution.
 
     Args:
       system: the system.
       solution: lambda in the form of the system's g; ``None`` where a solver made none, of which
         nothing is known.
       values: what else is to be finite.
+      rounds: what the solver tells of its rounds; ``None`` of a direct one.
 
     Returns:
       The report.
@@ -113,7 +160,7 @@ def report_on(
       0.1111111119389534
     """
     bound = bound_of(solution)
-    return made_report(_errors(system, solution, bound), bound, values)
+    return made_report(_errors(system, solution, bound), bound, values, rounds=rounds)
 
 
 def made_report(
@@ -121,26 +168,37 @@ def made_report(
     bound: float,
     values: PyTree = (),
     *,
-    iterations: int | Array = 1,
+    rounds: Rounds | None = None,
     fell_back: bool = False,
 ) -> Report:
     """The report of an error for every row of a system; without a system, on values alone.
 
     Args:
       errors: arrays of any shape.
-      bound, iterations, fell_back: see `Report`.
+      bound, fell_back: see `Report`.
+      rounds: what the solver tells of its rounds; ``None`` of a direct one.
       values: what else is to be finite.
     """
     found = [jnp.ravel(e) for e in errors] or [jnp.zeros(1, jnp.float32)]
     residual = lax.stop_gradient(jnp.where(_are_finite(values), _worst(found), jnp.nan))
-    accurate = jnp.where(residual <= bound, Status.OK, Status.INACCURATE)
-    status = jnp.where(jnp.isfinite(residual), accurate, Status.NON_FINITE)
+    rounds = lax.stop_gradient(Rounds.of(1) if rounds is None else rounds)
+    accurate = residual <= bound
+    if rounds.converged is not None:
+        accurate |= rounds.converged
+    why: Any = Status.INACCURATE
+    if rounds.broke_down is not None:
+        why = jnp.where(rounds.broke_down, Status.BREAKDOWN, Status.INACCURATE)
+    status = jnp.where(accurate, Status.OK, why)
+    status = jnp.where(jnp.isfinite(residual), status, Status.NON_FINITE)
     return Report(
         status=status.astype(jnp.int32),
         residual=residual,
-        iterations=jnp.asarray(iterations, jnp.int32),
+        iterations=rounds.count,
         bound=jnp.asarray(bound, residual.dtype),
         fell_back=jnp.asarray(fell_back),
+        history=rounds.history,
+        contraction=rounds.contraction,
+        cut_off=rounds.cut_off,
     )
 
 
@@ -153,19 +211,31 @@ def worst_of(reports: Sequence[Report]) -> Report:
     """The report on several systems, or stretches of a stack, together."""
     if len(reports) == 1:
         return reports[0]
-    bad, inaccurate = ([r.status == kind for r in reports] for kind in Status if kind)
-    status = jnp.where(_any(inaccurate), Status.INACCURATE, Status.OK)
+    status: Any = Status.OK
+    for kind in (Status.INACCURATE, Status.BREAKDOWN, Status.NON_FINITE):
+        status = jnp.where(_any([r.status == kind for r in reports]), kind, status)
     return Report(
-        status=jnp.where(_any(bad), Status.NON_FINITE, status).astype(jnp.int32),
+        status=status.astype(jnp.int32),
         residual=_worst([r.residual for r in reports]),
         iterations=_worst([r.iterations for r in reports]),
         bound=_worst([r.bound for r in reports]),
         fell_back=_any([r.fell_back for r in reports]),
+        history=_worst_known([r.history for r in reports]),
+        contraction=_worst_known([r.contraction for r in reports]),
+        cut_off=_worst_known([r.cut_off for r in reports]),
     )
 
 
 def _worst(values: Sequence[Array]) -> Array:
     return jnp.max(jnp.concatenate([jnp.ravel(v) for v in values]), initial=0)
+
+
+def _worst_known(values: Sequence[Array | None]) -> Array | None:
+    """The largest of each entry; a history goes on where another has ended."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return None
+    return functools.reduce(jnp.fmax if known[0].ndim else jnp.maximum, known)
 
 
 def _any(flags: Sequence[Array]) -> Array:

@@ -9,11 +9,12 @@ from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from parscan_bp.arguments import check_concrete, described
 from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
-from parscan_bp.report import Report, report_on
+from parscan_bp.report import Report, Rounds, report_on
 from parscan_bp.solvers import Solver, Sweep, check_solver
 from parscan_bp.system import Block, Ragged, System, Uniform
 from parscan_bp.trees import stretch
@@ -44,7 +45,7 @@ def solve(
       system: operators and right-hand side.
       solver: a solver; ``None`` is `Sweep`, which needs no products.
       report: whether a `Report` on the solution is returned beside it. It takes one more product
-        of every operator with a vector.
+        of every operator with a vector, and one more solution where the solver iterates.
 
     Returns:
       lambda in the form of g: an array (n + 1, *batch, features) for a `Uniform` system, a
@@ -81,7 +82,19 @@ def solve(
     dtype = jnp.result_type(*jax.tree.leaves(solution))
     if not jnp.issubdtype(dtype, jnp.inexact):
         raise TypeError(f"report: got a solution of {dtype}; only floats have rounding errors")
-    return solution, report_on(system, solution)
+    return solution, report_on(system, solution, rounds=_rounds(system, solver))
+
+
+def _rounds(system: Uniform | Ragged, solver: Solver) -> Rounds | None:
+    """What a solver tells that iterates, or leaves something out, from one more solution."""
+    if system.length == 0 or (solver.exact and not solver.rounds_vary):
+        return None
+    if isinstance(system, Ragged):
+        parts = lax.stop_gradient((list(system.operators), _of_one_kind(system)))
+        return solver.run_ragged_observed(Ragged(*parts))[1]
+    operators, g = lax.stop_gradient((system.operators, jnp.asarray(system.g)))
+    g = g.astype(jnp.result_type(g.dtype, operators.dtype))
+    return solver.run_observed(Uniform(operators, g), jnp.zeros_like(g[0]))[1]
 
 
 def solve_upper(
@@ -112,7 +125,7 @@ def _uniform(system: Uniform, solver: Solver) -> Array:
     if system.length == 0:
         return g
     g = g.astype(jnp.result_type(g.dtype, system.operators.dtype))
-    if solver.needs == "products":
+    if solver.differentiable:
         return _upper(solver, system.operators, g)
     return _uniform_rule(solver)(system.operators, g)
 
@@ -159,6 +172,10 @@ class _Transposed(System):
     def backward(self):
         return False
 
+    @property
+    def adjoint(self):
+        return False
+
     def block(self, start, size):
         return Block(self.operators.slice(start, size), stretch(self.g, start, size))
 
@@ -170,7 +187,7 @@ def _ragged(system: Ragged, solver: Solver) -> list[Any]:
     for a in system.operators:
         solver.check(type(a), ragged=True)
     system = dataclasses.replace(system, g=_of_one_kind(system))
-    if solver.needs == "products":
+    if solver.differentiable:
         return solver.run_ragged(system)
     # Unknowns of a linear solve have the types of its right-hand side.
     like = jax.eval_shape(functools.partial(solve_upper, solver), system.operators, system.g)

@@ -67,6 +67,11 @@ class System(abc.ABC):
     def backward(self) -> bool:
         """Whether the traversal runs from position ``length - 1`` down to 0."""
 
+    @property
+    def adjoint(self) -> bool:
+        """Whether its states are cotangents: the traversal runs against the order of steps."""
+        return True
+
     @abc.abstractmethod
     def block(self, start: int | Array, size: int) -> Block:
         """The steps ``start .. start + size``; ``start`` may be traced."""

@@ -15,7 +15,7 @@ LAYERS = [
     {"primitives", "structure", "sparsity"},
     {"operators"},
     {"cpu"},
-    {"system", "planner"},
+    {"system", "planner", "deep_rnn"},
     {"report"},
     {"solvers", "cells", "layers"},
     {"linearise", "solve"},

@@ -12,6 +12,7 @@ from parscan_bp.operators.algebra import (
 from parscan_bp.operators.banded import Banded
 from parscan_bp.operators.base import Cost, Operator, Structure
 from parscan_bp.operators.block_diagonal import BlockDiagonal
+from parscan_bp.operators.block_triangular import BlockTriangular
 from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
@@ -32,6 +33,7 @@ from parscan_bp.operators.sum import Sum
 __all__ = [
     "Banded",
     "BlockDiagonal",
+    "BlockTriangular",
     "ChannelDense",
     "Convolution",
     "Cost",

@@ -19,6 +19,7 @@ from parscan_bp.operators.arithmetic import accumulation_dtype, einsum, matmul
 from parscan_bp.operators.banded import Banded, pad_last
 from parscan_bp.operators.base import Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
+from parscan_bp.operators.block_triangular import BlockTriangular
 from parscan_bp.operators.channel_dense import ChannelDense
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
@@ -346,6 +347,9 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
         _selection_selection,
         lambda a, b: (b if a.transposed else a).nnz,
         _stays_selection,
+    ),
+    (BlockTriangular, BlockTriangular): Row(
+        lambda a, b: b.after(a), lambda a, b: a.product_flops, lambda a, b: a.is_like(b)
     ),
     (Banded, Banded): Row(
         _banded_banded,

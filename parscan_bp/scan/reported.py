@@ -17,6 +17,7 @@ from parscan_bp.jaxprs.replay import vary_alike
 from parscan_bp.linearise.active import NOTHING
 from parscan_bp.report import (
     Report,
+    Rounds,
     backward_error,
     bound_of,
     cotangents,
@@ -45,18 +46,18 @@ def report_on_scan(scan: LinearScan, residuals: PyTree, outs: Sequence[Array]) -
 def _report(scan: LinearScan, residuals, outs) -> Report:
     linear, primal = scan.linearisation, scan.primal(residuals)
     floats: Sequence[int] = scan.body.float_carry
-    rounds: int | Array = 1
+    rounds: Rounds | None = None
     gamma = cotangents([primal.after[k] for k in floats])
     last = [jnp.zeros_like(primal.init[k]) for k in floats]
     if scan.fused is not None and scan.fused.adjoins:
         _, first, _, lambdas = scan.fused.adjoint(primal, NOTHING, gamma, last)
     else:
         system, state = Adjoint(primal, NOTHING, gamma, []), linear.pack(last, cotangent=True)
-        (state, _, (_, lambdas)), rounds = scan.solver.run_counted(system, state)
+        (state, _, (_, lambdas)), rounds = scan.solver.run_observed(system, state)
         first = linear.unpack(state, cotangent=True)
     bound = bound_of(lambdas)
     errors = _errors(primal, gamma, lambdas, first, bound)
-    return made_report(errors, bound, outs, iterations=rounds)
+    return made_report(errors, bound, outs, rounds=rounds)
 
 
 def _errors(primal: Primal, gamma, lambdas, first, bound: float) -> list[Array]:

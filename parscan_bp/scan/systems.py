@@ -193,6 +193,10 @@ class Tangent(System):
     def backward(self):
         return self.primal.reverse
 
+    @property
+    def adjoint(self):
+        return False
+
     def block(self, start, size):
         linear = self.primal.linearisation
         steps = self.primal.steps(start, size)

@@ -5,21 +5,33 @@ from parscan_bp.solvers.base import Complexity as Complexity
 from parscan_bp.solvers.base import Solver as Solver
 from parscan_bp.solvers.base import TreeSolver as TreeSolver
 from parscan_bp.solvers.base import check_solver as check_solver
+from parscan_bp.solvers.bicgstab import BiCGStab as BiCGStab
 from parscan_bp.solvers.blelloch import Blelloch as Blelloch
 from parscan_bp.solvers.chunked import Chunked as Chunked
+from parscan_bp.solvers.cyclic_reduction import CyclicReduction as CyclicReduction
+from parscan_bp.solvers.iterative import IterativeSolver as IterativeSolver
+from parscan_bp.solvers.jacobi import Jacobi as Jacobi
 from parscan_bp.solvers.pallas import Pallas as Pallas
 from parscan_bp.solvers.planned import Planned as Planned
+from parscan_bp.solvers.richardson import Richardson as Richardson
 from parscan_bp.solvers.sweep import Sweep as Sweep
+from parscan_bp.solvers.truncated import Truncated as Truncated
 
 __all__ = [
     "Associative",
+    "BiCGStab",
     "Blelloch",
     "Chunked",
     "Complexity",
+    "CyclicReduction",
+    "IterativeSolver",
+    "Jacobi",
     "Pallas",
     "Planned",
+    "Richardson",
     "Solver",
     "Sweep",
     "TreeSolver",
+    "Truncated",
     "check_solver",
 ]

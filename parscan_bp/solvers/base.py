@@ -20,6 +20,7 @@ from jax import lax
 from parscan_bp.arguments import check_bool, described, set_ints
 from parscan_bp.operators import Operator, for_trees, to_scaled
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
+from parscan_bp.report import Rounds
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
 from parscan_bp.trees import add, nbytes, stretch, write_stretch
 from parscan_bp.types import Array, PyTree
@@ -56,6 +57,7 @@ class Solver(abc.ABC):
       needs: "products" with vectors alone, for which a Jacobian need not be formed; or the
         "operators" themselves, formed, to multiply them with one another.
       rounds_vary: whether the number of its rounds depends on the numbers, not on sizes alone.
+      exact: whether what it returns is the solution, up to rounding or a tolerance.
       inner: the solver that it wraps, if it does.
     """
 
@@ -63,12 +65,21 @@ class Solver(abc.ABC):
     ragged: ClassVar[bool] = False
     needs: ClassVar[Literal["operators", "products"]] = "operators"
     rounds_vary: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
     inner: Solver | None = None
 
     @property
     def leaves_to_lax(self) -> bool:
         """Whether what it cannot take is left to `jax.lax.scan`, as its caller said."""
         return False
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether its own program may be differentiated in the place of the system.
+
+        Where it multiplies no operators, takes a fixed number of rounds and is exact.
+        """
+        return self.needs == "products" and not self.rounds_vary and self.exact
 
     def placed(self, loop: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """The exact forward pass, run where the solver wants the data to lie.
@@ -88,6 +99,15 @@ class Solver(abc.ABC):
     def run_counted(self, system: System, state: PyTree) -> tuple[PyTree, Array]:
         """`run`, and the number of rounds that it took, int32; a direct solver takes 1."""
         return self.run(system, state), jnp.ones((), jnp.int32)
+
+    def run_observed(self, system: System, state: PyTree) -> tuple[PyTree, Rounds]:
+        """`run`, and what a report tells of its rounds."""
+        result, count = self.run_counted(system, state)
+        return result, Rounds(count)
+
+    def run_ragged_observed(self, system: Ragged) -> tuple[list[Any], Rounds]:
+        """`run_ragged`, and what a report tells of its rounds."""
+        return self.run_ragged(system), Rounds.of(1)
 
     def __repr__(self) -> str:
         """The options that are not as they come."""
@@ -240,7 +260,7 @@ class TreeSolver(Solver):
             b = lax.broadcast(jnp.zeros_like(state), (n,))
         shown, last = self._traverse(operator, b, state, system.backward)
         shown = add(block.entering, shown)
-        summed, out = _collect_in_chunks(system, shown, last, self.collect_chunk)
+        summed, out = collect_in_chunks(system, shown, last, self.collect_chunk)
         return last, summed, out
 
     def _traverse(self, operator, b, state, backward) -> tuple[Array, Array]:
@@ -269,7 +289,7 @@ class TreeSolver(Solver):
             )
 
 
-def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | None):
+def collect_in_chunks(system: System, shown: PyTree, last: PyTree, chunk: int | None):
     """`System.collect` over all steps, a chunk at a time, with the shown vectors known."""
     n = system.length
     size = min(chunk or default_chunk(n, nbytes(shown)), n)
@@ -279,11 +299,13 @@ def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | N
         # The state that leaves a stretch is the one that enters the step after it.
         at = start - 1 if system.backward else start + size
         beyond = at < 0 if system.backward else at >= n
-        state = jnp.where(beyond, last, shown[jnp.clip(at, 0, n - 1)])
+        inside = jnp.clip(at, 0, n - 1)
+        state = jax.tree.map(lambda a, b: jnp.where(beyond, a, b[inside]), last, shown)
         more, part = system.collect(start, stretch(shown, start, size), state)
         return add(summed, more), write_stretch(out, part, start)
 
-    carry = accumulators(system, jax.eval_shape(lambda: shown[:size]), last)
+    first = jax.eval_shape(lambda: jax.tree.map(lambda a: a[:size], shown))
+    carry = accumulators(system, first, last)
     return in_chunks(n, size, system.backward, visit, carry)
 
 

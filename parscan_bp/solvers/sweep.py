@@ -102,24 +102,24 @@ class Sweep(Solver):
     def run(self, system, state):
         n = system.length
         operator = block_shape(system, 1).operator
-        after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
+        after, shown, aux = jax.eval_shape(lambda s: self.stretch(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
         leaves, _ = operator.unstack()
         size = min(self.chunk or _chunk(n, nbytes(leaves), nbytes(sums)), n)
 
         if size == n:
-            state, shown, aux = self._sweep(system, state, 0, n)
+            state, shown, aux = self.stretch(system, state, 0, n)
             return state, *system.collect(0, shown, state, aux)
 
         def visit(carry, start, size):
             state, summed, stacked = carry
-            state, shown, aux = self._sweep(system, state, start, size)
+            state, shown, aux = self.stretch(system, state, start, size)
             more, part = system.collect(start, shown, state, aux)
             return state, add(summed, more), write_stretch(stacked, part, start)
 
         return in_chunks(n, size, system.backward, visit, (state, sums, stacked))
 
-    def _sweep(self, system: System, state, start, size):
+    def stretch(self, system: System, state, start, size):
         """One chunk: the state that leaves it, the vectors shown in it, and what the maps made."""
         block = system.block(start, size)
         leaves, rebuild = block.operator.unstack()

@@ -16,6 +16,7 @@ from jax.tree_util import Partial
 from parscan_bp.operators import (
     Banded,
     BlockDiagonal,
+    BlockTriangular,
     ChannelDense,
     Convolution,
     Dense,
@@ -201,6 +202,19 @@ def low_rank(op: LowRankUpdate) -> np.ndarray:
     return over_stack(one, (op.diagonal, 2), (op.left, 3), (op.right, 3))
 
 
+def block_triangular(op: BlockTriangular) -> np.ndarray:
+    def one(blocks):
+        k, b = next(k for k in range(9) if k * (k + 1) == 2 * len(blocks)), blocks.shape[-1]
+        out, each = np.zeros((k * b, k * b), blocks.dtype), iter(blocks)
+        for i in range(k):
+            for j in range(i, k):
+                row, col = (j, i) if op.lower else (i, j)
+                out[row * b : (row + 1) * b, col * b : (col + 1) * b] = next(each)
+        return out
+
+    return over_stack(one, (op.blocks, 3))
+
+
 def convolution(op: Convolution) -> np.ndarray:
     """Of one spatial axis, with padding and nothing else."""
     ((low, high),) = op.padding
@@ -238,6 +252,7 @@ REFERENCES = {
     ChannelDense: channel_dense,
     Selection: selection,
     Banded: banded,
+    BlockTriangular: block_triangular,
     LowRankUpdate: low_rank,
     Convolution: convolution,
     Sum: lambda op: sum(reference(term) for term in op.terms),
@@ -330,6 +345,7 @@ SQUARE = [
         "low-rank",
         lambda draw, stack: LowRankUpdate(draw(*stack, 2, 3), draw(*stack, 2, 3, 1), draw(2, 3, 1)),
     ),
+    Example("block-triangular", lambda draw, stack: BlockTriangular(draw(*stack, 6, 2, 2))),
     Example(
         "sum",
         lambda draw, stack: Sum((Identity(6), Dense(draw(6, 6)), Diagonal(draw(*stack, 6)))),
