@@ -17,6 +17,7 @@ from parscan_bp.solve import solve as solve
 from parscan_bp.solvers import Associative as Associative
 from parscan_bp.solvers import Blelloch as Blelloch
 from parscan_bp.solvers import Chunked as Chunked
+from parscan_bp.solvers import ChunkedCorrections as ChunkedCorrections
 from parscan_bp.solvers import Pallas as Pallas
 from parscan_bp.solvers import Planned as Planned
 from parscan_bp.solvers import Sweep as Sweep
@@ -29,6 +30,7 @@ __all__ = [
     "Associative",
     "Blelloch",
     "Chunked",
+    "ChunkedCorrections",
     "Fused",
     "Pallas",
     "Planned",

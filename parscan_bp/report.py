@@ -90,15 +90,20 @@ class Report:
 
 
 def report_on(
-    system: Uniform | Ragged, solution: Array | Sequence[Array | None], values: PyTree = ()
+    system: Uniform | Ragged,
+    solution: Array | Sequence[Array | None],
+    values: PyTree = (),
+    iterations: int | Array = 1,
+    fell_back: bool | Array = False,
 ) -> Report:
-    """The report on a solution that a direct solver made.
+    """The report on a solution that a solver made.
 
     Args:
       system: the system.
       solution: lambda in the form of the system's g; ``None`` where a solver made none, of which
         nothing is known.
       values: what else is to be finite.
+      iterations, fell_back: see `Report`.
 
     Returns:
       The report.
@@ -113,7 +118,8 @@ def report_on(
       0.1111111119389534
     """
     bound = bound_of(solution)
-    return made_report(_errors(system, solution, bound), bound, values)
+    errors = _errors(system, solution, bound)
+    return made_report(errors, bound, values, iterations=iterations, fell_back=fell_back)
 
 
 def made_report(
@@ -122,7 +128,7 @@ def made_report(
     values: PyTree = (),
     *,
     iterations: int | Array = 1,
-    fell_back: bool = False,
+    fell_back: bool | Array = False,
 ) -> Report:
     """The report of an error for every row of a system; without a system, on values alone.
 

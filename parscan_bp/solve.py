@@ -37,14 +37,14 @@ def solve(
 ) -> Array | list[Array] | tuple[Array | list[Array], Report]:
     """Solves ``lambda[n] = g[n]``, ``lambda[t] = g[t] + A[t] lambda[t + 1]``.
 
-    Where a solver multiplies operators, derivatives are solutions of the same system and its
-    transpose, by the same solver: products of operators are never differentiated.
+    Where a solver multiplies operators, or takes rounds that vary, derivatives are solutions of the
+    same system and its transpose, by the same solver: its own program is never differentiated.
 
     Args:
       system: operators and right-hand side.
       solver: a solver; ``None`` is `Sweep`, which needs no products.
       report: whether a `Report` on the solution is returned beside it. It takes one more product
-        of every operator with a vector.
+        of every operator with a vector, and another solution to count rounds that vary.
 
     Returns:
       lambda in the form of g: an array (n + 1, *batch, features) for a `Uniform` system, a
@@ -81,7 +81,23 @@ def solve(
     dtype = jnp.result_type(*jax.tree.leaves(solution))
     if not jnp.issubdtype(dtype, jnp.inexact):
         raise TypeError(f"report: got a solution of {dtype}; only floats have rounding errors")
-    return solution, report_on(system, solution)
+    return solution, report_on(system, solution, (), *_rounds(system, solver))
+
+
+def _rounds(system: Uniform | Ragged, solver: Solver) -> Sequence[Array]:
+    """What a report says of a solver whose rounds vary: its iterations, and whether it fell back.
+
+    The solution is one operation, with derivatives, that has no room for it.
+    """
+    if not solver.rounds_vary or system.length == 0:
+        return ()
+    operators, g = jax.lax.stop_gradient((system.operators, system.g))
+    if isinstance(system, Ragged):
+        system = dataclasses.replace(system, operators=operators, g=g)
+        return solver.run_ragged_counted(dataclasses.replace(system, g=_of_one_kind(system)))[1:]
+    g = jnp.asarray(g)
+    g = g.astype(jnp.result_type(g.dtype, operators.dtype))
+    return solver.run_counted(Uniform(operators, g), jnp.zeros_like(g[0]))[1:]
 
 
 def solve_upper(
@@ -112,7 +128,7 @@ def _uniform(system: Uniform, solver: Solver) -> Array:
     if system.length == 0:
         return g
     g = g.astype(jnp.result_type(g.dtype, system.operators.dtype))
-    if solver.needs == "products":
+    if solver.differentiable:
         return _upper(solver, system.operators, g)
     return _uniform_rule(solver)(system.operators, g)
 
@@ -170,7 +186,7 @@ def _ragged(system: Ragged, solver: Solver) -> list[Any]:
     for a in system.operators:
         solver.check(type(a), ragged=True)
     system = dataclasses.replace(system, g=_of_one_kind(system))
-    if solver.needs == "products":
+    if solver.differentiable:
         return solver.run_ragged(system)
     # Unknowns of a linear solve have the types of its right-hand side.
     like = jax.eval_shape(functools.partial(solve_upper, solver), system.operators, system.g)

@@ -90,7 +90,8 @@ class ChainRule:
             active = ActiveLayers(tuple(leaves), not any(leaves), whole=True)
             operators = Augmented(self.layers, self.solver, active).operators(params, xs)
             system = Ragged(operators, cotangents([flat(xs[k]) for k in active.solved]))
-            return report_on(system, self.solver.run_ragged(system), xs[-1])
+            lambdas, *told = self.solver.run_ragged_counted(system)
+            return report_on(system, lambdas, xs[-1], *told)
 
         return lambda params, x: report(*lax.stop_gradient((list(params), x)))
 

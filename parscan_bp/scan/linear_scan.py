@@ -46,8 +46,8 @@ class LinearScan:
     @property
     def through(self) -> bool:
         """Whether the solver's own program may be differentiated: it is made of the step's."""
-        plain = self.solver.needs == "products" and not self.solver.rounds_vary
-        return plain and self.linearisation.is_products and self.fused is None
+        own = self.solver.differentiable and self.fused is None
+        return own and self.linearisation.is_products
 
     def primal(self, residuals, kept=None) -> Primal:
         """The scan that is differentiated, for the residuals of `augmented`."""

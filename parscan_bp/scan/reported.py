@@ -46,17 +46,19 @@ def _report(scan: LinearScan, residuals, outs) -> Report:
     linear, primal = scan.linearisation, scan.primal(residuals)
     floats: Sequence[int] = scan.body.float_carry
     rounds: int | Array = 1
+    fell_back: bool | Array = False
     gamma = cotangents([primal.after[k] for k in floats])
     last = [jnp.zeros_like(primal.init[k]) for k in floats]
     if scan.fused is not None and scan.fused.adjoins:
         _, first, _, lambdas = scan.fused.adjoint(primal, NOTHING, gamma, last)
     else:
         system, state = Adjoint(primal, NOTHING, gamma, []), linear.pack(last, cotangent=True)
-        (state, _, (_, lambdas)), rounds = scan.solver.run_counted(system, state)
+        solved, rounds, fell_back = scan.solver.run_counted(system, state)
+        state, _, (_, lambdas) = solved
         first = linear.unpack(state, cotangent=True)
     bound = bound_of(lambdas)
     errors = _errors(primal, gamma, lambdas, first, bound)
-    return made_report(errors, bound, outs, iterations=rounds)
+    return made_report(errors, bound, outs, iterations=rounds, fell_back=fell_back)
 
 
 def _errors(primal: Primal, gamma, lambdas, first, bound: float) -> list[Array]:

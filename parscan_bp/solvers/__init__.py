@@ -7,6 +7,7 @@ from parscan_bp.solvers.base import TreeSolver as TreeSolver
 from parscan_bp.solvers.base import check_solver as check_solver
 from parscan_bp.solvers.blelloch import Blelloch as Blelloch
 from parscan_bp.solvers.chunked import Chunked as Chunked
+from parscan_bp.solvers.chunked_corrections import ChunkedCorrections as ChunkedCorrections
 from parscan_bp.solvers.pallas import Pallas as Pallas
 from parscan_bp.solvers.planned import Planned as Planned
 from parscan_bp.solvers.sweep import Sweep as Sweep
@@ -15,6 +16,7 @@ __all__ = [
     "Associative",
     "Blelloch",
     "Chunked",
+    "ChunkedCorrections",
     "Complexity",
     "Pallas",
     "Planned",

@@ -85,9 +85,20 @@ class Solver(abc.ABC):
         """The same solver under another limit in bytes; one that has none is itself."""
         return self
 
-    def run_counted(self, system: System, state: PyTree) -> tuple[PyTree, Array]:
-        """`run`, and the number of rounds that it took, int32; a direct solver takes 1."""
-        return self.run(system, state), jnp.ones((), jnp.int32)
+    @property
+    def differentiable(self) -> bool:
+        """Whether the program that it runs may be differentiated itself. Where that multiplies
+        operators it would be a waste; a loop whose length depends on the numbers has no transpose.
+        """
+        return self.needs == "products" and not self.rounds_vary
+
+    def run_counted(self, system: System, state: PyTree) -> tuple[PyTree, Array, Array]:
+        """`run`, and what `Report.iterations` and `Report.fell_back` say of it."""
+        return self.run(system, state), jnp.ones((), jnp.int32), jnp.zeros((), bool)
+
+    def run_ragged_counted(self, system: Ragged) -> tuple[list[Any], Array, Array]:
+        """`run_ragged`, and the same two."""
+        return self.run_ragged(system), jnp.ones((), jnp.int32), jnp.zeros((), bool)
 
     def __repr__(self) -> str:
         """The options that are not as they come."""
@@ -240,7 +251,7 @@ class TreeSolver(Solver):
             b = lax.broadcast(jnp.zeros_like(state), (n,))
         shown, last = self._traverse(operator, b, state, system.backward)
         shown = add(block.entering, shown)
-        summed, out = _collect_in_chunks(system, shown, last, self.collect_chunk)
+        summed, out = collect_in_chunks(system, shown, None, last, self.collect_chunk)
         return last, summed, out
 
     def _traverse(self, operator, b, state, backward) -> tuple[Array, Array]:
@@ -269,7 +280,9 @@ class TreeSolver(Solver):
             )
 
 
-def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | None):
+def collect_in_chunks(
+    system: System, shown: PyTree, aux: PyTree, last: PyTree, chunk: int | None = None
+) -> tuple[PyTree, PyTree]:
     """`System.collect` over all steps, a chunk at a time, with the shown vectors known."""
     n = system.length
     size = min(chunk or default_chunk(n, nbytes(shown)), n)
@@ -279,11 +292,14 @@ def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | N
         # The state that leaves a stretch is the one that enters the step after it.
         at = start - 1 if system.backward else start + size
         beyond = at < 0 if system.backward else at >= n
-        state = jnp.where(beyond, last, shown[jnp.clip(at, 0, n - 1)])
-        more, part = system.collect(start, stretch(shown, start, size), state)
+        following = jax.tree.map(lambda a: a[jnp.clip(at, 0, n - 1)], shown)
+        state = jax.tree.map(functools.partial(jnp.where, beyond), last, following)
+        here, beside = stretch((shown, aux), start, size)
+        more, part = system.collect(start, here, state, beside)
         return add(summed, more), write_stretch(out, part, start)
 
-    carry = accumulators(system, jax.eval_shape(lambda: shown[:size]), last)
+    part, beside = jax.eval_shape(lambda: stretch((shown, aux), 0, size))
+    carry = accumulators(system, part, last, beside)
     return in_chunks(n, size, system.backward, visit, carry)
 
 
