@@ -91,12 +91,10 @@ def _rounds(system: Uniform | Ragged, solver: Solver) -> Sequence[Array]:
     """
     if not solver.rounds_vary or system.length == 0:
         return ()
-    operators, g = jax.lax.stop_gradient((system.operators, system.g))
     if isinstance(system, Ragged):
-        system = dataclasses.replace(system, operators=operators, g=g)
-        return solver.run_ragged_counted(dataclasses.replace(system, g=_of_one_kind(system)))[1:]
-    g = jnp.asarray(g)
-    g = g.astype(jnp.result_type(g.dtype, operators.dtype))
+        layers = jax.lax.stop_gradient((list(system.operators), _of_one_kind(system)))
+        return solver.run_ragged_counted(Ragged(*layers, system.wanted))[1:]
+    operators, g = jax.lax.stop_gradient((system.operators, _promoted(system)))
     return solver.run_counted(Uniform(operators, g), jnp.zeros_like(g[0]))[1:]
 
 
@@ -124,13 +122,18 @@ def solve_lower(
 
 def _uniform(system: Uniform, solver: Solver) -> Array:
     solver.check(type(system.operators))
-    g = jnp.asarray(system.g)
     if system.length == 0:
-        return g
-    g = g.astype(jnp.result_type(g.dtype, system.operators.dtype))
+        return jnp.asarray(system.g)
+    g = _promoted(system)
     if solver.differentiable:
         return _upper(solver, system.operators, g)
     return _uniform_rule(solver)(system.operators, g)
+
+
+def _promoted(system: Uniform) -> Array:
+    """g in the dtype of the solution."""
+    g = jnp.asarray(system.g)
+    return g.astype(jnp.result_type(g.dtype, system.operators.dtype))
 
 
 def _upper(solver: Solver, operators: Operator, g: Array) -> Array:

@@ -110,8 +110,8 @@ class ChunkedCorrections(Solver):
         chunks = _Chunks.of(system, state, self._count(system.length))
         most = self._most_rounds(chunks.count)
         rounds = _corrected(chunks, _swept_from_zero(chunks, state), most)
-        last, made, fell_back = _swept_on(chunks, state, rounds)
-        summed, out = collect_in_chunks(system, *made, last, chunk=chunks.collected)
+        last, (shown, aux), fell_back = _swept_on(chunks, state, rounds)
+        summed, out = collect_in_chunks(system, shown, aux, last, chunks.collected)
         return (last, summed, out), jnp.minimum(rounds.number, most), fell_back
 
     def run_ragged(self, system):

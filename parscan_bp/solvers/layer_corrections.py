@@ -74,18 +74,18 @@ class LayerChunks:
                 own = self._lambdas(k)
                 old = lambdas[own]
                 lambdas[own], out = self._push(k, flag, correction, old)
-                pairs = ([v[None] for v in values] for values in (old, lambdas[own]))
-                cancelled.append(cancels(*pairs, 0))
+                before, now = ([v[None] for v in values] for values in (old, lambdas[own]))
+                cancelled.append(cancels(before, now, 0))
                 left.append(out)
             lost = [a | b for a, b in zip(lost, cancelled, strict=True)]
             # The first chunk lacked nothing, and the last one hands nothing on.
             left = [jnp.zeros_like(corrections[0]), *left[:-1]]
             handed = [jnp.zeros_like(goes), *active[:-1]]
-            now = [
+            still = [
                 flag & matters(c, lambdas[self.edges[k]], 0)
                 for k, flag, c in zip(later, handed, left, strict=True)
             ]
-            new = number + _any(now), left, now
+            new = number + _any(still), left, still
             return *select(goes, new, (number, corrections, pending)), lost, lambdas
 
         number = _any(pending).astype(jnp.int32)

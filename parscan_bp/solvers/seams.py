@@ -1,4 +1,4 @@
-"""When a correction that a seam hands on still counts, for every entry of a mapped axis by itself."""
+"""When a correction that a seam hands on still counts, for each entry of a mapped axis apart."""
 
 from __future__ import annotations
 
