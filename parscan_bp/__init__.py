@@ -19,6 +19,7 @@ from parscan_bp.solvers import Associative as Associative
 from parscan_bp.solvers import BiCGStab as BiCGStab
 from parscan_bp.solvers import Blelloch as Blelloch
 from parscan_bp.solvers import Chunked as Chunked
+from parscan_bp.solvers import ChunkedCorrections as ChunkedCorrections
 from parscan_bp.solvers import CyclicReduction as CyclicReduction
 from parscan_bp.solvers import Jacobi as Jacobi
 from parscan_bp.solvers import Pallas as Pallas
@@ -38,6 +39,7 @@ __all__ = [
     "BiCGStab",
     "Blelloch",
     "Chunked",
+    "ChunkedCorrections",
     "CyclicReduction",
     "Fused",
     "Jacobi",

@@ -57,12 +57,14 @@ class Rounds:
       broke_down: bool, whether it could not go on.
       history: the residual after 0, 1, ... rounds in the norm that its tolerance is about, and NaN
         after the last.
+      fell_back: bool, whether it went another way in the end; ``None`` of one that never does.
       contraction, cut_off: see `Report`.
     """
 
     count: Array
     converged: Array | None = None
     broke_down: Array | None = None
+    fell_back: Array | None = None
     history: Array | None = None
     contraction: Array | None = None
     cut_off: Array | None = None
@@ -195,7 +197,7 @@ def made_report(
         residual=residual,
         iterations=rounds.count,
         bound=jnp.asarray(bound, residual.dtype),
-        fell_back=jnp.asarray(fell_back),
+        fell_back=jnp.asarray(fell_back if rounds.fell_back is None else rounds.fell_back),
         history=rounds.history,
         contraction=rounds.contraction,
         cut_off=rounds.cut_off,

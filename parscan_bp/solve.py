@@ -38,8 +38,8 @@ def solve(
 ) -> Array | list[Array] | tuple[Array | list[Array], Report]:
     """Solves ``lambda[n] = g[n]``, ``lambda[t] = g[t] + A[t] lambda[t + 1]``.
 
-    Where a solver multiplies operators, derivatives are solutions of the same system and its
-    transpose, by the same solver: products of operators are never differentiated.
+    Where a solver multiplies operators, or takes rounds that vary, derivatives are solutions of the
+    same system and its transpose, by the same solver: its own program is never differentiated.
 
     Args:
       system: operators and right-hand side.
@@ -92,8 +92,7 @@ def _rounds(system: Uniform | Ragged, solver: Solver) -> Rounds | None:
     if isinstance(system, Ragged):
         parts = lax.stop_gradient((list(system.operators), _of_one_kind(system)))
         return solver.run_ragged_observed(Ragged(*parts))[1]
-    operators, g = lax.stop_gradient((system.operators, jnp.asarray(system.g)))
-    g = g.astype(jnp.result_type(g.dtype, operators.dtype))
+    operators, g = lax.stop_gradient((system.operators, _promoted(system)))
     return solver.run_observed(Uniform(operators, g), jnp.zeros_like(g[0]))[1]
 
 
@@ -121,13 +120,18 @@ def solve_lower(
 
 def _uniform(system: Uniform, solver: Solver) -> Array:
     solver.check(type(system.operators))
-    g = jnp.asarray(system.g)
     if system.length == 0:
-        return g
-    g = g.astype(jnp.result_type(g.dtype, system.operators.dtype))
+        return jnp.asarray(system.g)
+    g = _promoted(system)
     if solver.differentiable:
         return _upper(solver, system.operators, g)
     return _uniform_rule(solver)(system.operators, g)
+
+
+def _promoted(system: Uniform) -> Array:
+    """g in the dtype of the solution."""
+    g = jnp.asarray(system.g)
+    return g.astype(jnp.result_type(g.dtype, system.operators.dtype))
 
 
 def _upper(solver: Solver, operators: Operator, g: Array) -> Array:

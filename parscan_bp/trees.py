@@ -19,16 +19,16 @@ from jax import lax
 from parscan_bp.types import Array, PyTree
 
 
-def stretch(tree: PyTree, start: int | Array, size: int) -> PyTree:
-    """The entries ``start .. start + size`` of every leaf's leading axis."""
+def stretch(tree: PyTree, start: int | Array, size: int, axis: int = 0) -> PyTree:
+    """The entries ``start .. start + size`` of an axis of every leaf, the leading one."""
     cut = functools.partial(lax.dynamic_slice_in_dim, allow_negative_indices=False)
-    return jax.tree.map(lambda a: cut(a, start, size, axis=0), tree)
+    return jax.tree.map(lambda a: cut(a, start, size, axis=axis), tree)
 
 
-def write_stretch(buffers: PyTree, values: PyTree, start: int | Array) -> PyTree:
-    """``buffers`` with ``values`` written at ``start`` of the leading axis."""
+def write_stretch(buffers: PyTree, values: PyTree, start: int | Array, axis: int = 0) -> PyTree:
+    """``buffers`` with ``values`` written at ``start`` of an axis, the leading one."""
     write = functools.partial(lax.dynamic_update_slice_in_dim, allow_negative_indices=False)
-    return jax.tree.map(lambda b, v: write(b, v, start, axis=0), buffers, values)
+    return jax.tree.map(lambda b, v: write(b, v, start, axis=axis), buffers, values)
 
 
 def map_chunks(f: Callable[[PyTree], PyTree], tree: PyTree, n: int, size: int) -> PyTree:

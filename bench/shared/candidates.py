@@ -18,6 +18,7 @@ SOLVERS: dict[str, Any] = {
     "associative": parscan_bp.Associative(),
     "blelloch": parscan_bp.Blelloch(),
     "chunked": parscan_bp.Chunked(),
+    "corrections": parscan_bp.ChunkedCorrections(),
 }
 # Not ours, but what lax.scan offers to those who want to store no more than we do.
 CHECKPOINTED = "checkpointed"

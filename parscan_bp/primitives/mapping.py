@@ -91,6 +91,26 @@ ad.deflinear2(_front_p, lambda ct, _: [ct])
 batching.primitive_batchers[_front_p] = lambda values, axes: (at_front(values[0], axes[0]), 0)
 mlir.register_lowering(_front_p, mlir.lower_fun(lambda v: v, False))
 
+
+def largest_of_mapped(value: Array) -> Array:
+    """The largest value of all entries of the axes that `jax.vmap` maps: one for all of them.
+
+    For the condition of a loop. Where that differs from entry to entry, JAX runs the loop until the
+    last entry is done, and selects between old and new values of all that it carries. A loop whose
+    condition is one for all can keep what is finished as it is at less cost.
+    """
+    return _largest_p.bind(value)
+
+
+_largest_p = Primitive("largest_of_mapped")
+_largest_p.def_impl(lambda v: v)
+_largest_p.def_abstract_eval(lambda aval: aval)
+batching.primitive_batchers[_largest_p] = lambda values, axes: (
+    largest_of_mapped(jnp.max(values[0], axis=axes[0])),
+    None,
+)
+mlir.register_lowering(_largest_p, mlir.lower_fun(lambda v: v, False))
+
 _look_p = Primitive("look")
 _look_p.multiple_results = True
 _look_p.def_abstract_eval(lambda *avals, seen: [])

@@ -253,12 +253,13 @@ def _not_linear(body: Body, solver: Solver | None, jacobian: str | Callable) -> 
     """What in the step the linear model does not hold, if anything.
 
     A given Jacobian stands for that of a ``custom_vjp``. What works along a mapped axis is left to
-    `lax.scan`, too, but for a solver that was named, which takes it where its Jacobians say all.
+    `lax.scan`, too, but for a solver that was named, which takes it where its Jacobians say all and
+    its rounds do not vary: entries would wait for one another.
     """
     reasons = unsupported(body.jaxpr)
     if callable(jacobian):
         reasons = [r for r in reasons if r.primitive != "custom_vjp_call"]
-    if solver is not None:
+    if solver is not None and not solver.rounds_vary:
         along = [r for r in reasons if r.message == ALONG_MAPPED_AXIS]
         reasons = [r for r in reasons if r not in along]
         reasons += _coupled(body) if along and (_forms(solver) or jacobian != "auto") else []

@@ -8,6 +8,7 @@ from parscan_bp.solvers.base import check_solver as check_solver
 from parscan_bp.solvers.bicgstab import BiCGStab as BiCGStab
 from parscan_bp.solvers.blelloch import Blelloch as Blelloch
 from parscan_bp.solvers.chunked import Chunked as Chunked
+from parscan_bp.solvers.chunked_corrections import ChunkedCorrections as ChunkedCorrections
 from parscan_bp.solvers.cyclic_reduction import CyclicReduction as CyclicReduction
 from parscan_bp.solvers.iterative import IterativeSolver as IterativeSolver
 from parscan_bp.solvers.jacobi import Jacobi as Jacobi
@@ -22,6 +23,7 @@ __all__ = [
     "BiCGStab",
     "Blelloch",
     "Chunked",
+    "ChunkedCorrections",
     "Complexity",
     "CyclicReduction",
     "IterativeSolver",

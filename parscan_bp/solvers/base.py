@@ -96,14 +96,9 @@ class Solver(abc.ABC):
         """The same solver under another limit in bytes; one that has none is itself."""
         return self
 
-    def run_counted(self, system: System, state: PyTree) -> tuple[PyTree, Array]:
-        """`run`, and the number of rounds that it took, int32; a direct solver takes 1."""
-        return self.run(system, state), jnp.ones((), jnp.int32)
-
     def run_observed(self, system: System, state: PyTree) -> tuple[PyTree, Rounds]:
         """`run`, and what a report tells of its rounds."""
-        result, count = self.run_counted(system, state)
-        return result, Rounds(count)
+        return self.run(system, state), Rounds.of(1)
 
     def run_ragged_observed(self, system: Ragged) -> tuple[list[Any], Rounds]:
         """`run_ragged`, and what a report tells of its rounds."""
@@ -260,7 +255,7 @@ class TreeSolver(Solver):
             b = lax.broadcast(jnp.zeros_like(state), (n,))
         shown, last = self._traverse(operator, b, state, system.backward)
         shown = add(block.entering, shown)
-        summed, out = collect_in_chunks(system, shown, last, self.collect_chunk)
+        summed, out = collect_in_chunks(system, shown, None, last, self.collect_chunk)
         return last, summed, out
 
     def _traverse(self, operator, b, state, backward) -> tuple[Array, Array]:
@@ -289,7 +284,9 @@ class TreeSolver(Solver):
             )
 
 
-def collect_in_chunks(system: System, shown: PyTree, last: PyTree, chunk: int | None):
+def collect_in_chunks(
+    system: System, shown: PyTree, aux: PyTree, last: PyTree, chunk: int | None = None
+) -> tuple[PyTree, PyTree]:
     """`System.collect` over all steps, a chunk at a time, with the shown vectors known."""
     n = system.length
     size = min(chunk or default_chunk(n, nbytes(shown)), n)
@@ -299,13 +296,14 @@ def collect_in_chunks(system: System, shown: PyTree, last: PyTree, chunk: int | 
         # The state that leaves a stretch is the one that enters the step after it.
         at = start - 1 if system.backward else start + size
         beyond = at < 0 if system.backward else at >= n
-        inside = jnp.clip(at, 0, n - 1)
-        state = jax.tree.map(lambda a, b: jnp.where(beyond, a, b[inside]), last, shown)
-        more, part = system.collect(start, stretch(shown, start, size), state)
+        following = jax.tree.map(lambda a: a[jnp.clip(at, 0, n - 1)], shown)
+        state = jax.tree.map(functools.partial(jnp.where, beyond), last, following)
+        here, beside = stretch((shown, aux), start, size)
+        more, part = system.collect(start, here, state, beside)
         return add(summed, more), write_stretch(out, part, start)
 
-    first = jax.eval_shape(lambda: jax.tree.map(lambda a: a[:size], shown))
-    carry = accumulators(system, first, last)
+    part, beside = jax.eval_shape(lambda: stretch((shown, aux), 0, size))
+    carry = accumulators(system, part, last, beside)
     return in_chunks(n, size, system.backward, visit, carry)
 
 

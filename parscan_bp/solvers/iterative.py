@@ -43,10 +43,6 @@ class IterativeSolver(Solver):
     def run(self, system, state):
         return self._run(system, state, record=False)[0]
 
-    def run_counted(self, system, state):
-        result, rounds = self._run(system, state, record=False)
-        return result, rounds.count
-
     def run_observed(self, system, state):
         return self._run(system, state, record=True)
 
@@ -54,7 +50,7 @@ class IterativeSolver(Solver):
         problem, read = of_system(system, state)
         x, rounds = self._observed(problem, record=record)
         shown, last = read(x)
-        return (last, *collect_in_chunks(system, shown, last, None)), rounds
+        return (last, *collect_in_chunks(system, shown, None, last)), rounds
 
     def run_ragged(self, system):
         return self._run_ragged(system, record=False)[0]

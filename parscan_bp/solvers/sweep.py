@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import ClassVar, Literal
 
 import jax
 
 from parscan_bp.arguments import check_bool, set_ints
-from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import (
-    CHUNK_BYTES,
     Complexity,
     Solver,
     accumulators,
-    default_chunk,
     in_chunks,
 )
-from parscan_bp.system import System, block_shape
+from parscan_bp.solvers.stretches import steps_per_chunk, sweep_layers, sweep_stretch
+from parscan_bp.system import block_shape
 from parscan_bp.trees import add, nbytes, write_stretch
 
 
@@ -100,64 +99,27 @@ class Sweep(Solver):
         return not self.recompute
 
     def run(self, system, state):
-        n = system.length
+        n, sweep = system.length, functools.partial(sweep_stretch, unroll=self.unroll)
         operator = block_shape(system, 1).operator
-        after, shown, aux = jax.eval_shape(lambda s: self.stretch(system, s, 0, 1), state)
+        after, shown, aux = jax.eval_shape(lambda s: sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
         leaves, _ = operator.unstack()
-        size = min(self.chunk or _chunk(n, nbytes(leaves), nbytes(sums)), n)
+        size = min(self.chunk or steps_per_chunk(n, nbytes(leaves), nbytes(sums)), n)
 
         if size == n:
-            state, shown, aux = self.stretch(system, state, 0, n)
+            state, shown, aux = sweep(system, state, 0, n)
             return state, *system.collect(0, shown, state, aux)
 
         def visit(carry, start, size):
             state, summed, stacked = carry
-            state, shown, aux = self.stretch(system, state, start, size)
+            state, shown, aux = sweep(system, state, start, size)
             more, part = system.collect(start, shown, state, aux)
             return state, add(summed, more), write_stretch(stacked, part, start)
 
         return in_chunks(n, size, system.backward, visit, (state, sums, stacked))
 
-    def stretch(self, system: System, state, start, size):
-        """One chunk: the state that leaves it, the vectors shown in it, and what the maps made."""
-        block = system.block(start, size)
-        leaves, rebuild = block.operator.unstack()
-
-        def step(state, t):
-            leaves, entering, leaving = t
-            shown = add(entering, state)
-            out, aux = rebuild(leaves).matvec_and_aux(shown)
-            return add(out, leaving), (shown, aux)
-
-        state, (shown, aux) = lax_scan(
-            step,
-            state,
-            (leaves, block.entering, block.leaving),
-            length=size,
-            reverse=system.backward,
-            unroll=self.unroll,
-        )
-        return state, shown, aux
-
     def run_ragged(self, system):
-        out = [system.g[-1]]
-        for a, g in zip(reversed(system.operators), reversed(system.g[:-1]), strict=True):
-            out.append(add(g, a.matvec(out[-1])))
-        return out[::-1]
+        return sweep_layers(system.operators, system.g)
 
     def complexity(self, n):
         return Complexity(steps=n, matrix_products=0, vector_products=n, operators=1)
-
-
-def _chunk(n: int, step: int, sums: int) -> int:
-    """Steps per chunk, see `Sweep`: all of them rather than one chunk and less than half of one.
-
-    Args:
-      n: all steps.
-      step: bytes of one linearised step.
-      sums: bytes of what is summed over the chunks, and so read and written once in each.
-    """
-    least, most = CHUNK_BYTES
-    size = default_chunk(n, n * step, (max(least, sums // 2), max(most, sums // 2)))
-    return n if 2 * n < 3 * size else size

@@ -14,7 +14,7 @@ from parscan_bp.report import Rounds
 from parscan_bp.solvers.base import Complexity, Solver, accumulators, collect_in_chunks
 from parscan_bp.solvers.cut_off import bound_on_error
 from parscan_bp.solvers.fixed_point import of_system
-from parscan_bp.solvers.sweep import Sweep
+from parscan_bp.solvers.stretches import sweep_stretch
 from parscan_bp.system import System
 from parscan_bp.trees import add, write_stretch
 
@@ -114,7 +114,7 @@ class Truncated(Solver):
         shown, _ = read(x)
         # The state that leaves is that of the last step's own window.
         _, last = read(problem.image(x))
-        return (last, *collect_in_chunks(system, shown, last, None))
+        return (last, *collect_in_chunks(system, shown, None, last))
 
     def _cut(self, system, state):
         n = system.length
@@ -124,12 +124,12 @@ class Truncated(Solver):
         in_order = system.adjoint == system.backward
         first = 0 if in_order else rest
         zero = jax.tree.map(jnp.zeros_like, state)
-        after, shown, aux = jax.eval_shape(lambda s: Sweep().stretch(system, s, 0, 1), state)
+        after, shown, aux = jax.eval_shape(lambda s: sweep_stretch(system, s, 0, 1), state)
         sums = accumulators(system, shown, after, aux)
 
         def visit(carry, start, size, enters):
             _, summed, stacked = carry
-            state, shown, aux = Sweep().stretch(system, enters, start, size)
+            state, shown, aux = sweep_stretch(system, enters, start, size)
             more, part = system.collect(start, shown, state, aux)
             return state, add(summed, more), write_stretch(stacked, part, start)
 

@@ -43,6 +43,8 @@ SOLVERS = {
     "blelloch2": pb.Blelloch(up_levels=2),
     "chunked": pb.Chunked(chunks=4),
     "chunked-by-a-sweep": pb.Chunked(4, inner=pb.Blelloch(0)),
+    "corrections": pb.ChunkedCorrections(4, max_rounds=3),
+    "corrections-stopped": pb.ChunkedCorrections(3, max_rounds=1),
     "scaled": pb.Blelloch(scaled=True),
     # Simulated; what no kernel takes, as doubles, is swept.
     "pallas": pb.Pallas("sequential", interpret=True, otherwise="sweep"),
@@ -263,6 +265,7 @@ def test_the_tables_are_complete():
     [
         (lambda: pb.Sweep(8), pb.Sweep(chunk=8)),
         (lambda: pb.Chunked(8), pb.Chunked(chunks=8)),
+        (lambda: pb.ChunkedCorrections(8), pb.ChunkedCorrections(chunks=8)),
         (lambda: pb.Blelloch(2), pb.Blelloch(up_levels=2)),
         (lambda: pb.Pallas("sequential"), pb.Pallas(mode="sequential")),
         (lambda: pb.Planned(3), pb.Planned(workers=3)),

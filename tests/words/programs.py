@@ -27,9 +27,10 @@ SCAN_SOLVERS = (
     pb.Sweep(chunk=2),
     pb.Blelloch(),
     pb.Chunked(chunks=2),
+    pb.ChunkedCorrections(2),
     pb.Associative(),
 )
-CHAIN_SOLVERS = (None, pb.Planned(), pb.Sweep(), pb.Blelloch())
+CHAIN_SOLVERS = (None, pb.Planned(), pb.Sweep(), pb.Blelloch(), pb.ChunkedCorrections(2))
 
 
 @dataclasses.dataclass(frozen=True)
