@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import parscan_bp as pb
 from parscan_bp import cells
+from parscan_bp.report import Rounds
 from parscan_bp.solvers import Complexity, Solver
 
 XS = jnp.linspace(-1.0, 1.0, 6)
