@@ -24,6 +24,7 @@ BENCHES = {
     "reuse": "bench.paper.reuse",
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
+    "pipeline": "bench.paper.pipeline.bench",
     "gpu": "bench.gpu",
 }
 
