@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from parscan_bp.pipeline import Block
 from parscan_bp.types import PyTree
 
@@ -36,13 +38,17 @@ def as_block(module: nnx.Module) -> tuple[Block, PyTree, PyTree]:
       >>> bool((y == module(jnp.ones((1, 2)))).all())
       True
     """
-    graphdef, params, state = nnx.split(module, nnx.Param, ...)
+    graphdef, params, state = _split(module)
 
     def apply(params: PyTree, state: PyTree, x: PyTree, key) -> tuple[PyTree, PyTree]:
         del key  # a module has its own streams of random numbers
         # A call moves the variables themselves: those that are given must stay what they are.
         module = nnx.merge(graphdef, params, state, copy=True)
         y = module(x)
-        return y, nnx.split(module, nnx.Param, ...)[2]
+        return y, _split(module)[2]
 
     return Block(apply), params, state
+
+
+def _split(module: nnx.Module) -> Any:
+    return nnx.split(module, nnx.Param, ...)

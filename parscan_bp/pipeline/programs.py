@@ -24,6 +24,8 @@ class Optimiser(Protocol):
     @property
     def update(self) -> Callable[..., tuple[Any, Any]]: ...
 
+    def __hash__(self) -> int: ...
+
 
 class Reads(NamedTuple):
     """All that a pass of a block reads besides its weights.
@@ -102,7 +104,7 @@ def update_of(optimiser: Optimiser) -> Callable[..., tuple[PyTree, PyTree]]:
     """(gradient, state, weights) -> (new weights, new state), compiled.
 
     In two programs: in one, XLA may round a product and the sum of weights and updates at once, and
-    that would not be what an optimiser whose updates come out of a branch, as those of `stale`, does.
+    that would not be what an optimiser does whose updates come out of a branch, such as `stale`.
     """
     own = jax.jit(optimiser.update)
 

@@ -77,7 +77,8 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
             raise TypeError(
                 f"remedies: got {described(each)}; a Remedy such as ErrorFeedback() is wanted"
             )
-    paths, structure = jax.tree_util.tree_flatten_with_path(delays)
+    paths, prefix = jax.tree_util.tree_flatten_with_path(delays)
+    structure: Any = prefix
     late = [as_int(f"delays{jax.tree_util.keystr(path)}", d, least=0) for path, d in paths]
     remedies = tuple(remedies)
 
@@ -96,7 +97,7 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
     def update(updates: PyTree, state: StaleState, params: PyTree = None, **extra: Any):
         gradients = split("updates", updates)
         parts = [None] * len(late) if params is None else split("params", params)
-        stages = structure.flatten_up_to(state.stages)
+        stages = split("state.stages", state.stages)
         made = [
             _step(functools.partial(optimiser.update, **extra), d, remedies, *own)
             for d, *own in zip(late, gradients, stages, parts, strict=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from parscan_bp.types import Array, PyTree
+from parscan_bp.types import PyTree
 
 
 class Queued(NamedTuple):
@@ -30,8 +30,8 @@ class Stage(NamedTuple):
       remedies: that of each remedy.
     """
 
-    count: Array | tuple[()]
-    queue: Queued | tuple[()]
+    count: Any
+    queue: Any
     inner: PyTree
     remedies: tuple[PyTree, ...]
 

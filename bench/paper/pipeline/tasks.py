@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -55,37 +54,32 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Batches(Sequence):
+class Batches:
     """Shuffled batches, made when they are asked for.
 
     Attributes:
         data: the data.
         size: rows of a batch.
-        count: batches in all.
+        length: batches in all.
         seed: of the order.
     """
 
     data: Data
     size: int
-    count: int
+    length: int
     seed: int
 
     def __len__(self) -> int:
-        return self.count
-
-    @property
-    def epoch(self) -> int:
-        """Batches of an epoch."""
-        return len(self.data.labels) // self.size
+        return self.length
 
     def __getitem__(self, number: int) -> tuple[jax.Array, jax.Array]:
-        if not 0 <= number < self.count:
+        if not 0 <= number < self.length:
             raise IndexError(number)
         rows = self._order()[number]
         return jnp.asarray(self.data.inputs[rows]), jnp.asarray(self.data.labels[rows])
 
     def _order(self) -> list[np.ndarray]:
-        return _order(len(self.data.labels), self.size, self.count, self.seed)
+        return _order(len(self.data.labels), self.size, self.length, self.seed)
 
 
 @functools.lru_cache(maxsize=16)

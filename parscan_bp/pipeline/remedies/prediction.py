@@ -79,9 +79,7 @@ def stale_params(state: StaleState, params: PyTree) -> PyTree:
     if not isinstance(state, StaleState):
         raise TypeError(f"state: got {described(state)}; that of stale(...).init is wanted")
     is_stage = lambda node: isinstance(node, Stage)  # noqa: E731
-    stages, structure = jax.tree.flatten(state.stages, is_leaf=is_stage)
-    parts = structure.flatten_up_to(params)
-    return structure.unflatten(map(_predicted, stages, parts))
+    return jax.tree.map(_predicted, state.stages, params, is_leaf=is_stage)
 
 
 def _predicted(stage: Stage, params: PyTree) -> PyTree:
