@@ -25,6 +25,7 @@ BENCHES = {
     "solvers": "bench.paper.solvers",
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
+    "pipeline": "bench.paper.pipeline.bench",
     "gpu": "bench.gpu",
     "tables": "bench.tables",
 }

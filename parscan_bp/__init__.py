@@ -3,6 +3,7 @@
 from parscan_bp import cells as cells
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
+from parscan_bp import pipeline as pipeline
 from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
@@ -65,6 +66,7 @@ __all__ = [
     "layers",
     "measure_machine",
     "operators",
+    "pipeline",
     "scan",
     "solve",
     "solvers",

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from parscan_bp.adapters.flax_cells import LINEN, view_of
+from parscan_bp.adapters.linen_block import as_block as as_block
 from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.arguments import check_bool
@@ -27,7 +28,7 @@ except ImportError as error:
         "parscan_bp.linen needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
     ) from error
 
-__all__ = ["RNN", "Bidirectional", "Sequential"]
+__all__ = ["RNN", "Bidirectional", "Sequential", "as_block"]
 
 
 class RNN(nn.RNN):

@@ -12,6 +12,7 @@ import jax
 from parscan_bp.adapters.fixed import is_fixed
 from parscan_bp.adapters.flax_cells import NNX, view_of
 from parscan_bp.adapters.masking import Masked, masked, masked_for
+from parscan_bp.adapters.nnx_block import as_block as as_block
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function, takes
 from parscan_bp.arguments import check_bool
 from parscan_bp.layers import BatchNorm, LayerNorm
@@ -31,7 +32,7 @@ except ImportError as error:
         "parscan_bp.nnx needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
     ) from error
 
-__all__ = ["RNN", "Bidirectional", "Sequential"]
+__all__ = ["RNN", "Bidirectional", "Sequential", "as_block"]
 
 Rngs = nnx.Rngs | nnx.RngStream
 

@@ -21,6 +21,7 @@ LAYERS = [
     {"linearise", "solve"},
     {"choice"},
     {"scan", "chain"},
+    {"pipeline"},
     {"explain", "adapters", "tuning"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
 ]

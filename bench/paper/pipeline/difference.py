@@ -1,0 +1,106 @@
+"""How far DSP's gradient is from back-propagation's: figure 4, with Lemma 1's bound."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bench.paper.pipeline import networks, tasks
+from bench.paper.pipeline.accuracy import SCHEDULES
+from bench.shared.bench import Options, Result
+from parscan_bp import pipeline
+
+_SHOWN = ("DSP(1,1,0;4,2,0)", "DSP(2,2,0;6,3,0)", "DSP(3,3,0;10,5,0)")
+
+
+def points(options: Options) -> dict[str, tuple]:
+    """The three configurations of three blocks, on images, at the first learning rate."""
+    return {f"difference {name}": ("difference", name) for name in _SHOWN}
+
+
+def measure(point: tuple, options: Options) -> Result:
+    """Trains once; every few batches, both gradients of the batch.
+
+    Lemma 1 bounds the norm of the difference at block k, by replacing the backward weights of one
+    block after the other with its forward ones, by a constant times the way that the weights of
+    the blocks above went in between, sum_{i >= k} |w_i^b - w_i^f|. The constant (Lipschitz
+    constant times error gradient) is not known; recorded is the largest quotient, the least
+    constant for which the bound holds in this run.
+    """
+    schedule, blocks = SCHEDULES[point[1]]
+    assert isinstance(schedule, pipeline.DSP)
+    task = tasks.task_of("images", options)
+    network = task.network(blocks)
+    params, states = network.init(0)
+    epoch = len(task.train.labels) // options.batch
+    batches = tasks.Batches(task.train, options.batch, epoch * options.epochs, 0)
+    rate = options.lr[0]
+    decay_at = 2 * len(batches) // 3
+    every = max(1, len(batches) // options.samples)
+    history: list[dict[int, Any]] = [{0: own} for own in params]
+    gradients: dict[int, Any] = {}
+    found: list[Result] = []
+
+    def look(doing: pipeline.Task, pipe: pipeline.Pipe) -> None:
+        if doing.kind != "update":
+            return
+        k, n = doing.block, doing.batch
+        history[k][n + 1] = pipe.newest(k)
+        history[k].pop(n - schedule.m[0] - 2, None)
+        if n % every:
+            return
+        gradients[k] = pipe.gradient
+        if k == 0:
+            forward = [history[i][max(0, n - m)] for i, m in enumerate(schedule.m)]
+            backward = [history[i][n] for i in range(blocks)]
+            plain = _gradient(network)(forward, states, *batches[n])
+            found.append({"batch": n, **_compare(gradients, plain, forward, backward)})
+
+    steps = optax.piecewise_constant_schedule(rate, {decay_at: 0.1})
+    pipeline.simulate(
+        network.blocks,
+        schedule,
+        optax.sgd(steps, momentum=options.momentum),
+        networks.loss,
+        params,
+        batches,
+        states=states,
+        observe=look,
+    )
+    return {"part": "difference", "schedule": point[1], "decay_at": decay_at, "samples": found}
+
+
+def _compare(
+    ours: dict[int, Any], plain: Sequence[Any], forward: Sequence[Any], backward: Sequence[Any]
+) -> Result:
+    apart = [_distance(ours[k], plain[k]) for k in range(len(plain))]
+    sizes = [_distance(own, jax.tree.map(jnp.zeros_like, own)) for own in plain]
+    ways = [_distance(a, b) for a, b in zip(backward, forward, strict=True)]
+    above = np.cumsum(ways[::-1])[::-1]
+    return {"difference": apart, "gradient": sizes, "way": above.tolist()}
+
+
+def _distance(a: Any, b: Any) -> float:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return float(np.sqrt(sum(float(jnp.sum((x - y) ** 2)) for x, y in pairs)))
+
+
+@functools.cache
+def _gradient(network: networks.Network):
+    """Back-propagation through all blocks at once, in training."""
+
+    @jax.jit
+    def gradient(params, states, x, labels):
+        def value(params):
+            y = x
+            for block, own, state in zip(network.blocks, params, states, strict=True):
+                y, _ = block.apply(own, state, y, jax.random.key(0))
+            return networks.loss(y, labels)
+
+        return jax.grad(value)(params)
+
+    return gradient

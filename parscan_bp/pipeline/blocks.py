@@ -1,0 +1,89 @@
+"""What one device holds of a network: a block."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from parscan_bp.arguments import described
+from parscan_bp.chain import chain
+from parscan_bp.layers import Layer
+from parscan_bp.layers.registry import as_stack
+from parscan_bp.types import Array, PyTree
+
+Apply = Callable[[PyTree, PyTree, PyTree, Array], tuple[PyTree, PyTree]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A piece of a network in training: (y, new state) = apply(params, state, x, key).
+
+    Args:
+      apply: function of the block's parameters, which are trained; its state, such as the
+        statistics of batch norm, which is not; its input; and a random key, which is the same
+        whenever the same part of the same batch passes. x and y are arrays or pytrees, the
+        leading axis the batch.
+
+    Raises:
+      TypeError: if ``apply`` is no function.
+
+    Example:
+      >>> import jax
+      >>> import parscan_bp as pb
+      >>> def noisy(params, state, x, key):
+      ...     return params * x + jax.random.normal(key, x.shape), state
+      >>> block = pb.pipeline.Block(noisy)
+    """
+
+    apply: Apply
+
+    def __post_init__(self):
+        if not callable(self.apply):
+            raise TypeError(
+                f"apply: got {described(self.apply)}; a function (params, state, x, key) -> (y, "
+                "state) is wanted"
+            )
+
+
+def as_block(thing: Any) -> Block:
+    """The block that a function or a stack of layers stands for.
+
+    Args:
+      thing: a `Block`; a function (params, x) -> y; or a sequence of what `parscan_bp.chain`
+        takes, whose derivatives are then a solver's. Modules of Flax have
+        `parscan_bp.nnx.as_block` and `parscan_bp.linen.as_block`.
+
+    Raises:
+      TypeError: if it is none of these.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import parscan_bp as pb
+      >>> block = pb.pipeline.as_block([pb.layers.Linear(2), jax.nn.relu])
+      >>> params = [{"kernel": jnp.ones((3, 2)), "bias": jnp.zeros(2)}, None]
+      >>> block.apply(params, (), jnp.ones((1, 3)), None)[0].tolist()
+      [[3.0, 3.0]]
+    """
+    if isinstance(thing, Block):
+        return thing
+    if callable(thing) and not isinstance(thing, type | Layer) and isinstance(thing, Hashable):
+        return _of_function(thing)
+    if isinstance(thing, Sequence) and not isinstance(thing, str):
+        return _of_layers(as_stack(thing))
+    raise TypeError(
+        f"block: got {described(thing)}; a function (params, x) -> y, a sequence of layers or a "
+        "Block is wanted"
+    )
+
+
+# Programs are compiled once for a block: the same function has to be the same block.
+@functools.lru_cache(maxsize=128)
+def _of_function(function: Callable[[PyTree, PyTree], PyTree]) -> Block:
+    return Block(lambda params, state, x, key: (function(params, x), state))
+
+
+@functools.lru_cache(maxsize=128)
+def _of_layers(layers: tuple[Layer, ...]) -> Block:
+    return Block(lambda params, state, x, key: (chain(layers, params, x), state))

@@ -1,0 +1,126 @@
+"""`simulate`: a tick table run on one device, the reference for every other executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.arguments import described
+from parscan_bp.pipeline.blocks import Block, as_block
+from parscan_bp.pipeline.pipe import Pipe
+from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.schedules import Schedule, Task
+from parscan_bp.pipeline.separable import check_separable
+from parscan_bp.types import Array, PyTree
+
+
+class Trained(NamedTuple):
+    """What a run leaves.
+
+    Attributes:
+      params: of each block.
+      states: of each block.
+      optimiser_states: of each block.
+      losses: (batches,), of each batch when it passed, the mean over its parts.
+    """
+
+    params: list[PyTree]
+    states: list[PyTree]
+    optimiser_states: list[PyTree]
+    losses: Array
+
+
+def simulate(
+    blocks: Sequence[Any],
+    schedule: Schedule,
+    optimiser: Optimiser,
+    loss: Loss,
+    params: Sequence[PyTree],
+    batches: Sequence[tuple[PyTree, PyTree]],
+    *,
+    states: Sequence[PyTree] | None = None,
+    optimiser_states: Sequence[PyTree] | None = None,
+    key: Array | None = None,
+    observe: Callable[[Task, Pipe], None] | None = None,
+) -> Trained:
+    """Trains a network with the schedule of a pipeline, task by task, on one device.
+
+    Every pass reads the weights that the `Table` names. A block that is linearised again sees the
+    random key and the state of the batch's own forward pass, and drops the new state: statistics
+    of batch norm move once a batch, by the mean over its parts. Labels come to the last block with
+    their batch. A batch's gradient is the mean of those of its parts. Every block has an optimiser
+    state of its own, as on a device of its own.
+
+    Args:
+      blocks: K of what `as_block` takes.
+      schedule: the schedule.
+      optimiser: of optax, or any pair ``(init, update)`` with its contract.
+      loss: (output of the last block, labels) -> scalar, a mean over the batch.
+      params: of each block.
+      batches: N pairs (x, labels), the leading axis of every array the batch. Only those that the
+        pipeline has reached are asked for, in their order, so that they may be made on demand.
+      states: of each block; ``None`` if there are none.
+      optimiser_states: of each block, to go on with a run; ``None`` starts afresh.
+      key: random key for the blocks; ``None`` is ``jax.random.key(0)``.
+      observe: called after each task with the task and the `Pipe`, to look at weights, gradients
+        and what is held.
+
+    Returns:
+      Parameters, states and losses, once the pipeline is empty.
+
+    Raises:
+      TypeError: if an argument is of another kind.
+      ValueError: if there are not as many params or states as blocks, a block does not take what
+        the one below makes, the loss is no scalar, a batch cannot be divided into the schedule's
+        parts, or the schedule is longer than the data.
+      NotImplementedError: if the optimiser's update of one block depends on the gradient of
+        another one, as with clipping by the global norm.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> import parscan_bp as pb
+      >>> blocks = [lambda w, x: w * x] * 3
+      >>> error = lambda y, labels: jnp.mean((y - labels) ** 2)
+      >>> batches = [(jnp.ones(4), jnp.full(4, 2.0))] * 30
+      >>> run = pb.pipeline.simulate(
+      ...     blocks, pb.pipeline.DSP((1, 1, 0), (4, 2, 0)), optax.sgd(0.05), error,
+      ...     [jnp.ones(())] * 3, batches)
+      >>> bool(run.losses[-1] < 0.1 * run.losses[0])
+      True
+    """
+    blocks = [_block(k, block) for k, block in enumerate(blocks)]
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+    table = schedule.table(len(blocks), len(batches))
+    params = _one_each("params", params, len(blocks))
+    states = [()] * len(blocks) if states is None else _one_each("states", states, len(blocks))
+    key = jax.random.key(0) if key is None else key
+    check_separable(optimiser, params)
+    if optimiser_states is not None:
+        optimiser_states = _one_each("optimiser_states", optimiser_states, len(blocks))
+    pipe = Pipe(blocks, table, optimiser, loss, batches, key, params, states, optimiser_states)
+    for at, task in enumerate(table.tasks):
+        pipe.run(at, task)
+        if observe is not None:
+            observe(task, pipe)
+    losses = [jnp.mean(jnp.stack(pipe.losses[n])) for n in range(table.batches)]
+    newest = [pipe.newest(k) for k in range(table.blocks)]
+    return Trained(newest, pipe.states, pipe.optimiser_states, jnp.stack(losses))
+
+
+def _block(k: int, thing: Any) -> Block:
+    try:
+        return as_block(thing)
+    except TypeError as error:
+        raise TypeError(f"blocks[{k}]: {error}") from None
+
+
+def _one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
+    if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
+        raise TypeError(f"{name}: got {described(values)}; a sequence, one for each block")
+    if len(values) != blocks:
+        raise ValueError(f"{name}: got {len(values)} for {blocks} blocks; one for each is wanted")
+    return list(values)

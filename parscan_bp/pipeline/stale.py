@@ -1,0 +1,155 @@
+"""`stale`: any optimiser, on gradients that come too late."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from parscan_bp.arguments import as_int, described
+from parscan_bp.pipeline.programs import Optimiser
+from parscan_bp.pipeline.remedies import Remedy
+from parscan_bp.pipeline.separable import check_separable
+from parscan_bp.pipeline.stale_state import Queued, Stage, StaleState
+from parscan_bp.types import PyTree
+
+
+def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) -> Any:
+    """An optimiser that gets every gradient some steps late, each stage its own number.
+
+    With g(n) the gradient that `update` is given in step n, stage k does nothing in its first d_k
+    steps, and in step n >= d_k what ``optimiser`` does with g_k(n - d_k):
+
+        w_k(n + 1) = w_k(n) + u_k(g_k(n - d_k))
+
+    That is training by a pipeline without the pipeline, of any model: with d_k = K - 1 - k the
+    weights of stage k move as with `PipeDream` (or `DelayedGradients`), and with d = 1 for all as
+    with `PipeDream2BW`, step n of them being update n - d_k. `DSP` and `FeaturesReplay` mix in one
+    gradient weights of several ages (DSP eq. 5): no gradient of a step is late there, it never was
+    the gradient at any point, and no transformation of gradients makes it. `simulate` does.
+
+    Each stage has an optimiser state of its own, which its first gradient touches first: step
+    counters and moments do not see the steps before. Beside that a stage keeps d_k gradients:
+    sum_k d_k |theta_k| numbers in all. A delay of 0 is the optimiser itself, bit for bit.
+
+    Args:
+      optimiser: of optax.
+      delays: d_k, an integer of at least 0 for all parameters, or a pytree of them that is a prefix
+        of the parameters.
+      remedies: what is done about it, in this order, to stages that are late: see `Remedy`.
+
+    Returns:
+      An optimiser of the same kind, with `StaleState`.
+
+    Raises:
+      TypeError: if ``optimiser`` or a remedy is none, or a delay no integer.
+      ValueError: if a delay is negative; by `init` and `update`, if delays are no prefix.
+      NotImplementedError: by `init`, if there are several stages and the update of one depends on
+        the gradient of another one.
+
+    Source: the delays of PipeDream (SOSP 2019), section 3.3, and of PipeDream-2BW (ICML 2021).
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> import parscan_bp as pb
+      >>> optimiser = pb.pipeline.stale(optax.sgd(1.0), {"early": 2, "late": 0})
+      >>> params = {"early": jnp.zeros(()), "late": jnp.zeros(())}
+      >>> state = optimiser.init(params)
+      >>> for n in range(4):
+      ...     gradient = {"early": jnp.float32(n), "late": jnp.float32(n)}
+      ...     updates, state = optimiser.update(gradient, state, params)
+      ...     print({name: int(-u) for name, u in updates.items()})
+      {'early': 0, 'late': 0}
+      {'early': 0, 'late': 1}
+      {'early': 0, 'late': 2}
+      {'early': 1, 'late': 3}
+    """
+    if not all(callable(getattr(optimiser, name, None)) for name in ("init", "update", "_replace")):
+        raise TypeError(
+            f"optimiser: got {described(optimiser)}; an optax.GradientTransformation is wanted"
+        )
+    for each in remedies:
+        if not isinstance(each, Remedy):
+            raise TypeError(
+                f"remedies: got {described(each)}; a Remedy such as ErrorFeedback() is wanted"
+            )
+    paths, prefix = jax.tree_util.tree_flatten_with_path(delays)
+    structure: Any = prefix
+    late = [as_int(f"delays{jax.tree_util.keystr(path)}", d, least=0) for path, d in paths]
+    remedies = tuple(remedies)
+
+    def split(name: str, tree: PyTree) -> list[PyTree]:
+        try:
+            return structure.flatten_up_to(tree)
+        except ValueError as error:
+            raise ValueError(f"delays: got {delays}, no prefix of {name}: {error}") from None
+
+    def init(params: PyTree) -> StaleState:
+        parts = split("params", params)
+        check_separable(optimiser, parts)
+        own = [_start(optimiser, d, remedies, p) for d, p in zip(late, parts, strict=True)]
+        return StaleState(structure.unflatten(own))
+
+    def update(updates: PyTree, state: StaleState, params: PyTree = None, **extra: Any):
+        gradients = split("updates", updates)
+        parts = [None] * len(late) if params is None else split("params", params)
+        stages = split("state.stages", state.stages)
+        made = [
+            _step(functools.partial(optimiser.update, **extra), d, remedies, *own)
+            for d, *own in zip(late, gradients, stages, parts, strict=True)
+        ]
+        out, new = zip(*made, strict=True)
+        return structure.unflatten(out), StaleState(structure.unflatten(new))
+
+    return optimiser._replace(init=init, update=update)
+
+
+def _start(optimiser: Optimiser, delay: int, remedies: Sequence[Remedy], params: PyTree) -> Stage:
+    inner = optimiser.init(params)
+    if delay == 0:
+        return Stage((), (), inner, ())
+    entry = Queued(params, tuple(remedy.stored(params) for remedy in remedies))
+    queue = jax.tree.map(lambda a: jnp.zeros((delay, *jnp.shape(a)), jnp.result_type(a)), entry)
+    own = tuple(remedy.init(delay, params) for remedy in remedies)
+    return Stage(jnp.zeros((), jnp.int32), queue, inner, own)
+
+
+def _step(
+    update: Any,
+    delay: int,
+    remedies: Sequence[Remedy],
+    gradient: PyTree,
+    stage: Stage,
+    params: PyTree,
+) -> tuple[PyTree, Stage]:
+    """Puts a gradient into the queue of a stage, and uses the one that comes out."""
+    if delay == 0:
+        updates, inner = update(gradient, stage.inner, params)
+        return updates, stage._replace(inner=inner)
+    if params is None and remedies:
+        raise ValueError("params: got None; remedies need them, update(grads, state, params)")
+    slot = stage.count % delay
+    entry = Queued(gradient, tuple(remedy.stored(params) for remedy in remedies))
+    out = jax.tree.map(lambda q: lax.dynamic_index_in_dim(q, slot, keepdims=False), stage.queue)
+    queue = jax.tree.map(lambda q, a: q.at[slot].set(a.astype(q.dtype)), stage.queue, entry)
+
+    def arrived():
+        own, late = list(stage.remedies), out.gradient
+        for k, remedy in enumerate(remedies):
+            late, own[k] = remedy.correct(late, out.stored[k], params, own[k])
+        updates, inner = update(late, stage.inner, params)
+        for k, remedy in enumerate(remedies):
+            updates, own[k] = remedy.adjust(updates, own[k], delay)
+        return updates, inner, tuple(own)
+
+    def waiting():
+        zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(arrived)[0])
+        return zeros, stage.inner, stage.remedies
+
+    updates, inner, own = lax.cond(stage.count >= delay, arrived, waiting)
+    count = jnp.where(stage.count + 1 == 2 * delay, delay, stage.count + 1)
+    return updates, Stage(count, queue, inner, own)

@@ -1,0 +1,93 @@
+"""The bench of stale pipelines, at sizes where nothing is learned but all runs."""
+
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bench import __main__ as command
+from bench.paper.pipeline import accuracy, networks, remedies, speed, tasks
+from parscan_bp import pipeline
+
+
+def _run(tmp_path, *options):
+    command.main(["pipeline", "--quick", "--out", str(tmp_path), *options])
+    return json.loads((tmp_path / "pipeline.json").read_text())["points"]
+
+
+def test_speed_and_stragglers_stand_beside_the_papers(tmp_path, capsys):
+    points = _run(tmp_path, "--only", "speed", "stragglers")
+    four = points["speed"]["speedups"]["K=4, transfer 0 F"]
+    assert four["FR"] == pytest.approx(12 / 7) and four["BP"] == 1
+    assert four["GPipe"] == pytest.approx(12 / 5.125) and four["DSP"] == pytest.approx(3)
+    assert set(speed.TABLE_2) < set(points["stragglers"]["percent"])
+    shown = capsys.readouterr().out
+    assert "359.2" in shown and "paper: ResNet101, ImageNet, K=4" in shown
+    assert (tmp_path / "pipeline_stragglers.png").exists()
+
+
+@pytest.mark.slow
+def test_every_part_runs(tmp_path, capsys):
+    points = _run(tmp_path)
+    parts = {entry["part"] for entry in points.values()}
+    assert parts == {"speed", "stragglers", "difference", "accuracy", "remedies"}
+    shown = capsys.readouterr().out
+    for schedule in accuracy.SCHEDULES:
+        assert schedule in shown
+    bp, late = (points[f"digits rate 0.002 {name}"]["runs"] for name in ("BP", "GPipe"))
+    np.testing.assert_allclose(bp[0]["losses"], late[0]["losses"], rtol=1e-3)
+    assert {p.stem for p in tmp_path.glob("*.png")} == {
+        f"pipeline_{name}" for name in ("accuracy", "stragglers", "difference", "remedies")
+    }
+
+
+def test_a_network_is_the_same_however_it_is_cut():
+    x = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
+    scores = []
+    for blocks in (1, 3, 4):
+        network = networks.cut("resnet", blocks, (8, 8, 3), 10, 4)
+        params, states = network.init(0)
+        assert len(network.blocks) == blocks and all(params)
+        scores.append(network.score(params, states, x))
+    np.testing.assert_array_equal(scores[0], scores[1])
+    np.testing.assert_array_equal(scores[0], scores[2])
+    y, moved = (
+        networks.cut("resnet", 1, (8, 8, 3), 10, 4)
+        .blocks[0]
+        .apply(
+            list(itertools.chain(*params)),
+            list(itertools.chain(*states)),
+            x,
+            jax.random.key(0),
+        )
+    )
+    assert y.shape == (4, 10)
+    changed = jax.tree.map(
+        lambda a, b: float(abs(a - b).max()), moved, list(itertools.chain(*states))
+    )
+    assert all(change > 0 for change in jax.tree.leaves(changed))
+
+
+def test_batches_visit_every_row_of_an_epoch_once():
+    data = tasks.Data(np.arange(12.0, dtype=np.float32)[:, None], np.arange(12))
+    batches = tasks.Batches(data, 4, 6, seed=0)
+    epoch = np.concatenate([batches[n][1] for n in range(3)])
+    assert sorted(epoch) == list(range(12)) and len(batches) == 6
+    with pytest.raises(IndexError):
+        batches[6]
+
+
+def test_the_share_of_a_gap_that_is_closed():
+    runs = {
+        "no delay": [{"loss": 1.0}],
+        "none": [{"loss": 3.0}],
+        "feedback": [{"loss": 1.5}],
+        "prediction": [{"loss": None}],
+    }
+    assert remedies.closed(runs, "feedback") == 0.75
+    assert remedies.closed(runs, "prediction") is None
+    assert remedies.closed({**runs, "none": [{"loss": 0.5}]}, "feedback") is None
+    late = {name for name, (schedule, _) in accuracy.SCHEDULES.items() if "DSP" in name}
+    assert len(late) == 6 and isinstance(accuracy.SCHEDULES["BP"][0], pipeline.BackPropagation)
