@@ -19,7 +19,7 @@ LAYERS = [
     {"report"},
     {"solvers", "cells", "layers"},
     {"linearise", "solve"},
-    {"choice"},
+    {"choice", "forward"},
     {"scan", "chain"},
     {"explain", "adapters", "tuning"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
