@@ -11,10 +11,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.trees import map_chunks, nbytes
 from parscan_bp.types import Array, PyTree
 
 Carry = PyTree
 Inputs = PyTree
+
+BATCH_BYTES = 2**22
+"""Bytes of the arguments of steps that are evaluated side by side: as many stay in a cache."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +39,23 @@ class Recurrence:
     init: Carry
     inputs: Inputs
     length: int
+
+    def entering(self, states: Carry) -> Carry:
+        """x_0..x_{n-1}, the carry that enters each step, of x_1..x_n."""
+        shift = lambda first, a: jnp.concatenate([jnp.expand_dims(first, 0), a[:-1]])  # noqa: E731
+        return jax.tree.map(shift, self.init, states)
+
+    def residuals(self, states: Carry) -> Carry:
+        """r_t = x_t - f(x_{t-1}, u_t), of all steps side by side."""
+        images = over_steps(self.step, self.length, self.entering(states), self.inputs)
+        return jax.tree.map(jnp.subtract, states, images)
+
+
+def over_steps(f: Callable[..., PyTree], length: int, *stacked: PyTree) -> PyTree:
+    """``f`` of every step's values, stacked; in batches, so that memory has room for them."""
+    each = max(1, nbytes(stacked) // length)
+    f = jax.vmap(f)
+    return map_chunks(lambda values: f(*values), stacked, length, max(1, BATCH_BYTES // each))
 
 
 class Trajectory(NamedTuple):
@@ -51,8 +75,7 @@ class Trajectory(NamedTuple):
 class Forward(abc.ABC):
     """A method that evaluates a recurrence in parallel. A new one defines `evaluate`.
 
-    Concrete ones are frozen dataclasses, and pytrees by ``jax.tree_util.register_dataclass``: a
-    guess is made of arrays, and all other options are static, which their fields say.
+    Concrete ones are frozen dataclasses. A guess is made of arrays; all other options are hashable.
 
     Attributes:
       guess: x_1..x_n to begin with, in the structure of the carry with leading axis n; ``None`` is
