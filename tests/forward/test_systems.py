@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
+from parscan_bp.forward.evaluate import Certified, LoopFunctions, evaluate
 from tests.forward.methods import METHODS
 from tests.forward.systems import FAMILIES, drawn, exponent, sequential
+from tests.quickly import jit_quickly
 
 LENGTH, COUNT = 520, 60
 CONTRACTING = -0.05
@@ -30,12 +32,12 @@ def _runner(family, name, certify):
     step = FAMILIES[family].step
 
     def run(params, h, us):
-        body = lambda h, u: (h := step(params, h, u), h)  # noqa: E731
-        how = {"forward": METHODS[name].method, "certify": certify, "fallback": False}
-        _, ys, report = pb.scan(body, h, us, solver=pb.Sweep(), report=True, **how)
-        return ys, report.forward
+        functions = LoopFunctions(lambda p, h, u: (step(p, h, u), None), None)
+        how = Certified(METHODS[name].method, certify, fallback=False)
+        states, _, told = evaluate(how, functions, params, h, us, LENGTH, None)
+        return states, told
 
-    return jax.jit(jax.vmap(run))
+    return jit_quickly(jax.vmap(run))
 
 
 def outcomes(family, name, certify, dtype, seed=0, count=COUNT):
