@@ -1,6 +1,7 @@
 """Back-propagation as the solution of a bi-diagonal system, and so a scan."""
 
 from parscan_bp import cells as cells
+from parscan_bp import forward as forward
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
 from parscan_bp import pipeline as pipeline
@@ -10,6 +11,8 @@ from parscan_bp.chain import layer_cotangents as layer_cotangents
 from parscan_bp.deep_rnn import deep_rnn as deep_rnn
 from parscan_bp.explain import explain as explain
 from parscan_bp.explain import explain_chain as explain_chain
+from parscan_bp.forward import Chunks as Chunks
+from parscan_bp.forward import ForwardReport as ForwardReport
 from parscan_bp.report import Report as Report
 from parscan_bp.report import Status as Status
 from parscan_bp.scan import Fused as Fused
@@ -41,7 +44,9 @@ __all__ = [
     "Blelloch",
     "Chunked",
     "ChunkedCorrections",
+    "Chunks",
     "CyclicReduction",
+    "ForwardReport",
     "Fused",
     "Jacobi",
     "Pallas",
@@ -62,6 +67,7 @@ __all__ = [
     "deep_rnn",
     "explain",
     "explain_chain",
+    "forward",
     "layer_cotangents",
     "layers",
     "measure_machine",

@@ -23,6 +23,7 @@ from jax import lax
 from parscan_bp.operators import Operator
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.system import Ragged, Uniform
+from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
 
 
@@ -37,12 +38,15 @@ class Status(enum.IntEnum):
       INACCURATE: it is finite, and the residual is larger than the bound; nor has a solver that
         iterates come to the tolerance that it was given.
       BREAKDOWN: so it is, and the solver that iterates could not go on.
+      UNCERTIFIED: the values are those of a parallel forward pass, and may be further from those of
+        the recurrence than was allowed, see `Report.forward`.
     """
 
     OK = 0
     NON_FINITE = 1
     INACCURATE = 2
     BREAKDOWN = 3
+    UNCERTIFIED = 4
 
 
 @final
@@ -102,8 +106,8 @@ class Report:
       iterations: int32, rounds that an iterative solver took; a direct one takes 1.
       bound: what the residual is compared with: a thousand roundings of the solution's dtype, and
         of short dtypes half the digits.
-      fell_back: bool, whether something else was taken than the solver that was named, as its
-        caller allowed.
+      fell_back: bool, whether something else was taken than the solver, or the method of the
+        forward pass, that was named, as its caller allowed.
       history: of a solver that iterates, the residual after each round, in the norm that its
         tolerance is about, and NaN after the last; ``None`` of others.
       contraction: of a solver that iterates, the largest sum of absolute values in a row of the
@@ -111,6 +115,7 @@ class Report:
         dominant, and every sweep of `Jacobi` shrinks the error by so much at least.
       cut_off: of a solver that leaves something out, as `Truncated`, a bound on the largest error
         of lambda over the largest of its entries; ``None`` of others, NaN where it is not known.
+      forward: of a scan whose values a method made, the `ForwardReport` on it; else ``None``.
 
     Source: Oettli and Prager, Numerische Mathematik 6 (1964), for the backward error.
 
@@ -131,6 +136,7 @@ class Report:
     history: Array | None = None
     contraction: Array | None = None
     cut_off: Array | None = None
+    forward: PyTree = None
 
 
 def report_on(
@@ -182,7 +188,7 @@ def made_report(
       values: what else is to be finite.
     """
     found = [jnp.ravel(e) for e in errors] or [jnp.zeros(1, jnp.float32)]
-    residual = lax.stop_gradient(jnp.where(_are_finite(values), _worst(found), jnp.nan))
+    residual = lax.stop_gradient(jnp.where(_are_finite(values), largest(found), jnp.nan))
     rounds = lax.stop_gradient(Rounds.of(1) if rounds is None else rounds)
     accurate = residual <= bound
     if rounds.converged is not None:
@@ -218,18 +224,14 @@ def worst_of(reports: Sequence[Report]) -> Report:
         status = jnp.where(_any([r.status == kind for r in reports]), kind, status)
     return Report(
         status=status.astype(jnp.int32),
-        residual=_worst([r.residual for r in reports]),
-        iterations=_worst([r.iterations for r in reports]),
-        bound=_worst([r.bound for r in reports]),
+        residual=largest([r.residual for r in reports]),
+        iterations=largest([r.iterations for r in reports]),
+        bound=largest([r.bound for r in reports]),
         fell_back=_any([r.fell_back for r in reports]),
         history=_worst_known([r.history for r in reports]),
         contraction=_worst_known([r.contraction for r in reports]),
         cut_off=_worst_known([r.cut_off for r in reports]),
     )
-
-
-def _worst(values: Sequence[Array]) -> Array:
-    return jnp.max(jnp.concatenate([jnp.ravel(v) for v in values]), initial=0)
 
 
 def _worst_known(values: Sequence[Array | None]) -> Array | None:
@@ -334,7 +336,7 @@ def backward_error(
     if operator is not None and v is not None:
         pushed, terms = _product(operator, v), terms + operator.shape[1]
     rows = zip(outs, none if added is None else jax.tree.leaves(added), *pushed, strict=True)
-    return _worst([_error(*row, terms, bound) for row in rows])
+    return largest([_error(*row, terms, bound) for row in rows])
 
 
 def _error(out, added, pushed, magnitude, terms, bound):
@@ -347,7 +349,7 @@ def _error(out, added, pushed, magnitude, terms, bound):
     lost = max(float(jnp.finfo(own).smallest_subnormal), float(jnp.finfo(wide).tiny))
     # Divided by an infinite size, every error would be none.
     size = jnp.where(jnp.isfinite(size), size + terms * lost / bound, jnp.nan)
-    return jnp.max(jnp.abs(error) / size, initial=0)
+    return largest(jnp.abs(error) / size)
 
 
 def _product(operator: Operator, v: PyTree) -> tuple[list[Array], list[Array]]:

@@ -19,7 +19,7 @@ LAYERS = [
     {"report"},
     {"solvers", "cells", "layers"},
     {"linearise", "solve"},
-    {"choice"},
+    {"choice", "forward"},
     {"scan", "chain"},
     {"pipeline"},
     {"explain", "adapters", "tuning"},

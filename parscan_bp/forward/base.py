@@ -1,0 +1,102 @@
+"""What evaluates a recurrence: the interface of the methods that make a forward pass parallel.
+
+A method sees a `Recurrence` and nothing else. It makes a trajectory; how far that is from the true
+one is asked afterwards, of every method in the same way, by a certificate.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.trees import map_chunks, nbytes
+from parscan_bp.types import Array, PyTree
+
+Carry = PyTree
+Inputs = PyTree
+
+BATCH_BYTES = 2**22
+"""Bytes of the arguments of steps that are evaluated side by side: as many stay in a cache."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrence:
+    """x_t = f(x_{t-1}, u_t), t = 1..n: the update of a carry alone, outputs dropped.
+
+    Attributes:
+      step: f, ``(carry, inputs of one step) -> carry``, of the types of ``init``.
+      init: x_0, a pytree of floats.
+      inputs: u_1..u_n, a pytree of arrays with leading axis n.
+      length: n, at least 1.
+    """
+
+    step: Callable[[Carry, Inputs], Carry]
+    init: Carry
+    inputs: Inputs
+    length: int
+
+    def entering(self, states: Carry) -> Carry:
+        """x_0..x_{n-1}, the carry that enters each step, of x_1..x_n."""
+        shift = lambda first, a: jnp.concatenate([jnp.expand_dims(first, 0), a[:-1]])  # noqa: E731
+        return jax.tree.map(shift, self.init, states)
+
+    def residuals(self, states: Carry) -> Carry:
+        """r_t = x_t - f(x_{t-1}, u_t), of all steps side by side."""
+        images = over_steps(self.step, self.length, self.entering(states), self.inputs)
+        return jax.tree.map(jnp.subtract, states, images)
+
+
+def over_steps(f: Callable[..., PyTree], length: int, *stacked: PyTree) -> PyTree:
+    """``f`` of every step's values, stacked; in batches, so that memory has room for them."""
+    each = max(1, nbytes(stacked) // length)
+    f = jax.vmap(f)
+    return map_chunks(lambda values: f(*values), stacked, length, max(1, BATCH_BYTES // each))
+
+
+class Trajectory(NamedTuple):
+    """What a method made of a recurrence.
+
+    Attributes:
+      states: x_1..x_n in the structure of the carry, leading axis n.
+      iterations: int32, rounds or passes that were made.
+      converged: bool, whether the method's own test was met; it is no certificate.
+    """
+
+    states: Carry
+    iterations: Array
+    converged: Array
+
+
+class Forward(abc.ABC):
+    """A method that evaluates a recurrence in parallel. A new one defines `evaluate`.
+
+    Concrete ones are frozen dataclasses. A guess is made of arrays; all other options are hashable.
+
+    Attributes:
+      guess: x_1..x_n to begin with, in the structure of the carry with leading axis n; ``None`` is
+        x_0 at every step. Methods that take none have ``None``.
+    """
+
+    guess: Any = None
+
+    @abc.abstractmethod
+    def evaluate(self, recurrence: Recurrence, tolerance: float) -> Trajectory:
+        """The trajectory of a recurrence.
+
+        It runs under `jax.jit` and `jax.vmap`, where entries that are done stay as they are, bit
+        for bit, and is never differentiated. It never raises for the sake of a value, and changes
+        none: those that are not finite end it as not converged.
+
+        Args:
+          recurrence: what is evaluated.
+          tolerance: at which residuals x_t - f(x_{t-1}), or changes, it may stop, relative to
+            1 + |x_t|. It is below the error that is wanted, and at least 4 roundings of the carry.
+
+        Raises:
+          NotImplementedError: if the step is not of the kind that it takes.
+        """
