@@ -1,6 +1,7 @@
 """Back-propagation as the solution of a bi-diagonal system, and so a scan."""
 
 from parscan_bp import cells as cells
+from parscan_bp import forward as forward
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
 from parscan_bp import solvers as solvers
@@ -8,6 +9,8 @@ from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
 from parscan_bp.explain import explain as explain
 from parscan_bp.explain import explain_chain as explain_chain
+from parscan_bp.forward import Chunks as Chunks
+from parscan_bp.forward import ForwardReport as ForwardReport
 from parscan_bp.report import Report as Report
 from parscan_bp.report import Status as Status
 from parscan_bp.scan import Fused as Fused
@@ -29,6 +32,8 @@ __all__ = [
     "Associative",
     "Blelloch",
     "Chunked",
+    "Chunks",
+    "ForwardReport",
     "Fused",
     "Pallas",
     "Planned",
@@ -44,6 +49,7 @@ __all__ = [
     "custom_vjp_scan",
     "explain",
     "explain_chain",
+    "forward",
     "layer_cotangents",
     "layers",
     "operators",

@@ -8,9 +8,11 @@ from typing import Any
 
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.choice.facts import Facts
+from parscan_bp.forward import Forward
 from parscan_bp.planner import Plan
 from parscan_bp.scan.api import checked_solver, left_to_lax, loop_options, plan_of
-from parscan_bp.scan.fused import Fused, checked_forward
+from parscan_bp.scan.forward_option import checked_forward
+from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import Left, ScanPlan
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Solver, Sweep
 from parscan_bp.types import Array, PyTree
@@ -82,7 +84,7 @@ def explain(
     unroll: int | bool = 1,
     *,
     solver: Solver | None = None,
-    forward: str | Fused = "exact",
+    forward: str | Fused | Forward = "exact",
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
 ) -> Explanation:
@@ -107,12 +109,12 @@ def explain(
       'diagonal'
     """
     solver = checked_solver(solver, jacobian, memory_limit)
-    fused = checked_forward(forward)
+    values = checked_forward(forward)
     how = loop_options(length, reverse, unroll)
-    left = left_to_lax(solver, jacobian, fused)
+    left = left_to_lax(solver, jacobian, values.by)
     if left is not None:
         return _left_to_lax(left)
-    plan, _ = plan_of(f, init, xs, how, solver, jacobian, fused)
+    plan, _ = plan_of(f, init, xs, how, solver, jacobian, values.by)
     return _left_to_lax(plan.reason) if isinstance(plan, Left) else _explanation(plan)
 
 

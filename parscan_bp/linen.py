@@ -12,9 +12,10 @@ from parscan_bp.adapters.flax_cells import LINEN, view_of
 from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.arguments import check_bool
+from parscan_bp.forward import Forward
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
-from parscan_bp.scan import Fused, solve_within
+from parscan_bp.scan import FORWARD_OPTIONS, Fused, solve_within
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -46,7 +47,8 @@ class RNN(nn.RNN):
         ``Sweep()`` keeps the carries only. A cell that the linear model does not hold runs through
         `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
-        arrangement, without a mask.
+        arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
+      certify, tolerance, fallback: as in `parscan_bp.scan`, for a ``forward`` by a method.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`; of a call that makes parameters, whether its result is finite.
 
@@ -61,7 +63,10 @@ class RNN(nn.RNN):
     """
 
     solver: Solver | None = None
-    forward: str | Fused = "exact"
+    forward: str | Fused | Forward = "exact"
+    certify: str = "estimate"
+    tolerance: float | None = None
+    fallback: bool = True
     report: bool = False
 
     def __post_init__(self):
@@ -133,7 +138,7 @@ class RNN(nn.RNN):
             result = forward(self, *args)
             result = result if view is None else result[0]
             return (result, report_on_values(result)) if self.report else result
-        options = {name: getattr(self, name) for name in ("solver", "forward", "report")}
+        options = {name: getattr(self, name) for name in ("solver", "report", *FORWARD_OPTIONS)}
         options["view"] = view
         return lift_direct_transform(_lifted, (forward,), self, options, *args)
 

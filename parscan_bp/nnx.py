@@ -14,10 +14,11 @@ from parscan_bp.adapters.flax_cells import NNX, view_of
 from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function, takes
 from parscan_bp.arguments import check_bool
+from parscan_bp.forward import Forward
 from parscan_bp.layers import BatchNorm, LayerNorm
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
-from parscan_bp.scan import Fused, solve_within
+from parscan_bp.scan import FORWARD_OPTIONS, Fused, solve_within
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -55,7 +56,8 @@ class RNN(FlaxRNN):
         ``Sweep()`` keeps the carries only. A cell that the linear model does not hold runs through
         `jax.lax.scan` itself with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
-        arrangement, without a mask.
+        arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
+      certify, tolerance, fallback: as in `parscan_bp.scan`, for a ``forward`` by a method.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`.
 
@@ -81,7 +83,10 @@ class RNN(FlaxRNN):
         broadcast_rngs: nnx.filterlib.Filter = None,
         rngs: Rngs | bool = True,
         solver: Solver | None = None,
-        forward: str | Fused = "exact",
+        forward: str | Fused | Forward = "exact",
+        certify: str = "estimate",
+        tolerance: float | None = None,
+        fallback: bool = True,
         report: bool = False,
     ):
         super().__init__(
@@ -99,6 +104,9 @@ class RNN(FlaxRNN):
         check_bool("report", report)
         self.solver = solver
         self.forward = forward
+        self.certify = certify
+        self.tolerance = tolerance
+        self.fallback = fallback
         self.report = report
 
     def __call__(
@@ -163,7 +171,8 @@ class RNN(FlaxRNN):
         _check_can_change(layer, rngs)
         view = view_of(cell, NNX, nnx)
         forward = _forward if view is None else _forward_with_params
-        how: dict[str, Any] = {"solver": self.solver, "forward": self.forward, "view": view}
+        how: dict[str, Any] = {name: getattr(self, name) for name in FORWARD_OPTIONS}
+        how |= {"solver": self.solver, "view": view}
         how |= {"anew": not is_fixed((layer, rngs)), "report": self.report}
         run = split_inputs(functools.partial(_solve, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)

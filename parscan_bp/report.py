@@ -34,11 +34,14 @@ class Status(enum.IntEnum):
       NON_FINITE: it has an infinity or NaN, or the product that would check it has, or a value of
         the scan or chain. Where the system itself has them, so has the solution of every solver.
       INACCURATE: it is finite, and the residual is larger than the bound.
+      UNCERTIFIED: the values are those of a parallel forward pass, and may be further from those of
+        the recurrence than was allowed, see `Report.forward`.
     """
 
     OK = 0
     NON_FINITE = 1
     INACCURATE = 2
+    UNCERTIFIED = 3
 
 
 @final
@@ -68,8 +71,9 @@ class Report:
       iterations: int32, rounds that an iterative solver took; a direct one takes 1.
       bound: what the residual is compared with: a thousand roundings of the solution's dtype, and
         of short dtypes half the digits.
-      fell_back: bool, whether something else was taken than the solver that was named, as its
-        caller allowed.
+      fell_back: bool, whether something else was taken than the solver, or the method of the
+        forward pass, that was named, as its caller allowed.
+      forward: of a scan whose values a method made, the `ForwardReport` on it; else ``None``.
 
     Source: Oettli and Prager, Numerische Mathematik 6 (1964), for the backward error.
 
@@ -87,6 +91,7 @@ class Report:
     iterations: Array
     bound: Array
     fell_back: Array
+    forward: PyTree = None
 
 
 def report_on(

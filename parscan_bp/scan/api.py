@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,12 +14,14 @@ import jax
 from parscan_bp.arguments import as_int, check_bool
 from parscan_bp.cells import Cell
 from parscan_bp.choice import wisdom
+from parscan_bp.forward import Forward
 from parscan_bp.jaxprs.stage import copied, is_jit_disabled
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
 from parscan_bp.originals import lax_scan
-from parscan_bp.report import report_on_values
-from parscan_bp.scan.fused import Fused, checked_forward
+from parscan_bp.report import Report, report_on_values
+from parscan_bp.scan.forward_option import checked_forward
+from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import IN_PYTHON, ScanPlan, make_plan, or_left
 from parscan_bp.scan.traces import MOST, Traces, TracesOf, plan_anew
 from parscan_bp.solvers import Solver, check_solver
@@ -35,7 +38,10 @@ def scan(
     *,
     _split_transpose: bool = False,
     solver: Solver | None = None,
-    forward: str | Fused = "exact",
+    forward: str | Fused | Forward = "exact",
+    certify: str = "estimate",
+    tolerance: float | None = None,
+    fallback: bool = True,
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
     check_jacobian: bool = False,
@@ -84,6 +90,19 @@ def scan(
         (inputs + H + 16) eps S (1 + S) of exact arithmetic, as `jax.lax.scan` at highest
         precision is; what the next steps make of it is the recurrence's own condition.
         bfloat16 carries are rounded when they leave the kernel, not between the steps.
+        Or a method that evaluates the recurrence in parallel, a `parscan_bp.forward.Forward` or its
+        name, "chunks": its trajectory is certified, or `jax.lax.scan` makes the values after all.
+        Derivatives are those at the trajectory, by the same equation. Carries are float32 or
+        float64, and a step that the linear model does not hold is refused.
+      certify: of a method, "estimate" or "bound": an estimate of the error by linear solves, or a
+        proved bound by Jacobians and their products, which is for carries of a few numbers. See
+        `parscan_bp.forward`.
+      tolerance: of a method, the error that is allowed, together with what rounding alone may do to
+        any evaluation, relative to 1 + the largest magnitude of a carry; ``None`` is a thousand
+        roundings.
+      fallback: of a method, whether `jax.lax.scan` takes over where the error may be larger, or
+        was not to be told; under `jax.vmap` it runs if any entry wants it. Otherwise the values are
+        the method's, and the report, which has to be asked for, says so.
       jacobian: "auto", "dense" or "diagonal" for Jacobians by automatic differentiation, or
         a function ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian
         of one step, on the carry's leaves joined along their features, leading axes being
@@ -93,13 +112,14 @@ def scan(
         may use so many.
       check_jacobian: debug check. Compares the structure found, or the Jacobian given, with
         random products at the first step, and raises with the offending entry.
-      report: whether a `Report` is returned as well. The values are exact; what it tells is how
-        good derivatives are. The solver solves the equation above once more, at the carries of
-        this call and for cotangents g of all of them that are not special, pseudo-random c and -c
-        with a small c, and the residual is that of its lambda. It takes one more forward pass,
-        which stores the carries, and one more backward pass without parameters; it is a result like
-        others under every transformation, but its derivatives are zero. Where the call is left to
-        `jax.lax.scan`, it says whether the values are finite.
+      report: whether a `Report` is returned as well. Its ``forward`` tells of the values where a
+        method made them; else they are exact, and what it tells is how good derivatives are. The
+        solver solves the equation above once more, at the carries of this call and for cotangents g
+        of all of them that are not special, pseudo-random c and -c with a small c, and the residual
+        is that of its lambda. It takes one more forward pass, which stores the carries, and one
+        more backward pass without parameters; it is a result like others under every
+        transformation, but its derivatives are zero. Where the call is left to `jax.lax.scan`, it
+        says whether the values are finite.
 
     Returns:
       ``(carry, ys)`` as `jax.lax.scan`; with ``report=True``, ``(carry, ys, report)``.
@@ -115,20 +135,30 @@ def scan(
       [0.25, 0.5, 1.0]
     """
     solver = checked_solver(solver, jacobian, memory_limit)
-    fused = checked_forward(forward)
     check_bool("report", report)
+    values = checked_forward(forward, certify, tolerance, fallback, report)
     how = loop_options(length, reverse, unroll, _split_transpose)
-    if left_to_lax(solver, jacobian, fused):
+    if left_to_lax(solver, jacobian, values.by):
         result = lax_scan(f, init, xs, **how)
         return (*result, report_on_values(result)) if report else result
-    plan, args = plan_of(f, init, xs, how, solver, jacobian, fused)
+    plan, args = plan_of(f, init, xs, how, solver, jacobian, values.by)
     if plan.rule is None:
         result = lax_scan(f, copied(init), copied(xs), **how)
         return (*result, report_on_values(result, fell_back=plan.fell_back)) if report else result
     if check_jacobian:
         plan.check_jacobian(args)
-    result, told = plan(args, report=report)
-    return (*result, told) if report else result
+    result, told = plan(args, guess=values.guess, report=report)
+    return (*result, _in_carry(told, init)) if report else result
+
+
+def _in_carry(told: Report, init: PyTree) -> Report:
+    """The report, the states of a forward pass by a method in the structure of the carry."""
+    tree = jax.tree.structure(init)
+    if told.forward is None or len(told.forward.states) != tree.num_leaves:
+        return told  # a leaf that no step changes is no part of the loop
+    states = jax.tree.unflatten(tree, told.forward.states)
+    forward = dataclasses.replace(told.forward, states=states)
+    return dataclasses.replace(told, forward=forward)
 
 
 def loop_options(length, reverse, unroll, _split_transpose=False) -> dict[str, Any]:

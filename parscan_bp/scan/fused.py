@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from parscan_bp import kernels
 from parscan_bp.arguments import check_bool
 from parscan_bp.cells.fused import FusedCell
+from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.body import Body
@@ -41,6 +43,15 @@ class Fused:
     def __post_init__(self):
         check_bool("interpret", self.interpret)
 
+    def check(self, staged: Staged, body: Body) -> None:
+        """The kernels say what they take where they are made, of a cell: `loop`."""
+
+    def loop(
+        self, body: Body, of: CellBody | None, params: dict[str, Any], *, adjoins: bool
+    ) -> FusedLoop:
+        """The kernels of a scan with these parameters, see `fused_loop`."""
+        return fused_loop(self, body, of, reverse=params["reverse"], adjoins=adjoins)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FusedLoop:
@@ -62,19 +73,24 @@ class FusedLoop:
     interpret: bool
     adjoins: bool
 
+    @property
+    def kernels(self) -> FusedLoop:
+        """What may make the adjoint."""
+        return self
+
     @functools.cached_property
-    def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
-        """``(consts, init, xs) -> (carry, ys, after)``, as `run_with_trajectory`."""
+    def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array], None]]:
+        """``(consts, init, xs, guess) -> (carry, ys, after, nothing told)``, without a guess."""
 
         @jax.jit
-        def run(consts, init, xs):
+        def run(consts, init, xs, guess):
             steps = Steps(consts, init, xs, init, self.of.params(consts))
             params, carry, x, _ = self.of.values(steps)
             after = self.cell.forward(self._kernel(self.reverse), params, jax.tree.leaves(carry), x)
             after = self.of.carry_leaves(after)
             end = 0 if self.reverse else -1
             ys = [after[k] for _, k in sorted(self.body.forwarded.items())]
-            return [a[end] for a in after], ys, after
+            return [a[end] for a in after], ys, after, None
 
         return run
 
@@ -111,21 +127,6 @@ class FusedLoop:
     def _kernel(self, reverse: bool):
         how = kernels.interpreter() if self.interpret else None
         return functools.partial(kernels.fused_recurrence, reverse=reverse, interpret=how)
-
-
-def checked_forward(forward: str | Fused) -> Fused | None:
-    """The option ``forward=`` of `parscan_bp.scan`; ``None`` for the values of `lax.scan`."""
-    if forward == "exact":
-        return None
-    chosen = Fused() if forward == "fused" else forward
-    if not isinstance(chosen, Fused):
-        raise ValueError(f"forward: got {forward!r}; 'exact', 'fused' or Fused() is wanted")
-    reason = kernels.unusable(chosen.interpret)
-    if reason is not None:
-        raise NotImplementedError(
-            f"forward: {forward!r}: {reason}; forward='exact' runs everywhere"
-        )
-    return chosen
 
 
 def fused_loop(

@@ -5,15 +5,45 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+
+from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.linearise.body import Body
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.fused import FusedLoop
+from parscan_bp.scan.parallel import ParallelLoop
 from parscan_bp.scan.trajectory import run_with_trajectory
 from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array
+
+
+class Extra(NamedTuple):
+    """What a loop is given beside its arguments. None of it is differentiated.
+
+    Attributes:
+      jacobian: values that a given Jacobian closes over.
+      guess: states that a forward pass by a method begins with.
+    """
+
+    jacobian: Sequence[Array] = ()
+    guess: Sequence[Array] = ()
+
+
+class Made(NamedTuple):
+    """What a forward pass makes, as `run_with_trajectory`; and what it tells, a method's alone."""
+
+    carry: list[Array]
+    ys: list[Array]
+    after: list[Array]
+    told: ForwardReport | None = None
+
+    @property
+    def outs(self) -> list[Array]:
+        """(carry, ys)."""
+        return [*self.carry, *self.ys]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,14 +56,14 @@ class Loop:
       solver: has its say where the pass is run.
       hoist: what the step makes of its constants alone, if anything; the linearised body, and the
         loops of derivatives, get it as constants.
-      fused: the kernels that make the values, if the caller asked for them.
+      other: what makes the values, if the caller asked for something: kernels, or a method.
     """
 
     equation: Any
     body: Body
     solver: Solver
     hoist: Hoist | None = None
-    fused: FusedLoop | None = None
+    other: FusedLoop | ParallelLoop | None = None
 
     @property
     def how(self) -> dict[str, Any]:
@@ -47,21 +77,54 @@ class Loop:
         return loop
 
     @functools.cached_property
-    def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
-        """``(consts, init, xs) -> (carry, ys, after)``, as `run_with_trajectory`."""
-        return self.solver.placed(self._exact) if self.fused is None else self.fused.run
+    def _placed(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
+        return self.solver.placed(self._exact)
+
+    def run(self, args: Sequence[Array], guess: Sequence[Array] = ()) -> Made:
+        """The forward pass, for the arguments of the body's loop.
+
+        Args:
+          args: consts, first carry and inputs.
+          guess: see `Extra`.
+        """
+        consts, init, xs = self.body.split(args)
+        if self.other is not None:
+            return Made(*self.other.run(consts, init, xs, list(guess)))
+        return Made(*self._placed(consts, init, xs))
+
+    @property
+    def is_lax(self) -> bool:
+        """Whether the steps are made one after the other by `lax.scan`, wherever that is."""
+        return self.other is None
+
+    @property
+    def is_by_method(self) -> bool:
+        """Whether a method makes the values, and tells how."""
+        return self.other is not None and self.other.kernels is None
 
     @property
     def is_plain(self) -> bool:
         """Whether it is `lax.scan`'s own, run where it stands."""
-        return self.run is self._exact
+        return self.is_lax and self._placed is self._exact
 
-    def values(self, args: Sequence[Array]) -> list[Array]:
-        """(carry, ys) for the arguments of the equation: exactly what it makes, if it is plain."""
+    def values(
+        self, args: Sequence[Array], guess: Sequence[Array], *, tells: bool = False
+    ) -> list[Array]:
+        """(carry, ys) for the arguments of the equation: exactly what it makes, if it is plain.
+
+        Args:
+          args: of the equation.
+          guess: see `Extra`.
+          tells: whether what a method tells stands behind them, see `told`.
+        """
         if self.is_plain:
             return self.equation.primitive.bind(*args, **self.equation.params)
-        carry, ys, _ = self.run(*self.body.split(self.hoisted(args)))
-        return [*carry, *ys]
+        made = self.run(self.hoisted(args), guess)
+        return [*made.outs, *(jax.tree.leaves(made.told) if tells else [])]
+
+    def told(self, leaves: Sequence[Array]) -> ForwardReport:
+        """The report of a method's forward pass, of its leaves."""
+        return ForwardReport.of_leaves(leaves, self.body.num_carry)
 
     def plain(self, args: Sequence[Array]) -> list[Array]:
         """(carry, ys) of `lax.scan` for the arguments of the body's loop."""

@@ -22,10 +22,11 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.check import check_operator
 from parscan_bp.report import report_on_values
-from parscan_bp.scan.fused import Fused, FusedLoop, fused_loop
+from parscan_bp.scan.fused import Fused, FusedLoop
 from parscan_bp.scan.jacobians import linearisation_of
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.loop import Loop
+from parscan_bp.scan.loop import Extra, Loop
+from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
 from parscan_bp.scan.read_facts import facts_of
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.solvers import Solver, Sweep
@@ -71,18 +72,30 @@ class ScanPlan:
         """By which a measurement is remembered, where there is a choice."""
         return None if self.facts is None else _key(self.staged, self.body, self.facts)
 
-    def __call__(self, args: Sequence[Any], *, report: bool = False) -> tuple[PyTree, Any]:
-        """Runs the call, without a rule as it was traced; its result, and the report on it."""
+    def __call__(
+        self, args: Sequence[Any], *, guess: PyTree = None, report: bool = False
+    ) -> tuple[PyTree, Any]:
+        """Runs the call, without a rule as it was traced; its result, and the report on it.
+
+        Args:
+          args: of the call, flat.
+          guess: what a method of the forward pass begins with; ``None`` where there is nothing.
+          report: whether there is one.
+        """
         rule, told = self.rule, None
-        extra = [jax.lax.stop_gradient(v) for v in self.extra]
+        length = self.staged.equation.params["length"]
+        leaves = [] if guess is None else checked_guess(guess, self.body, length)
+        extra = Extra(*jax.lax.stop_gradient((list(self.extra), leaves)))
 
         def run(values):
             nonlocal told
-            outs = bind(self.staged.equation, values) if rule is None else rule(values, extra)
-            if report and rule is None:
-                told = report_on_values(outs, fell_back=self.fell_back)
-            elif report and rule is not None:
-                told = rule.report(values, extra, outs)
+            if rule is None:
+                outs = bind(self.staged.equation, values)
+                told = report_on_values(outs, fell_back=self.fell_back) if report else None
+            elif report:
+                outs, told = rule.reported(values, extra)
+            else:
+                outs = rule(values, extra)
             return outs
 
         return self.staged.run(args, run), told
@@ -130,7 +143,7 @@ class Left:
 
 
 def or_left(
-    plan: Callable[[], ScanPlan | None], solver: Solver | None, forward: Fused | None
+    plan: Callable[[], ScanPlan | None], solver: Solver | None, forward: Fused | Parallel | None
 ) -> ScanPlan | Left:
     """The plan of a call; or that there is none, as of a step that looks at its values."""
     try:
@@ -153,7 +166,7 @@ def make_plan(
     cell: CellBody | None = None,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
-    forward: Fused | None = None,
+    forward: Fused | Parallel | None = None,
     may_keep: bool = False,
 ) -> ScanPlan:
     """Decides how the derivatives of a traced scan are computed.
@@ -165,14 +178,16 @@ def make_plan(
       cell: the cell that the body is, if it is known to be one.
       solver: a named solver, or ``None``.
       jacobian: a name that `scan` takes, or a function.
-      forward: the fused kernels, or ``None`` for the values of `lax.scan`.
+      forward: what makes the values, or ``None`` for those of `lax.scan`.
       may_keep: see `Facts`.
 
     Raises:
-      NotImplementedError: if a named solver or the fused kernels cannot take the body.
+      NotImplementedError: if a named solver or forward pass cannot take the body.
       ValueError: if a given Jacobian does not fit the carry.
     """
     params, traced = staged.equation.params, Body(staged.body, *scan_counts(staged.equation))
+    if forward is not None:
+        forward.check(staged, traced)
     if not traced.float_carry or params["length"] == 0:
         nothing = "no step carries a derivative: there is nothing to solve"
         return ScanPlan(staged, traced, Choice(None, nothing))
@@ -183,7 +198,8 @@ def make_plan(
         return _left(staged, traced, solver, why)
     body, cell, hoist = _step(staged, traced, cell)
     adjoins = solver is None and jacobian == "auto"
-    fused = _fused(forward, body, cell, reverse=params["reverse"], adjoins=adjoins)
+    other = None if forward is None else forward.loop(body, cell, params, adjoins=adjoins)
+    fused = None if other is None else other.kernels
     why = _not_linear(body, solver, jacobian)
     if why is not None:
         if not may_be_left:
@@ -194,16 +210,16 @@ def make_plan(
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
     linearise = functools.partial(linearisation_of, body, structure, cell, trees, jacobian)
     linear, extra = linearise(formed=_forms(solver))
-    if solver is not None and not (linear.can_keep and fused is None):
+    if solver is not None and not (linear.can_keep and other is None):
         solver.check_nothing_kept()
-    ours = adjoins and fused is None
-    facts = facts_of(params, body, structure, linear, cell, may_keep=may_keep, may_form=ours)
-    choice = _choice(staged, body, solver, jacobian, fused, facts)
+    may_form, ours = adjoins and fused is None, adjoins and other is None
+    facts = facts_of(params, body, structure, linear, cell, may_keep=may_keep, may_form=may_form)
+    choice = _choice(staged, body, solver, jacobian, other, facts)
     if choice.solver is None:
         return ScanPlan(staged, body, choice, structure, None, facts)
-    if ours and _forms(choice.solver):
+    if may_form and _forms(choice.solver):
         linear, extra = linearise(formed=True)
-    loop = Loop(staged.equation, body, choice.solver, hoist, fused)
+    loop = Loop(staged.equation, body, choice.solver, hoist, other)
     scan = LinearScan(linear, choice.solver, params["length"], params["reverse"], fused)
     rule = ScanRule(loop, scan, ours, obstacle)
     return ScanPlan(staged, body, choice, structure, rule, facts, extra)
@@ -246,11 +262,6 @@ def _step(
     return Body(hoist.body, consts, traced.num_carry), None, hoist
 
 
-def _fused(forward: Fused | None, body: Body, cell: CellBody | None, **how) -> FusedLoop | None:
-    """The kernels that make the values, if they were asked for."""
-    return None if forward is None else fused_loop(forward, body, cell, **how)
-
-
 def _not_linear(body: Body, solver: Solver | None, jacobian: str | Callable) -> str | None:
     """What in the step the linear model does not hold, if anything.
 
@@ -277,12 +288,13 @@ def _choice(
     body: Body,
     solver: Solver | None,
     jacobian: str | Callable,
-    fused: FusedLoop | None,
+    other: FusedLoop | ParallelLoop | None,
     facts: Facts,
 ) -> Choice:
     """The solver that was named, or that follows from what else was; or one that is chosen."""
     if solver is not None:
         return Choice(solver, "named by the caller")
+    fused = None if other is None else other.kernels
     if fused is not None:
         values = "forward-mode; the backward pass is one fused kernel"
         given = "the forward pass is a fused kernel, the Jacobian is given"
@@ -290,7 +302,10 @@ def _choice(
     if callable(jacobian):
         return Choice(Sweep(), "a Jacobian is given")
     work = work_of(body.jaxpr, body.num_consts, body.num_carry)
-    return choose(facts, work, _key(staged, body, facts))
+    choice = choose(facts, work, _key(staged, body, facts))
+    if other is not None and (choice.solver is None or choice.solver.keeps):
+        return Choice(Sweep(), "the forward pass is a method's, and keeps the carries alone")
+    return choice
 
 
 def _key(staged: Staged, body: Body, facts: Facts) -> str:

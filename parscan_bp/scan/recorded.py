@@ -17,7 +17,7 @@ from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import filled, nonzero
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.loop import Loop
+from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.one_loop import OneLoop
 from parscan_bp.scan.tangents import solved_tangents
 from parscan_bp.scan.trajectory import before, run_with_trajectory
@@ -29,19 +29,21 @@ from parscan_bp.types import Array
 class Recorded:
     """``(args, extra) -> (outs, after, kept)``, differentiable to any order.
 
-    The outs are (carry, ys), after is the carry after every step, and kept what else derivatives
-    read of the steps, ``None`` if they are linearised again. Functions are made once, so that JAX
-    caches them.
+    The outs are (carry, ys), and after them what a method tells of the forward pass, if that is
+    asked for; after is the carry after every step, and kept what else derivatives read of the
+    steps, ``None`` if they are linearised again. Functions are made once, so that JAX caches them.
 
     Attributes:
       loop: the forward pass.
       scan: the leaves that are differentiated.
       active: what is differentiated; ``None`` where nothing else is kept.
+      tells: whether the outs have what the forward pass tells.
     """
 
     loop: Loop
     scan: LinearScan
     active: Active | None
+    tells: bool = False
 
     def __call__(self, args, extra):
         return self._values(args, extra)
@@ -50,21 +52,23 @@ class Recorded:
     def _values(self) -> WithRule:
         def jvp(primals, tangents):
             moves = self.scan.of_moving(tangents[0]) is not None
-            if moves and self.scan.through and is_forward_only(primals[0], tangents[0]):
+            through = self.scan.through and self.loop.is_lax
+            if moves and through and is_forward_only(primals[0], tangents[0]):
                 return self._in_one_loop(list(primals[0]), list(tangents[0]))
             made = self(*primals)
             return made, self.tangents(primals, tangents, made)
 
-        return WithRule(lambda args, extra: self._run(args), jvp)
+        return WithRule(lambda args, extra: self._run(args, extra.guess), jvp)
 
     @functools.cached_property
     def _run(self) -> Callable:
         @jax.jit
-        def run(args):
-            consts, init, xs = self.scan.body.split(args)
+        def run(args, guess=()):
             if self.active is None:
-                carry, ys, after = self.loop.run(consts, init, xs)
-                return [*carry, *ys], after, None
+                made = self.loop.run(args, guess)
+                told = jax.tree.leaves(made.told) if self.tells else []
+                return [*made.outs, *told], made.after, None
+            consts, init, xs = self.scan.body.split(args)
             extra = self.scan.linearisation.invariants(consts, [])
             keeping = self._keeping(Steps(consts, init, [x[0] for x in xs], init, extra))
             keep = _keep(keeping, consts, extra)
@@ -100,11 +104,11 @@ class Recorded:
 
     def _one_loop(self, results: Callable, wanted: Callable) -> OneLoop:
         def apart(args):
-            made = self(args, [])
+            made = self(args, Extra())
             return wanted(made), made
 
         def tangents(args, ts, made):
-            return wanted(self.tangents((args, []), (ts, []), made))
+            return wanted(self.tangents((args, Extra()), (ts, Extra()), made))
 
         return OneLoop(self.scan, self.loop.avals, results, apart, tangents)
 
@@ -117,7 +121,8 @@ class Recorded:
         if scan is None:
             return jax.tree.map(lambda v: zero_from_primal(v, symbolic_zeros=True), made)
         usable = kept if scan is self.scan else None
-        out_ts, after_ts = solved_tangents(scan, primals, tangents, (outs, after, usable))
+        read = (outs, after, usable)
+        out_ts, after_ts = solved_tangents(scan, (args, primals[1].jacobian), ts, read)
         if kept is None:
             return out_ts, after_ts, None
         moving = nonzero(ts)

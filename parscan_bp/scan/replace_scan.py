@@ -8,12 +8,14 @@ import jax
 
 from parscan_bp.cells import View
 from parscan_bp.choice import wisdom
+from parscan_bp.forward import Forward
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
 from parscan_bp.scan.api import left_to_lax, within
-from parscan_bp.scan.fused import Fused, checked_forward
+from parscan_bp.scan.forward_option import checked_forward
+from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import Left, ScanPlan, make_plan, or_left
 from parscan_bp.scan.traces import TracesOf, plan_anew
 from parscan_bp.solvers import Solver, check_solver
@@ -24,7 +26,10 @@ def solve_within(
     f: Callable,
     *args: PyTree,
     solver: Solver | None = None,
-    forward: str | Fused = "exact",
+    forward: str | Fused | Forward = "exact",
+    certify: str = "estimate",
+    tolerance: float | None = None,
+    fallback: bool = True,
     view: View | None = None,
     anew: bool = False,
     report: bool = False,
@@ -41,7 +46,7 @@ def solve_within(
       solver: as in `parscan_bp.scan`. With ``None``, a scan that is better left to
         `jax.lax.scan` is left to it, and of a known cell may be stored what `jax.lax.scan` would
         store.
-      forward: as in `parscan_bp.scan`; "fused" wants a ``view``.
+      forward, certify, tolerance, fallback: as in `parscan_bp.scan`; "fused" wants a ``view``.
       view: the cell that the step of the scan is, where that is known. Then ``f`` returns a pair:
         its result, and the parameters of ``view`` as they enter the scan. The cell's Jacobian is
         used if the traced step is one that `View.describes`.
@@ -66,14 +71,14 @@ def solve_within(
       5.0
     """
     check_solver(solver, "uniform")
-    fused = checked_forward(forward)
-    left = left_to_lax(solver, "auto", fused)
-    plan = Left(left) if left else _plan_within(f, args, solver, fused, view, anew)
+    values = checked_forward(forward, certify, tolerance, fallback, report)
+    left = left_to_lax(solver, "auto", values.by)
+    plan = Left(left) if left else _plan_within(f, args, solver, values.by, view, anew)
     if isinstance(plan, Left):
         result = f(*args)
         told = report_on_values(result, fell_back=plan.fell_back) if report else None
     else:
-        result, told = plan(jax.tree.leaves(args), report=report)
+        result, told = plan(jax.tree.leaves(args), guess=values.guess, report=report)
     result = result if view is None else result[0]
     return (result, told) if report else result
 

@@ -1,6 +1,7 @@
 """What `report=True` tells of a scan: how good the solutions are that its derivatives are made of.
 
-The values are exact. So what is judged is the adjoint system at the scan's own carries,
+The values are exact, or certified apart (`Report.forward`). So what is judged is the adjoint system
+at the scan's own carries,
 
     lambda_{t-1} = gamma_{t-1} + J_t^T lambda_t,
 
@@ -9,14 +10,17 @@ for cotangents gamma of the carry after every step that are not special; see `re
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 
+from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.replay import vary_alike
 from parscan_bp.linearise.active import NOTHING
 from parscan_bp.report import (
     Report,
+    Status,
     backward_error,
     bound_of,
     cotangents,
@@ -40,6 +44,16 @@ def report_on_scan(scan: LinearScan, residuals: PyTree, outs: Sequence[Array]) -
     """
     residuals = vary_alike(residuals)
     return worst_of([_report(scan.restricted(g), residuals, outs) for g in scan.groups])
+
+
+def with_forward(report: Report, told: ForwardReport | None) -> Report:
+    """The report on derivatives together with that on the values, if a method made them."""
+    if told is None:
+        return report
+    bad = report.status == Status.NON_FINITE
+    status = jnp.where(bad | (told.status == Status.OK), report.status, told.status)
+    fell_back = report.fell_back | told.fell_back
+    return dataclasses.replace(report, status=status, fell_back=fell_back, forward=told)
 
 
 def _report(scan: LinearScan, residuals, outs) -> Report:

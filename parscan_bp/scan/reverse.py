@@ -10,7 +10,7 @@ import jax
 
 from parscan_bp.primitives.mapping import in_front
 from parscan_bp.scan.api import left_to_lax, scan
-from parscan_bp.scan.fused import checked_forward
+from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.types import PyTree
 
 SHARED: dict[str, Any] = (
@@ -59,7 +59,7 @@ def custom_vjp_scan(
         return scan(f, init, xs, length, reverse, unroll, **options)
 
     named = options.get("solver"), options.get("jacobian", "auto")
-    if left_to_lax(*named, checked_forward(options.get("forward", "exact"))):
+    if left_to_lax(*named, checked_forward(options.get("forward", "exact")).by):
         return run(init, xs)
 
     explicit, closed_over = jax.closure_convert(run, init, xs)

@@ -21,9 +21,9 @@ from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of
 from parscan_bp.report import Report
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.loop import Loop
+from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.recorded import Recorded
-from parscan_bp.scan.reported import report_on_scan
+from parscan_bp.scan.reported import report_on_scan, with_forward
 from parscan_bp.types import Array
 
 
@@ -48,46 +48,58 @@ class ScanRule:
         """Whether the forward pass keeps the linearised steps for the backward pass."""
         return self.scan.solver.keeps and self.loop.is_plain
 
-    def __call__(self, args: Sequence[Array], extra: Sequence[Array]) -> list[Array]:
+    def __call__(self, args: Sequence[Array], extra: Extra) -> list[Array]:
         """The outputs of the scan for ``args = [*consts, *init, *xs]``."""
-        return self._values(list(args), list(extra))
+        return self._values(False)(list(args), extra)
+
+    def reported(self, args: Sequence[Array], extra: Extra) -> tuple[list[Array], Report]:
+        """The outputs, and the report on them and what derivatives are made of; see `reported`."""
+        check_no_obstacle(self.obstacle, self.scan.solver)
+        by_method, body = self.loop.is_by_method, self.scan.body
+        made = self._values(by_method)(list(args), extra)
+        n = body.num_carry + len(body.y_avals)
+        outs, told = made[:n], self.loop.told(made[n:]) if by_method else None
+        after = None if told is None else told.states
+        values = jax.lax.stop_gradient((list(args), extra, outs, after))
+        return outs, with_forward(self._report(*values), told)
 
     @functools.cached_property
-    def _values(self) -> WithRule:
+    def _values(self) -> Callable[[bool], WithRule]:
+        """The outputs, and what a method tells if it is asked to."""
+        return functools.cache(self._make_values)
+
+    def _make_values(self, tells: bool) -> WithRule:
+        def values(args, extra):
+            return self.loop.values(args, extra.guess, tells=tells)
+
         def jvp(primals, tangents):
             check_no_obstacle(self.obstacle, self.scan.solver)
             args, ts = self.loop.push_hoisted(primals[0], tangents[0])
             ts = self.scan.effective(args, ts)
             scan = self.scan.of_moving(ts)
             if scan is None:
-                outs = self(*primals)
+                outs = self._values(tells)(*primals)
                 return outs, zeros_of(outs)
-            recorded = self._recorded(scan, scan.active(ts) if self.keeps else None)
+            recorded = self._recorded(scan, scan.active(ts) if self.keeps else None, tells)
             if self.one_loop and is_forward_only(args, ts):
                 return recorded.outputs_in_one_loop(args, ts)
             made = recorded(args, primals[1])
             return made[0], recorded.tangents((args, primals[1]), (ts, tangents[1]), made)[0]
 
-        return WithRule(lambda args, extra: self.loop.values(args), jvp)
-
-    def report(
-        self, args: Sequence[Array], extra: Sequence[Array], outs: Sequence[Array]
-    ) -> Report:
-        """The report on what derivatives are made of, see `reported`."""
-        check_no_obstacle(self.obstacle, self.scan.solver)
-        return self._report(*jax.lax.stop_gradient((list(args), list(extra), list(outs))))
+        return WithRule(values, jvp)
 
     @functools.cached_property
     def _report(self) -> Callable[..., Report]:
         @jax.jit
-        def report(args, extra, outs):
-            consts, init, xs = self.scan.body.split(self.loop.hoisted(args))
-            _, _, after = self.loop.run(consts, init, xs)
-            return report_on_scan(self.scan, (consts, init, xs, after, extra), outs)
+        def report(args, extra, outs, after):
+            args = self.loop.hoisted(args)
+            after = self.loop.run(args).after if after is None else after
+            residuals = (*self.scan.body.split(args), after, extra.jacobian)
+            return report_on_scan(self.scan, residuals, outs)
 
         return report
 
     @functools.cached_property
-    def _recorded(self) -> Callable[[LinearScan, Active | None], Recorded]:
+    def _recorded(self) -> Callable[[LinearScan, Active | None, bool], Recorded]:
         """The forward pass of a derivative."""
         return functools.cache(functools.partial(Recorded, self.loop))

@@ -19,16 +19,18 @@ from parscan_bp.scan.linear_scan import LinearScan
 def solved_tangents(scan: LinearScan, primals, tangents, made) -> tuple[list[Any], list[Any]]:
     """Tangents of (carry, ys), and of the carry after every step.
 
+    What stands behind the outputs does not move.
+
     Args:
       scan: the leaves that move.
-      primals, tangents: ``(args, extra)``, the arguments of the loop and what a given Jacobian
-        closes over.
+      primals: ``(args, extra)``, the arguments of the loop and what a given Jacobian closes over.
+      tangents: of the args.
       made: ``(outs, after, kept)``, see `Recorded`.
     """
     body, (outs, after, kept) = scan.body, made
     given = [
         t if isinstance(t, SymbolicZero) else jnp.asarray(t, jnp.result_type(v))
-        for t, v in zip(tangents[0], primals[0], strict=True)
+        for t, v in zip(tangents, primals[0], strict=True)
     ]
     (args, extra), given, after, kept = vary_alike((primals, given, after, kept))
     active = scan.active(given)

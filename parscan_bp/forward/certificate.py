@@ -1,0 +1,88 @@
+"""The certificate of a trajectory: how far it is from the true one, asked of every method alike.
+
+With e_t = x_t - x*_t, the residuals r_t = x_t - f(x_{t-1}) and Jacobians J_t of f at x_{t-1},
+
+    e_t = J_t e_{t-1} + r_t + q_t,        |q_t| = O(|e_{t-1}|^2),
+
+so that L e = r to first order, L being the lower bi-diagonal matrix of the recurrence: the linear
+model. A certificate measures what r makes of it, and whether the errors are small enough for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.forward.base import Carry, Inputs, Recurrence
+from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS
+from parscan_bp.jaxprs.replay import bind, called, interpret
+from parscan_bp.types import Array, PyTree
+
+
+class Certificate(NamedTuple):
+    """What is said of a trajectory, in the units of its carry.
+
+    Attributes:
+      error: how far it is from the true one, from its residuals; infinite where the linear model
+        does not hold, NaN where anything is not finite.
+      floor: how far rounding alone may take two evaluations of the recurrence apart.
+    """
+
+    error: Array
+    floor: Array
+
+
+ROUNDINGS = 4
+"""Roundings of 1 + |x| that a step is taken to make: sequential and batched forms of recurrent
+cells differ by up to 2.9 in float32, those with 128 units by 4.6."""
+
+
+def rounding_of(states: Carry) -> Carry:
+    """u_t: what rounding adds to each number of a step."""
+
+    def leaf(a):
+        return ROUNDINGS * jnp.finfo(a.dtype).eps * (1 + jnp.abs(a))
+
+    return jax.tree.map(leaf, states)
+
+
+def largest(tree: PyTree) -> Array:
+    """The largest magnitude in a tree; NaN if there is one."""
+    found = [jnp.max(jnp.abs(a), initial=0) for a in jax.tree.leaves(tree)]
+    return functools.reduce(jnp.maximum, found)
+
+
+def are_all(flags: PyTree) -> Array:
+    """Whether all arrays of a tree are true everywhere."""
+    return functools.reduce(operator.and_, map(jnp.all, jax.tree.leaves(flags)))
+
+
+def with_true_derivative(recurrence: Recurrence) -> Callable[[Carry, Inputs], Carry]:
+    """The step with the derivatives that its values have.
+
+    Rules that a step brings along, as for a slope that stands for the true one, and derivatives
+    that were stopped tell a gradient what to be. The error knows nothing of them.
+    """
+    first = jax.tree.map(lambda a: a[0], recurrence.inputs)
+    closed, shape = jax.make_jaxpr(recurrence.step, return_shape=True)(recurrence.init, first)
+    tree = jax.tree.structure(shape)
+
+    def step(carry, inputs):
+        leaves = jax.tree.leaves((carry, inputs))
+        return jax.tree.unflatten(tree, interpret(closed, leaves, _by_values))
+
+    return step
+
+
+def _by_values(eqn, values):
+    name = eqn.primitive.name
+    if name == "stop_gradient":
+        return list(values)
+    if name in CALLS or name in CUSTOM_CALLS:
+        return interpret(called(eqn), values, _by_values)
+    return bind(eqn, values)

@@ -1,0 +1,142 @@
+"""A forward pass by a method: the trajectory, its certificate, or the sequential pass after all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.forward.base import Carry, Forward, Recurrence, over_steps
+from parscan_bp.forward.bound import bound
+from parscan_bp.forward.certificate import Certificate, are_all, largest
+from parscan_bp.forward.estimate import estimate
+from parscan_bp.forward.fall_back import fall_back
+from parscan_bp.forward.report import ForwardReport, forward_report
+from parscan_bp.report import error_bound
+from parscan_bp.types import PyTree
+
+BELOW = 256
+"""How much lower than the tolerance a method is asked to stop: errors are residuals times what the
+recurrence makes of them, and the linear model of a certificate wants them small."""
+
+CERTIFICATES = {"estimate": estimate, "bound": bound}
+"""By name: ``(recurrence, states, residuals, radius) -> Certificate``, the radius being the error
+that is allowed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Certified:
+    """How a forward pass is made that is not `lax.scan`'s own; without the guess.
+
+    Attributes:
+      method: what evaluates the recurrence.
+      certify: which of the `CERTIFICATES`.
+      tolerance: the largest error, with what rounding adds to it, relative to 1 + the largest
+        magnitude of a carry; ``None`` is that of the carry's dtype.
+      fallback: whether the sequential pass takes over where the error may be larger.
+    """
+
+    method: Forward
+    certify: str = "estimate"
+    tolerance: float | None = None
+    fallback: bool = True
+
+
+class LoopFunctions(NamedTuple):
+    """A loop in the form of `jax.lax.scan`, as functions of its constants.
+
+    Attributes:
+      step: ``(consts, carry, x) -> (carry, y)``.
+      sequential: ``(consts, init, xs) -> (states, ys)``, one step after the other.
+    """
+
+    step: Callable[[PyTree, Carry, PyTree], tuple[Carry, PyTree]]
+    sequential: Callable[[PyTree, Carry, PyTree], tuple[Carry, PyTree]]
+
+
+def evaluate(
+    how: Certified,
+    steps: LoopFunctions,
+    consts: PyTree,
+    init: Carry,
+    xs: PyTree,
+    length: int,
+    guess: Carry,
+) -> tuple[Carry, PyTree, ForwardReport]:
+    """The states and outputs of a loop, within the tolerance or as the sequential pass has them.
+
+    Args:
+      how: what is asked for.
+      steps: the loop.
+      consts, init, xs: its arguments.
+      length: the number of steps.
+      guess: states to begin with; ``None`` where there are none.
+
+    Returns:
+      The carry after every step, the outputs, and the `ForwardReport`.
+    """
+
+    def update(carry, x):
+        return steps.step(consts, carry, x)[0]
+
+    method = how.method if guess is None else dataclasses.replace(how.method, guess=guess)
+    recurrence = Recurrence(update, init, xs, length)
+    tolerance = tolerance_of(how, jax.tree.leaves(init))
+    states, rounds, converged = method.evaluate(recurrence, _stop(tolerance, init))
+    # One evaluation of all steps has the outputs, and the residuals.
+    entering = recurrence.entering(states)
+    images, ys = over_steps(lambda c, x: steps.step(consts, c, x), length, entering, xs)
+    residuals = jax.tree.map(jnp.subtract, states, images)
+    scale = 1 + largest(states)
+    found = _certificate(how, recurrence, (states, residuals), converged, tolerance * scale)
+    error = found.error / scale
+    floor = found.floor / scale
+    certified = converged & (error + floor <= tolerance)
+    falls = ~certified if how.fallback else jnp.zeros_like(certified)
+    if how.fallback:
+        made = fall_back(falls, (states, ys), steps.sequential, consts, init, xs)
+        states, ys = made
+    told = forward_report(
+        certified=certified,
+        finite=are_all(jax.tree.map(jnp.isfinite, states)),
+        residual=largest(residuals) / scale,
+        error=error,
+        floor=floor,
+        tolerance=tolerance,
+        iterations=rounds,
+        converged=converged,
+        fell_back=falls,
+        states=states,
+    )
+    return states, ys, told
+
+
+def _certificate(
+    how: Certified, recurrence: Recurrence, made: tuple[Carry, Carry], converged, radius
+) -> Certificate:
+    """The certificate of states and residuals that converged; of others it would be work for
+    nothing: they are taken for x_0 throughout, and refused."""
+    at_rest = jax.tree.map(
+        lambda first, a: jnp.broadcast_to(first, a.shape), recurrence.init, made[0]
+    )
+    keep = lambda a, b: jnp.where(converged, a, b)  # noqa: E731
+    states = jax.tree.map(keep, made[0], at_rest)
+    residuals = jax.tree.map(lambda r: keep(r, jnp.zeros_like(r)), made[1])
+    found = CERTIFICATES[how.certify](recurrence, states, residuals, radius)
+    return Certificate(*(keep(v, jnp.full_like(v, jnp.inf)) for v in found))
+
+
+def tolerance_of(how: Certified, carry: Sequence[Any]) -> float:
+    """The tolerance of a carry: what was asked for, or what its shortest dtype has."""
+    if how.tolerance is not None:
+        return float(how.tolerance)
+    return max(error_bound(jnp.result_type(leaf)) for leaf in carry)
+
+
+def _stop(tolerance: float, init: Carry) -> float:
+    """The tolerance of the method."""
+    eps = max(float(jnp.finfo(jnp.result_type(a)).eps) for a in jax.tree.leaves(init))
+    return max(4 * eps, tolerance / BELOW)

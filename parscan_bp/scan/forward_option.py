@@ -1,0 +1,99 @@
+"""The option ``forward=``: what its names mean, and what stands beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+from parscan_bp import kernels
+from parscan_bp.arguments import check_bool, described
+from parscan_bp.forward import Chunks, Forward
+from parscan_bp.forward.evaluate import CERTIFICATES, Certified
+from parscan_bp.scan.fused import Fused
+from parscan_bp.scan.parallel import Parallel
+from parscan_bp.types import PyTree
+
+NAMES: dict[str, Callable[[], Fused | Forward]] = {"fused": Fused, "chunks": Chunks}
+"""What a name stands for; "exact" is `jax.lax.scan`'s own loop."""
+
+
+FORWARD_OPTIONS = ("forward", "certify", "tolerance", "fallback")
+"""The options of `checked_forward`, as a layer hands them on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ForwardOption:
+    """A checked ``forward=``.
+
+    Attributes:
+      by: what makes the values, hashable; ``None`` for `jax.lax.scan`.
+      guess: states to begin with, a pytree of arrays; ``None`` where there are none.
+    """
+
+    by: Fused | Parallel | None = None
+    guess: PyTree = None
+
+
+def checked_forward(
+    forward: str | Fused | Forward,
+    certify: str = "estimate",
+    tolerance: float | None = None,
+    fallback: bool = True,
+    report: bool = False,
+) -> ForwardOption:
+    """The options of the forward pass, as of `parscan_bp.scan`.
+
+    Raises:
+      TypeError, ValueError: for an option that is not known, or that says nothing of this forward
+        pass.
+      NotImplementedError: if the device has no kernels.
+    """
+    _check_options(certify, tolerance, fallback, report)
+    chosen = NAMES[forward]() if isinstance(forward, str) and forward in NAMES else forward
+    if isinstance(chosen, Forward):
+        guess, method = chosen.guess, chosen
+        if guess is not None:
+            method = dataclasses.replace(chosen, guess=None)  # type: ignore[type-var]
+        return ForwardOption(Parallel(Certified(method, certify, tolerance, fallback)), guess)
+    if not (chosen == "exact" or isinstance(chosen, Fused)):
+        names = ", ".join(map(repr, ["exact", *NAMES]))
+        raise ValueError(f"forward: got {forward!r}; {names}, Fused() or a Forward is wanted")
+    for name, value, default in (
+        ("certify", certify, "estimate"),
+        ("tolerance", tolerance, None),
+        ("fallback", fallback, True),
+    ):
+        if value != default:
+            raise ValueError(
+                f"{name}: got {value!r} with forward={forward!r}, whose values are not iterated: "
+                "there is nothing to certify"
+            )
+    return ForwardOption() if chosen == "exact" else ForwardOption(_usable(chosen))
+
+
+def _usable(fused: Any) -> Fused:
+    reason = kernels.unusable(fused.interpret)
+    if reason is not None:
+        raise NotImplementedError(f"forward: {fused!r}: {reason}; forward='exact' runs everywhere")
+    return fused
+
+
+def _check_options(certify, tolerance, fallback, report) -> None:
+    if certify not in CERTIFICATES:
+        names = " or ".join(map(repr, CERTIFICATES))
+        raise ValueError(f"certify: got {certify!r}; {names} is wanted")
+    if tolerance is not None:
+        real = isinstance(tolerance, numbers.Real) and not isinstance(tolerance, bool)
+        if not real:
+            raise TypeError(f"tolerance: got {described(tolerance)}; a number is wanted")
+        if not 0 < float(tolerance) < math.inf:
+            raise ValueError(f"tolerance: got {tolerance}; a number above 0 is wanted")
+    check_bool("fallback", fallback)
+    if not fallback and not report:
+        raise ValueError(
+            "fallback: False wants report=True: a trajectory that is not certified would look like "
+            "any other"
+        )

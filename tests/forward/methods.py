@@ -1,0 +1,30 @@
+"""The methods of a parallel forward pass, one row each: a new one is added here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import parscan_bp as pb
+from parscan_bp.forward import Forward
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A method in the tables of tests.
+
+    Attributes:
+      method: the method.
+      steady: whether it converges on every recurrence that contracts, whatever its rate.
+      derivatives: whether it takes the steps of the tests of derivatives.
+    """
+
+    method: Forward
+    steady: bool = False
+    derivatives: bool = True
+
+
+METHODS = {
+    "chunks": Row(pb.Chunks(), steady=True),
+    "chunks to the end": Row(pb.Chunks(8, rounds=7), steady=True),
+    "chunks, two rounds": Row(pb.Chunks(8)),
+}

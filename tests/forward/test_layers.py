@@ -1,0 +1,70 @@
+"""The layers of Flax with their values by a method."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import parscan_bp as pb
+import parscan_bp.linen
+import parscan_bp.nnx
+
+X = jax.random.normal(jax.random.key(0), (2, 40, 3))
+CELLS = ["SimpleCell", "GRUCell", "OptimizedLSTMCell"]
+FORWARD = {"chunks": "chunks", "an object": pb.Chunks(4)}
+
+
+def _close(got, want):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * (1 + np.abs(b).max()))
+
+
+@pytest.mark.parametrize("forward", FORWARD)
+@pytest.mark.parametrize("cell", CELLS)
+def test_nnx(cell, forward):
+    def result(library, **options):
+        layer = library.RNN(getattr(nnx, cell)(3, 4, rngs=nnx.Rngs(0)), reverse=True, **options)
+        graph, state = nnx.split(layer)
+        return jax.value_and_grad(
+            lambda state, x: jnp.sum(jnp.sin(nnx.merge(graph, state)(x))), (0, 1)
+        )(state, X)
+
+    how = FORWARD[forward]
+    _close(result(parscan_bp.nnx, forward=how), result(nnx))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_linen(cell):
+    def result(library, **options):
+        layer = library.RNN(getattr(nn, cell)(4), **options)
+        variables = layer.init(jax.random.key(1), X)
+        return jax.value_and_grad(lambda v, x: jnp.sum(jnp.sin(layer.apply(v, x))), (0, 1))(
+            variables, X
+        )
+
+    _close(result(parscan_bp.linen, forward=pb.Chunks(4)), result(nn))
+
+
+def test_masks_and_reports():
+    mask = jnp.arange(40) < jnp.array([[25], [40]])
+    layers = [
+        parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)), **how)
+        for how in (
+            {"forward": pb.Chunks(4), "report": True, "fallback": False, "tolerance": 1e-3},
+            {},
+        )
+    ]
+    (got, report), want = (layer(X, mask=mask) for layer in layers)
+    _close(got, want)
+    assert report.status == pb.Status.OK and report.forward.tolerance == np.float32(1e-3)
+    assert [a.shape for a in report.forward.states] == [(40, 2, 4)]
+
+
+def test_options_are_checked():
+    layer = parscan_bp.nnx.RNN(
+        nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)), forward="chunks", fallback=False
+    )
+    with pytest.raises(ValueError, match="fallback: False wants report=True"):
+        layer(X)

@@ -1,0 +1,236 @@
+"""What is told of a parallel forward pass, when it falls back, and what is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import parscan_bp as pb
+from tests.forward.methods import METHODS
+
+LENGTH = 256
+XS = jnp.zeros(LENGTH)
+
+
+def logistic(rate):
+    """x -> rate x (1 - x), chaotic from 3.6 on."""
+    return lambda x, u: (rate * x * (1 - x) + u, x)
+
+
+def run(rate, xs=XS, **options):
+    options = {"forward": pb.Chunks(8, rounds=8), "report": True, **options}
+    return pb.scan(logistic(rate), jnp.float32(0.3), xs, **options)
+
+
+def test_what_is_told():
+    _, ys, report = run(2.5)
+    told = report.forward
+    assert report.status == told.status == pb.Status.OK and not report.fell_back
+    assert told.converged and told.iterations >= 1 and not told.fell_back
+    assert 0 <= told.residual <= told.error and told.error + told.floor <= told.tolerance
+    np.testing.assert_array_equal(told.states[:-1], ys[1:])
+    assert told.tolerance == 1000 * np.finfo(np.float32).eps
+
+
+@pytest.mark.parametrize("rounds", [2, 8])
+def test_the_sequential_pass_takes_over(rounds):
+    """Whether the method gave up or its result could not be certified."""
+    method = pb.Chunks(8, rounds=rounds)
+    *got, report = jax.jit(lambda: run(3.9, forward=method))()
+    want = jax.jit(lambda: lax.scan(logistic(3.9), jnp.float32(0.3), XS))()
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert report.fell_back and report.forward.fell_back and report.status == pb.Status.OK
+    assert report.forward.converged == (rounds == 8)
+    *left, report = run(3.9, forward=method, fallback=False)
+    assert not report.fell_back and report.status == pb.Status.UNCERTIFIED
+    assert report.forward.status == pb.Status.UNCERTIFIED
+    assert np.abs(left[1] - want[1]).max() > 0.1 or rounds == 8
+
+
+def test_what_is_not_finite_is_what_it_is_sequentially():
+    xs = XS.at[100].set(jnp.nan).at[180].set(jnp.inf)
+    *got, report = run(2.5, xs)
+    want = lax.scan(logistic(2.5), jnp.float32(0.3), xs)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert report.status == pb.Status.NON_FINITE and report.fell_back
+    *_, report = run(2.5, xs, fallback=False)
+    assert report.status == report.forward.status == pb.Status.NON_FINITE
+    assert np.isnan(report.forward.residual)
+
+
+def test_one_hard_entry():
+    """The others are what they are beside easy ones, bit for bit, and so are their reports."""
+    one = lambda rate: pb.scan(  # noqa: E731
+        logistic(rate), jnp.float32(0.3), XS, forward=pb.Chunks(8), report=True
+    )
+    mapped = jax.jit(jax.vmap(one))
+    easy, hard = (mapped(jnp.asarray(r, jnp.float32)) for r in ([2.1, 1.5, 0.5], [2.1, 3.9, 0.5]))
+    keep = np.array([0, 2])
+    for a, b in zip(jax.tree.leaves(easy), jax.tree.leaves(hard), strict=True):
+        np.testing.assert_array_equal(a[keep], b[keep])
+    assert easy[2].fell_back.tolist() == [False] * 3
+    assert hard[2].fell_back.tolist() == [False, True, False]
+    want = jax.vmap(lambda r: lax.scan(logistic(r), jnp.float32(0.3), XS))(jnp.float32([3.9]))
+    np.testing.assert_allclose(hard[1][1][:40], want[1][0][:40], atol=1e-3)
+
+
+def test_a_looser_tolerance_is_kept():
+    _, want = lax.scan(logistic(2.9), jnp.float32(0.3), XS)
+    _, ys, report = run(2.9, tolerance=0.01)
+    assert not report.fell_back and np.abs(ys - want).max() <= 0.01 * (1 + want.max())
+    assert report.forward.tolerance == np.float32(0.01)
+    *_, report = run(2.9, tolerance=1e-9)
+    assert report.fell_back  # nothing in float32 is as good
+
+
+def test_a_report_is_alive_under_every_transformation():
+    def value(rate):
+        x, _, report = run(rate)
+        return x, report
+
+    reports = {
+        "eager": value(2.5)[1],
+        "jit": jax.jit(value)(2.5)[1],
+        "grad": jax.grad(value, has_aux=True)(2.5)[1],
+        "checkpoint": jax.grad(jax.checkpoint(value), has_aux=True)(2.5)[1],
+        "jvp": jax.jvp(value, (2.5,), (1.0,))[0][1],
+        "jacrev of grad": jax.jacrev(jax.grad(value, has_aux=True), has_aux=True)(2.5)[1],
+    }
+    for mode, report in reports.items():
+        assert (report.status, report.fell_back) == (0, False), mode
+        assert report.forward.iterations == reports["eager"].forward.iterations, mode
+        assert report.forward.error < report.forward.tolerance, mode
+    slope = jax.jvp(lambda r: value(r)[1].forward.error, (2.5,), (1.0,))[1]
+    assert slope == 0
+
+
+def test_a_surrogate_slope_does_not_hide_an_error():
+    """The certificate reads the derivative that the values have."""
+
+    @jax.custom_jvp
+    def flat(x):
+        return 3.9 * x * (1 - x)
+
+    flat.defjvp(lambda primals, tangents: (flat(primals[0]), 0.0 * tangents[0]))
+    *_, report = pb.scan(
+        lambda x, _: (flat(x), x), 0.3, length=LENGTH, forward=pb.Chunks(8, rounds=8), report=True
+    )
+    assert report.fell_back
+    stopped = lambda x, _: (3.9 * lax.stop_gradient(x) * (1 - lax.stop_gradient(x)), x)  # noqa: E731
+    *_, report = pb.scan(stopped, 0.3, length=LENGTH, forward=pb.Chunks(8, rounds=8), report=True)
+    assert report.fell_back
+
+
+@pytest.mark.parametrize("certify", ["estimate", "bound"])
+def test_both_certificates(certify):
+    step = lambda h, u: (jnp.tanh(0.4 * h + u), h)  # noqa: E731
+    h, us = jnp.zeros(3), 0.3 * jnp.ones((100, 3))
+    _, ys, report = pb.scan(step, h, us, forward=pb.Chunks(4), certify=certify, report=True)
+    assert not report.fell_back and report.forward.error < report.forward.tolerance
+    np.testing.assert_allclose(ys, lax.scan(step, h, us)[1], atol=1e-6)
+
+
+def test_a_bound_names_what_it_does_not_know():
+    step = lambda h, u: (jax.nn.relu(0.4 * h + u), h)  # noqa: E731
+    with pytest.raises(NotImplementedError, match="max"):
+        pb.scan(step, jnp.zeros(3), jnp.ones((20, 3)), forward="chunks", certify="bound")
+    wide = jnp.zeros(2000)
+    with pytest.raises(ValueError, match="certify: 'bound' forms the Jacobians"):
+        pb.scan(
+            lambda h, u: (jnp.tanh(h), h), wide, jnp.ones(200), forward="chunks", certify="bound"
+        )
+
+
+OPTIONS = [
+    ({"forward": "chunk"}, ValueError, "forward: got 'chunk'"),
+    ({"forward": "auto"}, ValueError, "forward: got 'auto'"),
+    ({"forward": pb.Chunks}, ValueError, "forward: got"),
+    ({"certify": "proof"}, ValueError, "certify: got 'proof'"),
+    ({"tolerance": 0.0}, ValueError, "tolerance: got 0.0"),
+    ({"tolerance": float("nan")}, ValueError, "tolerance: got nan"),
+    ({"tolerance": "tight"}, TypeError, "tolerance: got 'tight'"),
+    ({"fallback": False}, ValueError, "fallback: False wants report=True"),
+    ({"fallback": 0, "report": True}, TypeError, "fallback: got 0"),
+    ({"forward": "exact", "tolerance": 1e-3}, ValueError, "tolerance: got 0.001 with"),
+    ({"forward": "exact", "certify": "bound"}, ValueError, "certify: got 'bound' with"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), OPTIONS, ids=lambda v: str(v)[:40])
+def test_options(options, error, message):
+    with pytest.raises(error, match=message):
+        pb.scan(logistic(2.0), 0.3, XS, **{"forward": "chunks", **options})
+
+
+@jax.custom_vjp
+def one_way(x):
+    return jnp.tanh(x)
+
+
+one_way.defvjp(lambda x: (jnp.tanh(x), x), lambda x, ct: (ct,))
+
+
+def printing(x, u):
+    jax.debug.print("{}", u)
+    return jnp.tanh(x), x
+
+
+STEPS = {
+    "an integer": (lambda c, u: ((c[0] + 1, jnp.tanh(c[1] + u)), u), (0, 0.0), "int32|int64"),
+    "a key": (
+        lambda c, u: (jax.random.split(c)[0], jax.random.normal(c)),
+        jax.random.key(0),
+        "key",
+    ),
+    "bfloat16": (lambda h, u: (jnp.tanh(h), h), jnp.bfloat16(0.5), "bfloat16"),
+    "complex": (lambda h, u: (0.5j * h, h), jnp.complex64(1), "complex64"),
+    "custom_vjp": (lambda h, u: (one_way(h + u), h), 0.0, "custom_vjp_call"),
+    "effects": (printing, 0.0, "debug"),
+    "while": (
+        lambda h, u: (lax.while_loop(lambda v: v < 1.0, lambda v: v + 0.7, h), h),
+        0.0,
+        "while",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("solver", [None, pb.Sweep()], ids=str)
+def test_steps_that_no_method_takes(name, solver):
+    step, init, message = STEPS[name]
+    with pytest.raises(NotImplementedError, match=f"forward=.*({message})"):
+        pb.scan(step, init, XS[:20], forward="chunks", solver=solver)
+
+
+@pytest.mark.parametrize("name", [n for n, row in METHODS.items() if row.derivatives])
+def test_every_option_of_the_loop(name):
+    """Integer inputs, outputs of other kinds, keys that are inputs."""
+
+    def step(h, x):
+        k, key = x
+        h = jnp.tanh(0.5 * h + 0.1 * k + 0.1 * jax.random.normal(key, h.shape))
+        return h, (h, k + 1, h > 0, key)
+
+    xs = jnp.arange(33) % 3, jax.random.split(jax.random.key(1), 33)
+    for how in ({}, {"reverse": True}, {"unroll": True}):
+        got = pb.scan(step, jnp.zeros(4), xs, forward=METHODS[name].method, **how)
+        want = lax.scan(step, jnp.zeros(4), xs, **how)
+        assert jax.tree.structure(got) == jax.tree.structure(want)
+        np.testing.assert_allclose(got[0], want[0], atol=1e-5)
+        np.testing.assert_allclose(got[1][0], want[1][0], atol=1e-5)
+        np.testing.assert_array_equal(got[1][1], want[1][1])
+        same = jax.random.key_data(got[1][3]) == jax.random.key_data(want[1][3])
+        assert same.all()
+
+
+def test_nothing_to_do():
+    """Of no steps, or without a carry, the values are those of `lax.scan`."""
+    step = functools.partial(lambda h, u: (jnp.tanh(h + u), h))
+    assert pb.scan(step, 0.5, XS[:0], forward="chunks")[0] == 0.5
+    _, ys = pb.scan(lambda c, u: (c, 2 * u), (), XS, forward="chunks")
+    np.testing.assert_array_equal(ys, 2 * XS)
