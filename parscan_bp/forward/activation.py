@@ -114,22 +114,25 @@ def _own(value: Value, variable: Var) -> Value:
 
 
 def _result(eqn: JaxprEqn, operands: Sequence[Value | None]) -> Value | None:
-    """What an equation makes of values; ``None`` where it sees none that depends on the carry."""
+    """What an equation makes of values; ``None`` where it sees none that depends on the carry.
+
+    The lineage of an affine value is yet without itself, see `_own`.
+    """
     name = eqn.primitive.name
     moving = [v for v in operands if v is not None]
     if not moving:
         return None
-    if name in ELEMENTWISE | ARITHMETIC and _is_number_by_number(eqn, operands):
-        common = _common([v.lineage for v in moving])
-        affine = all(v.affine for v in moving) and _is_affine(eqn, operands)
-        if affine:
-            return Value(common)  # of two values without a common one: a lineage that begins here
+    common = _common([v.lineage for v in moving])
+    apart = _is_number_by_number(eqn, operands)
+    if all(v.affine for v in moving) and _is_affine(eqn, operands):
+        return Value(common if apart else ())
+    if name in ELEMENTWISE | ARITHMETIC and apart:
         if common:
             by = next((v.by for v in moving if not v.affine), name)
             return Value(common, False, by)
         raise _refusal(
-            f"{name} takes {len(moving)} values that are not functions of one affine map, number by "
-            "number"
+            f"{name} takes {len(moving)} values that are not, number by number, functions of one "
+            "affine map"
         )
     for v in moving:
         if not v.affine:

@@ -30,12 +30,11 @@ class FrozenActivations(Forward):
 
         D_t = diag((f(y_t) - f(0)) / y_t),    x_t = D_t (W x_{t-1} + b_t) + f(0),
 
-    one lower block bi-diagonal system for all x_t. It is Newton's method with a secant of f, through
-    0, in the place of its tangent; f(0) = 0, as of tanh and relu, gives eq. 13. Where |y| is below
-    the root of the rounding unit the quotient is its limit f'(0), as JAX has it. The trajectory of a
-    former call, with nearly the same parameters, is a good guess: then y hardly moves.
-
-    What is said of exact states and of passes that overflow at `Newton` holds here.
+    one lower block bi-diagonal system for all x_t. It is Newton's method with a secant of f,
+    through 0, in the place of its tangent; f(0) = 0, as of tanh and relu, gives eq. 13. Where |y|
+    is below the root of the rounding unit the quotient is its limit f'(0), as JAX has it. The
+    trajectory of a former call, with nearly the same parameters, is a good guess: then y hardly
+    moves. What `Newton` says of exact states and of the trust region holds here, too.
 
     Args:
       guess: x_1..x_n to begin with, a pytree like the carry with leading axis n; ``None`` is x_0 at

@@ -18,7 +18,7 @@ from tests.forward.recurrences import (
     two_wells,
 )
 
-N, H = 41, 4
+N, H = 21, 4
 
 
 def step_of(activation, rows=2):
@@ -37,7 +37,7 @@ ACTIVATIONS = {
     "softplus": jax.nn.softplus,
     "leaky": lambda y: jnp.where(y > 0, y, 0.1 * y),
     "cosine": jnp.cos,
-    "affine": lambda y: 2 * y - 1,
+    "affine": lambda y: 1 - y,
 }
 
 
@@ -60,11 +60,18 @@ def several(n):
     return Recurrence(step, {"a": draw(3, 3), "b": draw(4, 3)}, draw(5, n, 3), n)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
 def test_a_pytree_and_lengths(n):
     recurrence = several(n)
     made = evaluated(FrozenActivations(), recurrence)
     assert made.converged and made.iterations <= n
+    check_close(made.states, sequential(recurrence))
+
+
+def test_an_elementwise_step_is_one_of_the_carry_itself():
+    recurrence = two_wells(13)
+    made = evaluated(FrozenActivations(), recurrence)
+    assert made.converged
     check_close(made.states, sequential(recurrence))
 
 
@@ -111,16 +118,19 @@ def test_the_trajectory_of_nearly_the_same_weights_is_a_good_guess():
 
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Chunked(4)])
 def test_solvers(solver):
-    recurrence = several(33)
+    recurrence = several(13)
     made = evaluated(FrozenActivations(solver=solver), recurrence)
     assert made.converged
     check_close(made.states, sequential(recurrence))
 
 
 REFUSED = {
-    "gru": (gru(7), "mul"),
-    "lstm": (lstm(7), "mul"),
-    "two wells": (two_wells(7), "sub"),
+    "gru": (gru(7), "split mixes the numbers that logistic has made"),
+    "lstm": (lstm(7), "split mixes the numbers that logistic has made"),
+    "a leak": (
+        Recurrence(lambda x, u: x / 2 + jnp.tanh(x @ jnp.ones((3, 3))), jnp.ones(3), None, 7),
+        "add takes 2 values",
+    ),
     "two layers": (
         Recurrence(lambda x, u: jnp.tanh(x) @ jnp.ones((3, 3)), jnp.ones(3), None, 7),
         "dot_general mixes the numbers that tanh has made",

@@ -35,7 +35,7 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["gru", "lstm", "two wells"])
 def test_it_is_the_sequential_trajectory(name, method):
-    recurrence = CALM[name](61)
+    recurrence = CALM[name](21)
     made = evaluated(METHODS[method], recurrence)
     assert made.converged
     check_close(made.states, sequential(recurrence))
@@ -51,7 +51,7 @@ def test_lengths(n):
 
 @pytest.mark.skipif(not jax.config.jax_enable_x64, reason="float64")
 def test_doubles():
-    recurrence = gru(61, jnp.float64)
+    recurrence = gru(21, jnp.float64)
     made = evaluated(Newton(), recurrence, 1e-14)
     assert made.converged
     check_close(made.states, sequential(recurrence), atol=1e-13)
@@ -72,14 +72,14 @@ def linear(n, elementwise=False):
 
 @pytest.mark.parametrize("elementwise", [False, True])
 def test_a_linear_step_takes_one_pass(elementwise):
-    recurrence = linear(33, elementwise)
+    recurrence = linear(13, elementwise)
     made = evaluated(Newton(), recurrence)
     assert made.converged and made.iterations == 1
     check_close(made.states, sequential(recurrence), atol=1e-4)
 
 
 def test_an_elementwise_step_is_a_diagonal_by_either_name():
-    recurrence = two_wells(33)
+    recurrence = two_wells(13)
     a, b = (evaluated(Newton(name), recurrence) for name in ("dense", "diagonal"))
     assert a.iterations == b.iterations
     np.testing.assert_array_equal(a.states, b.states)
@@ -88,11 +88,11 @@ def test_an_elementwise_step_is_a_diagonal_by_either_name():
 
 
 def test_a_diagonal_does_not_join_the_leaves_nor_multiply_matrices():
-    recurrence = lstm(33)
+    recurrence = lstm(13)
     program = str(jax.make_jaxpr(lambda: Newton("diagonal").evaluate(recurrence, 1e-6))())
-    assert "f32[33,2,6,6]" not in program and "f32[33,2,6]" not in program
+    assert "f32[13,2,6,6]" not in program and "f32[13,2,6]" not in program
     program = str(jax.make_jaxpr(lambda: Newton().evaluate(recurrence, 1e-6))())
-    assert "f32[33,2,6,6]" in program  # rows by themselves, leaves joined
+    assert "f32[13,2,6,6]" in program  # rows by themselves, leaves joined
 
 
 @pytest.mark.parametrize("method", ["dense", "diagonal", "by the residual"])
@@ -170,20 +170,20 @@ SOLVERS = {
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_solvers(solver):
-    recurrence = lstm(33)
+    recurrence = lstm(13)
     made = evaluated(Newton(solver=SOLVERS[solver]), recurrence)
     assert made.converged
     check_close(made.states, sequential(recurrence))
 
 
 def test_a_sweep_is_given_no_matrices():
-    recurrence = gru(33)
+    recurrence = gru(13)
     run = lambda: Newton(solver=pb.Sweep()).evaluate(recurrence, 1e-6)  # noqa: E731
-    assert "f32[33,2,3,3]" not in str(jax.make_jaxpr(run)())
+    assert "f32[13,2,3,3]" not in str(jax.make_jaxpr(run)())
 
 
 def test_a_guess_saves_passes():
-    recurrence = gru(61)
+    recurrence = gru(21)
     want = sequential(recurrence)
     near = want + 1e-3 * draw(1, *want.shape)
     far, near = (evaluated(Newton(guess=guess), recurrence) for guess in (None, near))
