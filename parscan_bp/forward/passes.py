@@ -37,14 +37,14 @@ class _Passes(NamedTuple):
     Attributes:
       states: x_1..x_n.
       image: f(x_0)..f(x_{n-1}).
-      count: of passes.
+      made: passes so far.
       most: sound states of the best pass that was not sound throughout.
       stalled: passes since then.
     """
 
     states: Vectors
     image: Vectors
-    count: Array
+    made: Array
     most: Array
     stalled: Array
 
@@ -74,7 +74,7 @@ def iterate(
 
     def goes_on(loop):
         rests = settled(loop.states, loop.image, tolerance)
-        return ~rests & (loop.count < max_passes) & (loop.stalled < PATIENCE)
+        return ~rests & (loop.made < max_passes) & (loop.stalled < PATIENCE)
 
     def one_pass(loop):
         moves = correct(loop.states, loop.image)
@@ -86,11 +86,11 @@ def iterate(
         # f of an exact state is not finite: there is no trajectory to be found.
         stalled = jnp.where(jnp.any((sound <= known) & (known < n)), PATIENCE, stalled)
         most = jnp.where(whole, loop.most, jnp.maximum(loop.most, total))
-        return _Passes(states, new_image, loop.count + 1, most, stalled)
+        return _Passes(states, new_image, loop.made + 1, most, stalled)
 
     zero = jnp.zeros((), jnp.int32)
     end = lax.while_loop(goes_on, one_pass, _Passes(start, image(start), zero, zero, zero))
-    return end.states, end.count, settled(end.states, end.image, tolerance)
+    return end.states, end.made, settled(end.states, end.image, tolerance)
 
 
 def _corrected(image, moves: Vectors, loop: _Passes):

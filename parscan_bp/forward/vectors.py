@@ -16,6 +16,7 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.linearise.per_step import first_of
 from parscan_bp.structure import CarryStructure, find_structure
+from parscan_bp.trees import same_structure
 from parscan_bp.types import Array
 
 Vectors = list[Array]
@@ -107,10 +108,10 @@ def guessed(guess: Carry | None, recurrence: Recurrence) -> Carry:
     n, init = recurrence.length, recurrence.init
     if guess is None:
         return jax.tree.map(lambda a: jnp.broadcast_to(a, (n, *jnp.shape(a))), init)
-    if jax.tree.structure(guess) != jax.tree.structure(init):
+    if not same_structure(tree := jax.tree.structure(guess), own := jax.tree.structure(init)):
         raise ValueError(
-            f"guess: got a pytree of structure {jax.tree.structure(guess)}; x_1..x_{n} in the "
-            f"structure of the carry, {jax.tree.structure(init)}, is wanted"
+            f"guess: got a pytree of structure {tree}; x_1..x_{n} in the structure of the carry, "
+            f"{own}, is wanted"
         )
 
     def checked(leaf, first):
@@ -124,9 +125,9 @@ def guessed(guess: Carry | None, recurrence: Recurrence) -> Carry:
 
 
 def settled(states: Any, image: Any, tolerance: float) -> Array:
-    """Whether |f(x_{t-1}) - x_t| <= tolerance (1 + |x_t|), entry by entry; NaN never is."""
+    """Whether |f(x_{t-1}) - x_t| <= tolerance (1 + |x_t|) and x_t is finite, entry by entry."""
 
     def leaf(x, f):
-        return jnp.all(jnp.abs(f - x) <= tolerance * (1 + jnp.abs(x)))
+        return jnp.all((jnp.abs(f - x) <= tolerance * (1 + jnp.abs(x))) & jnp.isfinite(x))
 
     return jnp.stack(jax.tree.leaves(jax.tree.map(leaf, states, image))).all()
