@@ -12,7 +12,10 @@ from parscan_bp.deep_rnn import deep_rnn as deep_rnn
 from parscan_bp.explain import explain as explain
 from parscan_bp.explain import explain_chain as explain_chain
 from parscan_bp.forward import Chunks as Chunks
+from parscan_bp.forward import FixedPoint as FixedPoint
 from parscan_bp.forward import ForwardReport as ForwardReport
+from parscan_bp.forward import FrozenActivations as FrozenActivations
+from parscan_bp.forward import Newton as Newton
 from parscan_bp.report import Report as Report
 from parscan_bp.report import Status as Status
 from parscan_bp.scan import Fused as Fused
@@ -46,9 +49,12 @@ __all__ = [
     "ChunkedCorrections",
     "Chunks",
     "CyclicReduction",
+    "FixedPoint",
     "ForwardReport",
+    "FrozenActivations",
     "Fused",
     "Jacobi",
+    "Newton",
     "Pallas",
     "Planned",
     "Ragged",

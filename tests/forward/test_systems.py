@@ -67,8 +67,11 @@ def judge(found, *, steady):
     return int(needless.sum()) if steady else 0, int(contracting.sum())
 
 
+NAMES = [pytest.param(k, marks=[pytest.mark.slow] * row.passes) for k, row in METHODS.items()]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_estimates(name, dtype):
     """300 systems."""
     with jax.enable_x64(True):
