@@ -16,6 +16,7 @@ BENCHES = {
     "scan": "bench.grids.scan.bench",
     "steps": "bench.grids.steps.bench",
     "compile": "bench.grids.compile",
+    "forward": "bench.grids.forward.bench",
     "scaled": "bench.grids.scaled",
     "lenet": "bench.paper.images.lenet",
     "vgg11": "bench.paper.vgg11.bench",

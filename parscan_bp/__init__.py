@@ -10,7 +10,10 @@ from parscan_bp.chain import layer_cotangents as layer_cotangents
 from parscan_bp.explain import explain as explain
 from parscan_bp.explain import explain_chain as explain_chain
 from parscan_bp.forward import Chunks as Chunks
+from parscan_bp.forward import FixedPoint as FixedPoint
 from parscan_bp.forward import ForwardReport as ForwardReport
+from parscan_bp.forward import FrozenActivations as FrozenActivations
+from parscan_bp.forward import Newton as Newton
 from parscan_bp.report import Report as Report
 from parscan_bp.report import Status as Status
 from parscan_bp.scan import Fused as Fused
@@ -33,8 +36,11 @@ __all__ = [
     "Blelloch",
     "Chunked",
     "Chunks",
+    "FixedPoint",
     "ForwardReport",
+    "FrozenActivations",
     "Fused",
+    "Newton",
     "Pallas",
     "Planned",
     "Ragged",

@@ -1,9 +1,21 @@
-"""The forward pass in parallel: methods that evaluate a recurrence, and what certifies them."""
+"""The forward pass in parallel: methods that evaluate a nonlinear recurrence, and a certificate."""
 
 from parscan_bp.forward.base import Forward as Forward
 from parscan_bp.forward.base import Recurrence as Recurrence
 from parscan_bp.forward.base import Trajectory as Trajectory
 from parscan_bp.forward.chunks import Chunks as Chunks
+from parscan_bp.forward.fixed_point import FixedPoint as FixedPoint
+from parscan_bp.forward.frozen import FrozenActivations as FrozenActivations
+from parscan_bp.forward.newton import Newton as Newton
 from parscan_bp.forward.report import ForwardReport as ForwardReport
 
-__all__ = ["Chunks", "Forward", "ForwardReport", "Recurrence", "Trajectory"]
+__all__ = [
+    "Chunks",
+    "FixedPoint",
+    "Forward",
+    "ForwardReport",
+    "FrozenActivations",
+    "Newton",
+    "Recurrence",
+    "Trajectory",
+]

@@ -44,28 +44,41 @@ class ByColumns(Joined):
 
     def _rows(self, consts, varying):
         """A_t = J^T: row i holds the derivatives of every output by input i."""
-        body, n_carry = self.body, self.body.num_carry
-        carry, x = varying[:n_carry], varying[n_carry:]
-
-        def new_carry(floats):
-            new, _ = body(consts, replace_at(carry, body.float_carry, floats), x)
-            return [new[k] for k in body.float_carry]
-
-        floats = [carry[k] for k in body.float_carry]
-        _, push = jax.linearize(new_carry, floats)
-
-        def column(direction):
-            direction = jnp.broadcast_to(direction, (*self.layout.batch_shape, direction.size))
-            tangents = self.layout.split(direction, cotangent=False)
-            # Inside shard_map a tangent varies over the mesh axes of its primal.
-            tangents = [t + jnp.zeros_like(c) for t, c in zip(tangents, floats, strict=True)]
-            return self.layout.join(push(tangents), cotangent=False)
-
-        size = sum(self.layout.features)
+        column, size = columns_of(self, consts, varying), sum(self.layout.features)
         if self.diagonal:
             return column(jnp.ones(size, self.layout.dtype))
         columns = jax.vmap(column)(jnp.eye(size, dtype=self.layout.dtype))
         return jnp.moveaxis(columns, 0, -2)
+
+
+def columns_of(
+    linear: Joined, consts: Sequence[Array], varying: Sequence[Array]
+) -> Callable[[Array], Array]:
+    """J of one step as a function of a direction, the same for all rows: ``(n,) -> (*batch, n)``.
+
+    Args:
+      linear: says which leaves of the carry move, and how they are joined.
+      consts: loop-invariant values of its body.
+      varying: carry and input of the step.
+    """
+    body, layout, n_carry = linear.body, linear.layout, linear.body.num_carry
+    carry, x = varying[:n_carry], varying[n_carry:]
+
+    def new_carry(floats):
+        new, _ = body(consts, replace_at(carry, body.float_carry, floats), x)
+        return [new[k] for k in body.float_carry]
+
+    floats = [carry[k] for k in body.float_carry]
+    _, push = jax.linearize(new_carry, floats)
+
+    def column(direction):
+        direction = jnp.broadcast_to(direction, (*layout.batch_shape, direction.size))
+        tangents = layout.split(direction, cotangent=False)
+        # Inside shard_map a tangent varies over the mesh axes of its primal.
+        tangents = [t + jnp.zeros_like(c) for t, c in zip(tangents, floats, strict=True)]
+        return layout.join(push(tangents), cotangent=False)
+
+    return column
 
 
 def stack_of_operators(

@@ -10,13 +10,19 @@ from typing import Any
 
 from parscan_bp import kernels
 from parscan_bp.arguments import check_bool, described
-from parscan_bp.forward import Chunks, Forward
+from parscan_bp.forward import Chunks, FixedPoint, Forward, FrozenActivations, Newton
 from parscan_bp.forward.evaluate import CERTIFICATES, Certified
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.parallel import Parallel
 from parscan_bp.types import PyTree
 
-NAMES: dict[str, Callable[[], Fused | Forward]] = {"fused": Fused, "chunks": Chunks}
+NAMES: dict[str, Callable[[], Fused | Forward]] = {
+    "fused": Fused,
+    "chunks": Chunks,
+    "newton": Newton,
+    "fixed_point": FixedPoint,
+    "frozen_activations": FrozenActivations,
+}
 """What a name stands for; "exact" is `jax.lax.scan`'s own loop."""
 
 

@@ -298,3 +298,17 @@ def test_an_epoch_visits_every_row_once():
 def test_every_mode_names_programs_that_exist():
     known = programs.derivatives(lambda point, data: jnp.sum(point))
     assert {name for needed in scan_point.PROGRAMS_OF.values() for name in needed} <= set(known)
+
+
+def test_forward_tells_passes_errors_and_times(tmp_path, capsys):
+    options = "--quick --systems elman --methods fixed newton".split()
+    (point,) = _run("forward", tmp_path, *options)["points"]
+    assert len(point["exponents"]) == 2 and point["exponents"][0] < 0
+    for method in ("fixed", "newton"):
+        entry = point["methods"][method]
+        assert entry["value"]["speedup"] > 0
+        for trial in entry["trials"]:
+            assert trial["certified"] and 0 < trial["passes"] <= 12
+            assert trial["error"] <= trial["estimate"] + trial["floor"]
+    assert (tmp_path / "forward.png").exists()
+    assert "understated" in capsys.readouterr().out

@@ -82,10 +82,10 @@ QUICK = {("chunks to the end", "float32"): ALL, ("chunks to the end", "float64")
 
 
 def _cases():
-    """All families by every method in both precisions; of most, one family is quick enough."""
+    """All families by every method in both precisions; few of them are quick enough."""
     for name in METHODS:
         for dtype in ("float32", "float64"):
-            quick = QUICK.get((name, dtype), () if name.startswith("chunks") else ("gru",))
+            quick = QUICK.get((name, dtype), ())
             if quick != ALL:
                 yield pytest.param(name, dtype, ALL, marks=SLOW, id=f"{name}-{dtype}")
             if quick:
