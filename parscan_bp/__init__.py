@@ -3,6 +3,7 @@
 from parscan_bp import cells as cells
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
+from parscan_bp import parallel as parallel
 from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
@@ -19,6 +20,7 @@ from parscan_bp.solvers import Blelloch as Blelloch
 from parscan_bp.solvers import Chunked as Chunked
 from parscan_bp.solvers import Pallas as Pallas
 from parscan_bp.solvers import Planned as Planned
+from parscan_bp.solvers import Sharded as Sharded
 from parscan_bp.solvers import Sweep as Sweep
 from parscan_bp.system import Ragged as Ragged
 from parscan_bp.system import Uniform as Uniform
@@ -34,6 +36,7 @@ __all__ = [
     "Planned",
     "Ragged",
     "Report",
+    "Sharded",
     "Status",
     "Sweep",
     "Tuning",
@@ -47,6 +50,7 @@ __all__ = [
     "layer_cotangents",
     "layers",
     "operators",
+    "parallel",
     "scan",
     "solve",
     "solvers",

@@ -8,7 +8,8 @@ so that parameters are made to vary before it; then these equations have nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -31,9 +32,21 @@ def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
             return list(replay(eqn, values))
         axes = _axes(values)
         values = [_vary(v, axes) for v in values]
-    with eqn.ctx.manager:  # the settings under which it was traced
+    with _settings(eqn):
         out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+@contextlib.contextmanager
+def _settings(eqn: JaxprEqn) -> Iterator[None]:
+    """Those under which it was traced, but for the devices that each run it by themselves now."""
+    mesh = jax.sharding.get_abstract_mesh()
+    with eqn.ctx.manager:
+        if mesh.manual_axes:
+            with jax.sharding.use_abstract_mesh(mesh):
+                yield
+        else:
+            yield
 
 
 def evaluate(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:

@@ -70,16 +70,47 @@ class Solver(abc.ABC):
         """Whether what it cannot take is left to `jax.lax.scan`, as its caller said."""
         return False
 
-    def placed(self, loop: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    def placed(self, loop: Callable[..., PyTree], *, reverse: bool) -> Callable[..., PyTree]:
         """The exact forward pass, run where the solver wants the data to lie.
 
         Args:
           loop: ``(consts, init, xs) -> (carry, ys, carry after every step)``, lists of arrays.
+          reverse: whether it begins with the last step.
 
         Returns:
           A function of the same arguments and results; ``loop`` itself where any place is right.
         """
         return loop
+
+    def entering(self, init: list[Array], after: list[Array], *, reverse: bool) -> list[Array]:
+        """The carry that enters the first step that is here, linear in the two.
+
+        Args:
+          init: the first carry of the scan, or its tangents.
+          after: the carry after every step that is here, or their tangents.
+          reverse: whether the scan begins with the last step.
+
+        Returns:
+          ``init`` itself where all steps are in one place.
+        """
+        return init
+
+    def spread(
+        self, run: Callable[[Solver, int], Callable[..., PyTree]], length: int, *, reverse: bool
+    ) -> Callable[..., PyTree]:
+        """The whole scan, derivatives included, over the places where the solver wants its steps.
+
+        Args:
+          run: ``(solver, n) -> scan`` of n steps in one place, of which ``placed``, ``entering``
+            and `run` are then asked; ``scan`` is ``(shared, init, xs) -> (carry, ys)``, of which
+            xs and ys have the steps in front.
+          length: all steps.
+          reverse: whether the scan begins with the last step.
+
+        Returns:
+          A function of the same arguments and results; ``run(self, length)`` for a single place.
+        """
+        return run(self, length)
 
     def with_memory_limit(self, limit: int) -> Solver:
         """The same solver under another limit in bytes; one that has none is itself."""
@@ -88,6 +119,10 @@ class Solver(abc.ABC):
     def run_counted(self, system: System, state: PyTree) -> tuple[PyTree, Array]:
         """`run`, and the number of rounds that it took, int32; a direct solver takes 1."""
         return self.run(system, state), jnp.ones((), jnp.int32)
+
+    def form(self, operator: Operator) -> Operator:
+        """The operator in the structure in which it is multiplied."""
+        return for_trees(operator)
 
     def __repr__(self) -> str:
         """The options that are not as they come."""
@@ -252,9 +287,8 @@ class TreeSolver(Solver):
         shown, last = self.states(operator, b, state)
         return shown[::-1], last
 
-    def form(self, operator: Operator) -> Operator:
-        """The operator in the structure that the tree multiplies."""
-        operator = for_trees(operator)
+    def form(self, operator):
+        operator = super().form(operator)
         return to_scaled(operator) if self.scaled else operator
 
     def _check_memory(self, n: int, shape: Block) -> None:
