@@ -1,5 +1,6 @@
 """The devices of a mesh axis, and what goes from one to another."""
 
+from parscan_bp.devices.exclusive import DEFAULT_LINK as DEFAULT_LINK
 from parscan_bp.devices.exclusive import METHODS as METHODS
 from parscan_bp.devices.exclusive import Link as Link
 from parscan_bp.devices.exclusive import Maps as Maps
@@ -11,8 +12,10 @@ from parscan_bp.devices.mesh import check_axis as check_axis
 from parscan_bp.devices.mesh import divided as divided
 from parscan_bp.devices.mesh import find_mesh as find_mesh
 from parscan_bp.devices.mesh import is_bound as is_bound
+from parscan_bp.devices.mesh import undivided as undivided
 
 __all__ = [
+    "DEFAULT_LINK",
     "METHODS",
     "Line",
     "Link",
@@ -24,4 +27,5 @@ __all__ = [
     "exclusive_scan",
     "find_mesh",
     "is_bound",
+    "undivided",
 ]

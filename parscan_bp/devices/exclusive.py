@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.devices.line import Line
 from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
-from parscan_bp.devices.line import Line
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array
 
@@ -44,8 +44,8 @@ class Link:
       latency: seconds before the first byte arrives.
       bandwidth: bytes/s.
 
-    Source: the defaults are those of Gholami et al., "Integrated model, batch and domain parallelism",
-    SPAA 2018, Table 1.
+    Source: the defaults are those of Gholami et al., "Integrated model, batch and domain
+    parallelism in training neural networks", SPAA 2018, Table 1.
 
     Example:
       >>> Link(latency=1.0, bandwidth=2.0).seconds(Traffic(collectives=3, bytes=4))
@@ -72,6 +72,8 @@ class Traffic:
     collectives: int
     bytes: int
 
+
+DEFAULT_LINK = Link()
 
 METHODS: dict[str, Callable[[int, int, int], Traffic]] = {
     "ppermute": lambda p, pair, vector: Traffic(
@@ -134,7 +136,8 @@ def _doubling(line: Line, maps: Maps) -> Array:
 
 
 def _gathered(line: Line, maps: Maps) -> Array:
-    every = _sent(maps, lambda a: lax.all_gather(a, line.axis))
+    # Not with a new axis, which JAX (0.10 to 0.12) would take for one that is sharded explicitly.
+    every = _sent(maps, lambda a: lax.all_gather(a[None], line.axis, tiled=True))
     if line.backward:
         every = jax.tree.map(lambda a: a[::-1], every)
 

@@ -95,6 +95,20 @@ def divided(tree: PyTree, axis: str, mesh: Any, *, leading: bool) -> PyTree:
     return jax.tree.map(spread, tree)
 
 
+def undivided(tree: PyTree, axis: str) -> PyTree:
+    """The types of arrays whose leading axes are not divided over an explicit axis any more."""
+
+    def typed(a):
+        sharding = getattr(jax.typeof(a), "sharding", None)
+        if sharding is None or not any(axis in _names(part) for part in sharding.spec[:1]):
+            return a
+        spec = PartitionSpec(_without(sharding.spec[0], axis), *sharding.spec[1:])
+        kept = NamedSharding(sharding.mesh, spec)
+        return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=kept)
+
+    return jax.tree.map(typed, tree)
+
+
 def _names(part: Any) -> tuple[str, ...]:
     return part if isinstance(part, tuple) else (part,)
 

@@ -108,9 +108,11 @@ def launch(
 
     Example:
       >>> import parscan_bp as pb
-      >>> pb.parallel.launch("math:factorial", 2, arguments=["x"])  # doctest: +IGNORE_EXCEPTION_DETAIL
-      Traceback (most recent call last):
-      LaunchError: process 0 raised: TypeError: 'str' object cannot be interpreted as an integer
+      >>> try:
+      ...     pb.parallel.launch("math:factorial", 2, arguments=["x"])
+      ... except pb.parallel.LaunchError as error:
+      ...     print(str(error).strip().splitlines()[-1])
+      TypeError: 'str' object cannot be interpreted as an integer
     """
     if not isinstance(target, str) or target.count(":") != 1:
         raise ValueError(f"target: got {described(target)}; 'module:function' is wanted")

@@ -24,7 +24,9 @@ KINDS = (
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.-]+ = (.*)$")
 _COLLECTIVE = re.compile(rf"^(.*?) ({'|'.join(KINDS)})(-start)?\(")
-_CALLED = re.compile(r"(?:body|to_apply|calls|branch_computations|\w+_computation)=(\{.*?\}|[%\w.-]+)")
+_CALLED = re.compile(
+    r"(?:body|to_apply|calls|branch_computations|\w+_computation)=(\{.*?\}|[%\w.-]+)"
+)
 _TRIPS = re.compile(r'known_trip_count"?:\{"n":"(\d+)"')
 _ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\]")
 
@@ -71,7 +73,8 @@ def collective_stats(compiled: Any) -> Stats:
       >>> from jax.sharding import Mesh, PartitionSpec
       >>> mesh = Mesh(jax.devices()[:1], ("rows",))
       >>> total = lambda x: jax.lax.psum(x.sum(), "rows")
-      >>> f = jax.shard_map(total, mesh=mesh, in_specs=PartitionSpec("rows"), out_specs=PartitionSpec())
+      >>> specs = {"in_specs": PartitionSpec("rows"), "out_specs": PartitionSpec()}
+      >>> f = jax.shard_map(total, mesh=mesh, **specs)
       >>> pb.parallel.collective_stats(jax.jit(f).lower(jnp.ones(3)).compile())
       {'all-reduce': Collectives(count=1, bytes=4)}
     """

@@ -63,7 +63,10 @@ def _report(scan: LinearScan, residuals, outs) -> Report:
 
 
 def _errors(primal: Primal, gamma, lambdas, ends, bound: float) -> list[Array]:
-    """The errors of all rows of the system, ``ends`` being J_1^T lambda_1 and J_n+1^T lambda_n+1."""
+    """The errors of all rows of the system.
+
+    ``ends`` are J_1^T lambda_1, and what the last lambda gets of steps that are elsewhere.
+    """
     linear, how = primal.linearisation, {"reverse": primal.reverse}
     (first, beyond), end = ends, 0 if primal.reverse else -1
     last = [v[end] for v in lambdas], add(beyond, [v[end] for v in gamma])

@@ -103,7 +103,7 @@ class ScanRule:
 
     @functools.cached_property
     def _report_everywhere(self) -> Run:
-        """No carry, and the fields of the report of each place, stacked."""
+        """The carry, and the fields of the report of each place, stacked."""
 
         def run(solver, length):
             rule = self.of(solver, length)
@@ -114,7 +114,7 @@ class ScanRule:
                 carry, ys, after = rule.loop.run(consts, init, xs)
                 residuals = (consts, init, xs, after, extra)
                 told = report_on_scan(rule.scan, residuals, [*carry, *ys])
-                return [], [field[None] for field in jax.tree.leaves(told)]
+                return carry, [field[None] for field in jax.tree.leaves(told)]
 
             return call
 

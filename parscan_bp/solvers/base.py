@@ -21,7 +21,7 @@ from parscan_bp.arguments import check_bool, described, set_ints
 from parscan_bp.operators import Operator, for_trees, to_scaled
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
-from parscan_bp.trees import add, nbytes, stretch, write_stretch
+from parscan_bp.trees import add, eval_shape, nbytes, stretch, write_stretch
 from parscan_bp.types import Array, PyTree
 
 
@@ -81,6 +81,10 @@ class Solver(abc.ABC):
           A function of the same arguments and results; ``loop`` itself where any place is right.
         """
         return loop
+
+    def traced_as(self, init: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
+        """The first carry and the inputs as arrays of the types that they have for one place."""
+        return init, xs
 
     def entering(self, init: list[Array], after: list[Array], *, reverse: bool) -> list[Array]:
         """The carry that enters the first step that is here, linear in the two.
@@ -292,7 +296,7 @@ class TreeSolver(Solver):
         return to_scaled(operator) if self.scaled else operator
 
     def _check_memory(self, n: int, shape: Block) -> None:
-        one = jax.eval_shape(self.form, shape.operator)
+        one = eval_shape(self.form, shape.operator)
         need = nbytes(one) * max(1, -(-self.complexity(n).operators // max(n, 1)))
         if need > self.memory_limit:
             raise ValueError(
@@ -317,7 +321,7 @@ def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | N
         more, part = system.collect(start, stretch(shown, start, size), state)
         return add(summed, more), write_stretch(out, part, start)
 
-    carry = accumulators(system, jax.eval_shape(lambda: shown[:size]), last)
+    carry = accumulators(system, eval_shape(lambda: shown[:size]), last)
     return in_chunks(n, size, system.backward, visit, carry)
 
 
@@ -325,8 +329,8 @@ def accumulators(
     system: System, shown: PyTree, state: PyTree, aux: PyTree = None
 ) -> tuple[PyTree, PyTree]:
     """Zeros for the summed and stacked contributions of `System.collect`."""
-    summed, out = jax.eval_shape(functools.partial(system.collect, 0), shown, state, aux)
-    out = jax.eval_shape(
+    summed, out = eval_shape(functools.partial(system.collect, 0), shown, state, aux)
+    out = eval_shape(
         lambda out: jax.tree.map(
             lambda a: jnp.broadcast_to(a[:1], (system.length, *a.shape[1:])), out
         ),

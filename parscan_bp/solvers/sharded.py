@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from parscan_bp.arguments import described
 from parscan_bp.devices import (
+    DEFAULT_LINK,
     METHODS,
     Line,
     Link,
@@ -23,13 +24,14 @@ from parscan_bp.devices import (
     exclusive_scan,
     find_mesh,
     is_bound,
+    undivided,
 )
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Complexity, Solver, default_chunk, in_chunks
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import System, block_shape, zeros_of_shape
-from parscan_bp.trees import add, nbytes
+from parscan_bp.trees import add, eval_shape, nbytes
 from parscan_bp.types import Array
 
 
@@ -87,7 +89,7 @@ class Sharded(Solver):
     _: dataclasses.KW_ONLY
     inner: Solver | None = None
     method: str = "auto"
-    link: Link = Link()
+    link: Link = DEFAULT_LINK
 
     # Maps of whole stretches are products of Jacobians, whatever solves inside.
     needs: ClassVar = "operators"
@@ -131,6 +133,11 @@ class Sharded(Solver):
     def placed(self, loop, *, reverse):
         line = Line(self.axis, reverse)
         return lambda *args: _in_turn(line, loop, *args)
+
+    def traced_as(self, init, xs):
+        if is_bound(self.axis):
+            return Line(self.axis).varying(init), xs
+        return init, undivided(xs, self.axis)
 
     def entering(self, init, after, *, reverse):
         line, end = Line(self.axis, reverse), 0 if reverse else -1
@@ -279,7 +286,7 @@ def _in_turn(line: Line, loop, consts, init, xs):
         pairs = zip(arrived, entering, strict=True)
         return [jnp.where(here, new, old) for new, old in pairs], results
 
-    nothing = zeros_of_shape(jax.eval_shape(loop, consts, init, xs))
+    nothing = zeros_of_shape(eval_shape(loop, consts, init, xs))
     entering, results = lax.fori_loop(0, line.size - 1, step, (init, nothing))
     return turn(line.size - 1, entering, results)
 
@@ -309,7 +316,7 @@ def _reduced(system: System, solver: Solver, state: Array) -> Maps:
     first = jax.tree.map(lambda a: a[0], maps(n - 1 if backward else 0, 1))
     if n == 1:
         return first
-    size = default_chunk(n - 1, nbytes(jax.eval_shape(lambda: maps(0, n))))
+    size = default_chunk(n - 1, nbytes(eval_shape(lambda: maps(0, n))))
     offset = 0 if backward else 1
     shifted = lambda total, start, size: visit(total, start + offset, size)  # noqa: E731
     return in_chunks(n - 1, size, backward, shifted, first)
