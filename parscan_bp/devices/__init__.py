@@ -7,6 +7,7 @@ from parscan_bp.devices.exclusive import Maps as Maps
 from parscan_bp.devices.exclusive import Traffic as Traffic
 from parscan_bp.devices.exclusive import cheapest as cheapest
 from parscan_bp.devices.exclusive import exclusive_scan as exclusive_scan
+from parscan_bp.devices.in_turn import in_turn as in_turn
 from parscan_bp.devices.line import Line as Line
 from parscan_bp.devices.mesh import check_axis as check_axis
 from parscan_bp.devices.mesh import divided as divided
@@ -26,6 +27,7 @@ __all__ = [
     "divided",
     "exclusive_scan",
     "find_mesh",
+    "in_turn",
     "is_bound",
     "undivided",
 ]

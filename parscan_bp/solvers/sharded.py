@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
 
 from parscan_bp.arguments import described
 from parscan_bp.devices import (
@@ -20,17 +19,18 @@ from parscan_bp.devices import (
     Maps,
     cheapest,
     check_axis,
-    divided,
     exclusive_scan,
     find_mesh,
+    in_turn,
     is_bound,
     undivided,
 )
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Complexity, Solver, default_chunk, in_chunks
+from parscan_bp.solvers.over_mesh import OverMesh, joined, on_each
 from parscan_bp.solvers.sweep import Sweep
-from parscan_bp.system import System, block_shape, zeros_of_shape
+from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, eval_shape, nbytes
 from parscan_bp.types import Array
 
@@ -65,6 +65,8 @@ class Sharded(Solver):
         ``scaled``, so are the maps.
       method: how maps go from device to device: "ppermute", "all_gather" or "chain", see
         `parscan_bp.devices.exclusive`; "auto" takes the one that ``link`` is done with first.
+        "turns" multiplies no Jacobians: each device waits for the vector of the one before it, as
+        in the forward pass, which takes T steps and P - 1 exchanges of vectors.
       link: what "auto" takes the network for.
 
     Raises:
@@ -91,17 +93,19 @@ class Sharded(Solver):
     method: str = "auto"
     link: Link = DEFAULT_LINK
 
-    # Maps of whole stretches are products of Jacobians, whatever solves inside.
-    needs: ClassVar = "operators"
-
     def __post_init__(self):
         check_axis(self.axis, self.mesh)
-        if self.method != "auto" and self.method not in METHODS:
-            named = ", ".join(map(repr, ("auto", *METHODS)))
+        if self.method not in ("auto", "turns", *METHODS):
+            named = ", ".join(map(repr, ("auto", *METHODS, "turns")))
             raise ValueError(f"method: got {self.method!r}; one of {named} is wanted")
         if not isinstance(self.link, Link):
             raise TypeError(f"link: got {described(self.link)}; a Link is wanted")
         _check_inner(self.inner)
+
+    @property
+    def needs(self):
+        """The maps of all steps of a device are products of Jacobians, whatever solves inside."""
+        return self._own.needs if self.method == "turns" else "operators"
 
     @property
     def _own(self) -> Solver:
@@ -117,12 +121,12 @@ class Sharded(Solver):
     def spread(self, run, length, *, reverse):
         line = Line(self.axis, reverse)
         if is_bound(self.axis):
-            return _on_each(line, run(self, length))
+            return on_each(line, run(self, length))
         rest = functools.partial(run, self._own)
 
         @functools.cache
         def over(mesh):
-            return _Everywhere(line, mesh, functools.partial(run, self), rest, length)
+            return OverMesh(line, mesh, functools.partial(run, self), rest, length)
 
         def call(shared, init, xs):
             mesh = find_mesh(self.axis, self.mesh, (xs, init, shared))
@@ -132,7 +136,12 @@ class Sharded(Solver):
 
     def placed(self, loop, *, reverse):
         line = Line(self.axis, reverse)
-        return lambda *args: _in_turn(line, loop, *args)
+
+        def run(consts, init, xs):
+            each = lambda carry: loop(consts, carry, xs)  # noqa: E731
+            return in_turn(line, each, init, lambda _, arrived: arrived)
+
+        return run
 
     def traced_as(self, init, xs):
         if is_bound(self.axis):
@@ -142,11 +151,13 @@ class Sharded(Solver):
     def entering(self, init, after, *, reverse):
         line, end = Line(self.axis, reverse), 0 if reverse else -1
         arrived = line.shift([a[end] for a in after])
-        return [_joined(line, own, other) for own, other in zip(init, arrived, strict=True)]
+        return [joined(line, own, other) for own, other in zip(init, arrived, strict=True)]
 
     def run(self, system, state):
         self._check_bound()
         line = Line(self.axis, system.backward)
+        if self.method == "turns":
+            return in_turn(line, lambda state: self._own.run(system, state), state, add)
         if line.size > 1:
             operator, b = _reduced(system, self, state)
             # What this device's own state becomes goes to the next ones, too.
@@ -166,13 +177,17 @@ class Sharded(Solver):
 
     def complexity(self, n):
         devices = find_mesh(self.axis, self.mesh, ()).shape[self.axis]
-        q, rest = divmod(n, devices)
-        inner, left = self._own.complexity(max(q, 1)), self._own.complexity(max(rest, 1))
+        own, (each, left) = self._own.complexity, divmod(n, devices)
+        inner, rest = own(max(each, 1)), own(max(left, 1)).steps * bool(left)
+        vectors = inner.vector_products * devices * bool(each) + left
+        if self.method == "turns" or not each or devices == 1:
+            steps = inner.steps * devices * bool(each) + rest
+            return Complexity(steps, 0, vectors, inner.operators * devices)
         rounds = (devices - 1).bit_length()
         return Complexity(
-            steps=max(q - 1, 0) + rounds + inner.steps * bool(q) + left.steps * bool(rest),
-            matrix_products=devices * (max(q - 1, 0) + max(2 * rounds - 3, 0)),
-            vector_products=devices * (2 * q + rounds) + rest,
+            steps=each - 1 + rounds + inner.steps + rest,
+            matrix_products=devices * (each - 1 + max(2 * rounds - 3, 0)),
+            vector_products=devices * (each + rounds) + vectors,
             operators=devices * (inner.operators + 3),
         )
 
@@ -193,102 +208,6 @@ def _check_inner(inner: Any) -> None:
         why = "it is spread over devices itself"
     if why is not None:
         raise NotImplementedError(f"inner: {inner!r} cannot be wrapped: {why}")
-
-
-class _Everywhere:
-    """A scan over a mesh: one `jax.shard_map`, and the steps that it leaves over.
-
-    Args:
-      line: the devices.
-      mesh: their mesh.
-      run: ``n`` -> the scan of a device's own n steps, see `Solver.spread`.
-      rest: the same for steps that all devices run.
-      length: all steps.
-    """
-
-    def __init__(self, line, mesh, run, rest, length):
-        self.line, self.mesh = line, mesh
-        self.each, self.left = divmod(length, mesh.shape[line.axis])
-        self.run = self._over_mesh(run(self.each)) if self.each else None
-        self.rest = rest(self.left) if self.left else None
-
-    def _over_mesh(self, run):
-        axis, whole = self.line.axis, PartitionSpec()
-        part = PartitionSpec(axis)
-        how = {"mesh": self.mesh, "axis_names": {axis}, "out_specs": (whole, part)}
-        call = jax.shard_map(_on_each(self.line, run), in_specs=(whole, whole, part), **how)
-        return jax.jit(call)
-
-    def __call__(self, shared, init, xs):
-        (shared, init), xs = self._divided((shared, init)), list(xs)
-        if self.run is None:
-            return self.rest(shared, init, xs)
-        if self.rest is None:
-            return self.run(shared, init, self._divided(xs, leading=True))
-        # The scan ends with what is left over, in the order of its steps.
-        cut = self.left if self.line.backward else -self.left
-        ends = [slice(None, cut), slice(cut, None)]
-        first, last = ends[::-1] if self.line.backward else ends
-        carry, ys = self.run(shared, init, self._divided([x[first] for x in xs], leading=True))
-        carry, others = self.rest(shared, carry, [x[last] for x in xs])
-        parts = (others, ys) if self.line.backward else (ys, others)
-        return carry, [jnp.concatenate(pair) for pair in zip(*parts, strict=True)]
-
-    def _divided(self, tree, *, leading=False):
-        return divided(tree, self.line.axis, self.mesh, leading=leading)
-
-
-def _on_each(line: Line, run):
-    """The scan of all devices' steps, on each of them."""
-
-    def call(shared, init, xs):
-        for k, x in enumerate(xs):
-            if line.is_typed and not line.varies(x):
-                raise ValueError(
-                    f"xs: leaf {k} is the same on all devices of {line.axis!r}; the steps of this "
-                    f"device alone are wanted, as by in_specs=PartitionSpec({line.axis!r})"
-                )
-        shared, init, xs = line.varying((shared, init, xs))
-        init = [_alone(line, a) for a in init]
-        carry, ys = run(shared, init, xs)
-        return line.from_last(carry), ys
-
-    return call
-
-
-def _is_float(a) -> bool:
-    return jnp.issubdtype(a.dtype, jnp.inexact)
-
-
-def _alone(line: Line, a):
-    """What the first device has; zero on the others, so that no cotangent is of them."""
-    return jnp.where(line.is_at(0), a, jnp.zeros_like(a)) if _is_float(a) else a
-
-
-def _joined(line: Line, init, arrived):
-    """The carry that enters a device: ``init`` is zero where it is not the first one."""
-    return init + arrived if _is_float(arrived) else jnp.where(line.is_at(0), init, arrived)
-
-
-def _in_turn(line: Line, loop, consts, init, xs):
-    """A loop over the steps of one device after the other, P - 1 exchanges of its carry."""
-    if line.size == 1:
-        return loop(consts, init, xs)
-
-    def turn(k, entering, results):
-        run = lambda: loop(consts, entering, xs)  # noqa: E731
-        return lax.cond(line.is_at(k), run, lambda: results)
-
-    def step(k, both):
-        entering, results = both
-        results = turn(k, entering, results)
-        arrived, here = line.shift(results[0]), line.is_at(k + 1)
-        pairs = zip(arrived, entering, strict=True)
-        return [jnp.where(here, new, old) for new, old in pairs], results
-
-    nothing = zeros_of_shape(eval_shape(loop, consts, init, xs))
-    entering, results = lax.fori_loop(0, line.size - 1, step, (init, nothing))
-    return turn(line.size - 1, entering, results)
 
 
 def _reduced(system: System, solver: Solver, state: Array) -> Maps:

@@ -13,6 +13,7 @@ import parscan_bp as pb
 from tests.family import assert_derivatives_close
 
 H, B = 4, 2
+CASES = ("dense", "diagonal", "factored", "block", "tree")
 TOLERANCE = {"float64": 1e-10, "float32": 3e-5, "bfloat16": 6e-2}
 
 
@@ -33,10 +34,6 @@ def tree(p, carry, x):
     h = jnp.where((k % 3 == 2)[..., None], 0.1 * h, new)
     speed = 0.9 * speed + jnp.where(on, h, 0)
     return (h, (speed, k + 1), ~on), {"h": h, "mean": speed.mean(-1)}
-
-
-def cell_step(cell):
-    return lambda p, h, x: cell(p, h, x)
 
 
 def case(name, length, dtype):
