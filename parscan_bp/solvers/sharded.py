@@ -103,7 +103,7 @@ class Sharded(Solver):
         _check_inner(self.inner)
 
     @property
-    def needs(self):
+    def needs(self):  # type: ignore[override]
         """The maps of all steps of a device are products of Jacobians, whatever solves inside."""
         return self._own.needs if self.method == "turns" else "operators"
 
