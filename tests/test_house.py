@@ -20,7 +20,8 @@ LAYERS = [
     {"solvers", "cells", "layers"},
     {"linearise", "solve"},
     {"choice"},
-    {"scan", "chain"},
+    {"scan"},
+    {"chain"},
     {"explain", "adapters", "tuning", "parallel"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
 ]

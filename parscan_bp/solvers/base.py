@@ -116,6 +116,26 @@ class Solver(abc.ABC):
         """
         return run(self, length)
 
+    def places(self, tree: PyTree) -> int | None:
+        """In how many places it wants the layers of a chain, a stretch in each; ``None`` for one.
+
+        Args:
+          tree: the arrays of the chain.
+        """
+        return None
+
+    def for_stages(self, system: Ragged) -> Solver:
+        """The solver for a chain in several places, which is a scan of one step in each.
+
+        Args:
+          system: that of all layers, whose arrays are types.
+        """
+        return self
+
+    def on_each_place(self, f: Callable[..., PyTree], whole: PyTree, divided: PyTree) -> PyTree:
+        """``f(which place, whole, its part of divided)`` in all places, where it is the same."""
+        raise NotImplementedError(f"{self!r} has no places")
+
     def with_memory_limit(self, limit: int) -> Solver:
         """The same solver under another limit in bytes; one that has none is itself."""
         return self

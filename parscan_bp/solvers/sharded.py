@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from parscan_bp.arguments import described
 from parscan_bp.devices import (
@@ -29,6 +30,7 @@ from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Complexity, Solver, default_chunk, in_chunks
 from parscan_bp.solvers.over_mesh import OverMesh, joined, on_each
+from parscan_bp.solvers.planned import Planned
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, eval_shape, nbytes
@@ -93,6 +95,8 @@ class Sharded(Solver):
     method: str = "auto"
     link: Link = DEFAULT_LINK
 
+    ragged: ClassVar = True
+
     def __post_init__(self):
         check_axis(self.axis, self.mesh)
         if self.method not in ("auto", "turns", *METHODS):
@@ -133,6 +137,34 @@ class Sharded(Solver):
             return over(mesh)(shared, init, xs)
 
         return call
+
+    def places(self, tree):
+        if is_bound(self.axis):
+            return Line(self.axis).size
+        return find_mesh(self.axis, self.mesh, tree).shape[self.axis]
+
+    def for_stages(self, system):
+        if self.method != "auto":
+            return self
+        workers = self.places((system.operators, system.g))
+        pays = Planned(workers).plan(system).schedule.products
+        return self if pays else dataclasses.replace(self, method="turns")
+
+    def on_each_place(self, f, whole, divided):
+        line, mesh = Line(self.axis), None
+        if is_bound(self.axis):
+            return f(line.position, whole, divided)
+        mesh = find_mesh(self.axis, self.mesh, (whole, divided))
+        how = {"mesh": mesh, "axis_names": {self.axis}, "out_specs": PartitionSpec()}
+        specs = (PartitionSpec(), PartitionSpec(self.axis))
+        call = lambda whole, divided: f(line.position, whole, divided)  # noqa: E731
+        return jax.jit(jax.shard_map(call, in_specs=specs, **how))(whole, divided)
+
+    def run_ragged(self, system):
+        raise NotImplementedError(
+            f"{self!r} divides scans, and the layers of parscan_bp.chain; a bare system of "
+            "operators of different shapes wants another solver, such as Planned()"
+        )
 
     def placed(self, loop, *, reverse):
         line = Line(self.axis, reverse)
