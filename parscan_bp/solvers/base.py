@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import check_bool, described, set_ints
+from parscan_bp.devices import Traffic
 from parscan_bp.operators import Operator, for_trees, to_scaled
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
@@ -135,6 +136,15 @@ class Solver(abc.ABC):
     def on_each_place(self, f: Callable[..., PyTree], whole: PyTree, divided: PyTree) -> PyTree:
         """``f(which place, whole, its part of divided)`` in all places, where it is the same."""
         raise NotImplementedError(f"{self!r} has no places")
+
+    def traffic(self, pair: int, vector: int) -> dict[str, Traffic]:
+        """What a device takes part in between places, by its purpose; nothing for one place.
+
+        Args:
+          pair: bytes of a Jacobian, or of a product of them, and a vector.
+          vector: bytes of a carry.
+        """
+        return {}
 
     def with_memory_limit(self, limit: int) -> Solver:
         """The same solver under another limit in bytes; one that has none is itself."""

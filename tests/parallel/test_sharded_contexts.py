@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import parscan_bp as pb
+from parscan_bp.devices import METHODS, Traffic
 
 SETTING = """
 import functools
@@ -260,6 +261,33 @@ def test_inputs_that_are_whole_on_each_device_are_refused():
     how = {"mesh": one_device("time"), "in_specs": P(), "out_specs": P()}
     with pytest.raises(ValueError, match=r"xs: leaf 0 is the same on all devices of 'time'"):
         jax.shard_map(scan, **how)(jnp.ones(3))
+
+
+def test_maps_that_are_too_large_are_refused():
+    mesh = jax.sharding.AbstractMesh((2,), ("time",))
+    wide = lambda c, x: (jnp.tanh(jnp.sum(c) + c + x), None)  # noqa: E731
+    loss = lambda c, xs: pb.scan(  # noqa: E731
+        wide, c, xs, solver=pb.Sharded("time", mesh), memory_limit=1000
+    )[0].sum()
+    like = [jax.ShapeDtypeStruct(s, "float32") for s in ((30,), (4, 30))]
+    with pytest.raises(ValueError, match=r"memory_limit: Sharded.*needs about 10,800 bytes"):
+        jax.eval_shape(jax.grad(loss), *like)
+
+
+def test_explain_tells_the_collectives():
+    mesh = jax.sharding.AbstractMesh((8,), ("time",))
+    turns = Traffic(7, 7 * 64)
+    wide = lambda c, x: (jnp.tanh(jnp.flip(c, -1) @ jnp.ones((16, 16)) + x), None)  # noqa: E731
+    for method in ("ppermute", "all_gather", "chain", "turns"):
+        solver = pb.Sharded("time", mesh, method=method)
+        told = pb.explain(wide, jnp.zeros(16), jnp.zeros((8, 16)), solver=solver)
+        expected = turns if method == "turns" else METHODS[method](8, 17 * 64, 64)
+        assert told.collectives == {
+            "forward": turns,
+            "what enters each": Traffic(1, 64),
+            "backward": expected,
+        }
+        assert "collectives: forward 7 of 448 bytes" in str(told)
 
 
 @pytest.mark.parametrize("devices, n, steps", [(1, 9, 9), (4, 8, 5), (4, 9, 6), (8, 1000, 252)])
