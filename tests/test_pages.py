@@ -34,7 +34,13 @@ def test_every_example_of_the_readme_runs():
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param("docs/choose.md", marks=pytest.mark.slow), "docs/devices.md", "docs/extend.md"],
+    [
+        *(
+            pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
+            for name in ("choose", "devices")
+        ),
+        "docs/extend.md",
+    ],
 )
 def test_every_example_of_the_docs_runs(page):
     _run(page)

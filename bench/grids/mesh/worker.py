@@ -45,11 +45,10 @@ class _Problem:
         self.values[0] /= 2 * hidden**0.5
         self.mesh = Mesh(np.array(jax.devices()), ("time",))
         specs = (PartitionSpec(), PartitionSpec(), PartitionSpec("time"))
+        places = [NamedSharding(self.mesh, spec) for spec in specs]
         self.arrays = [
-            jax.make_array_from_callback(
-                v.shape, NamedSharding(self.mesh, spec), lambda at, v=v: v[at]
-            )
-            for v, spec in zip(self.values, specs, strict=True)
+            jax.make_array_from_callback(values.shape, place, values.__getitem__)
+            for values, place in zip(self.values, places, strict=True)
         ]
 
     def program(self, method: str) -> Any:
