@@ -4,6 +4,7 @@ from parscan_bp import cells as cells
 from parscan_bp import forward as forward
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
+from parscan_bp import parallel as parallel
 from parscan_bp import pipeline as pipeline
 from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
@@ -32,6 +33,7 @@ from parscan_bp.solvers import Jacobi as Jacobi
 from parscan_bp.solvers import Pallas as Pallas
 from parscan_bp.solvers import Planned as Planned
 from parscan_bp.solvers import Richardson as Richardson
+from parscan_bp.solvers import Sharded as Sharded
 from parscan_bp.solvers import Sweep as Sweep
 from parscan_bp.solvers import Truncated as Truncated
 from parscan_bp.system import Ragged as Ragged
@@ -60,6 +62,7 @@ __all__ = [
     "Ragged",
     "Report",
     "Richardson",
+    "Sharded",
     "Status",
     "Sweep",
     "Truncated",
@@ -78,6 +81,7 @@ __all__ = [
     "layers",
     "measure_machine",
     "operators",
+    "parallel",
     "pipeline",
     "scan",
     "solve",

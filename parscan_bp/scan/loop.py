@@ -78,7 +78,7 @@ class Loop:
 
     @functools.cached_property
     def _placed(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
-        return self.solver.placed(self._exact)
+        return self.solver.placed(self._exact, reverse=self.how["reverse"])
 
     def run(self, args: Sequence[Array], guess: Sequence[Array] = ()) -> Made:
         """The forward pass, for the arguments of the body's loop.
@@ -103,9 +103,21 @@ class Loop:
         return self.other is not None and self.other.kernels is None
 
     @property
+    def is_placed(self) -> bool:
+        """Whether the solver has the steps run elsewhere than where the loop stands."""
+        return self._placed is not self._exact
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is `lax.scan`'s own, run where it stands."""
-        return self.is_lax and self._placed is self._exact
+        return self.is_lax and not self.is_placed
+
+    def of(self, solver: Solver, length: int) -> Loop:
+        """The same step so many times."""
+        params = {**self.equation.params, "length": length}
+        return dataclasses.replace(
+            self, solver=solver, equation=self.equation.replace(params=params)
+        )
 
     def values(
         self, args: Sequence[Array], guess: Sequence[Array], *, tells: bool = False

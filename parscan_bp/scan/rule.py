@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -19,11 +20,13 @@ from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of
-from parscan_bp.report import Report
+from parscan_bp.report import Report, worst_of
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.recorded import Recorded
 from parscan_bp.scan.reported import report_on_scan, with_forward
+from parscan_bp.scan.spread import Run, spread
+from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array
 
 
@@ -50,18 +53,41 @@ class ScanRule:
 
     def __call__(self, args: Sequence[Array], extra: Extra) -> list[Array]:
         """The outputs of the scan for ``args = [*consts, *init, *xs]``."""
-        return self._values(False)(list(args), extra)
+        carry, ys = self._everywhere(args, extra)
+        return [*carry, *ys]
 
     def reported(self, args: Sequence[Array], extra: Extra) -> tuple[list[Array], Report]:
         """The outputs, and the report on them and what derivatives are made of; see `reported`."""
         check_no_obstacle(self.obstacle, self.scan.solver)
-        by_method, body = self.loop.is_by_method, self.scan.body
-        made = self._values(by_method)(list(args), extra)
-        n = body.num_carry + len(body.y_avals)
-        outs, told = made[:n], self.loop.told(made[n:]) if by_method else None
-        after = None if told is None else told.states
-        values = jax.lax.stop_gradient((list(args), extra, outs, after))
-        return outs, with_forward(self._report(*values), told)
+        if not self.loop.is_by_method:
+            return self(args, extra), self._report(*jax.lax.stop_gradient((list(args), extra)))
+        made = self._values(True)(list(args), extra)
+        n = self.scan.body.num_carry + len(self.scan.body.y_avals)
+        outs, told = made[:n], self.loop.told(made[n:])
+        values = jax.lax.stop_gradient((list(args), extra, outs, told.states))
+        return outs, with_forward(self._report_on_states(*values), told)
+
+    @functools.cached_property
+    def _everywhere(self) -> Run:
+        count = self.scan.body.num_carry
+
+        def run(solver, length):
+            rule = self.of(solver, length)
+
+            def call(args, extra):
+                outs = rule._values(False)(list(args), extra)
+                return outs[:count], outs[count:]
+
+            return call
+
+        return spread(self.loop, self.scan.solver, run)
+
+    def of(self, solver: Solver, length: int) -> ScanRule:
+        """The rule of so many steps by a solver."""
+        if (solver, length) == (self.scan.solver, self.scan.length):
+            return self
+        scan = dataclasses.replace(self.scan, solver=solver, length=length)
+        return dataclasses.replace(self, loop=self.loop.of(solver, length), scan=scan)
 
     @functools.cached_property
     def _values(self) -> Callable[[bool], WithRule]:
@@ -89,13 +115,42 @@ class ScanRule:
         return WithRule(values, jvp)
 
     @functools.cached_property
-    def _report(self) -> Callable[..., Report]:
+    def _report_on_states(self) -> Callable[..., Report]:
+        """The report on a scan whose carries are known."""
+
         @jax.jit
         def report(args, extra, outs, after):
-            args = self.loop.hoisted(args)
-            after = self.loop.run(args).after if after is None else after
-            residuals = (*self.scan.body.split(args), after, extra.jacobian)
+            residuals = (*self.scan.body.split(self.loop.hoisted(args)), after, extra.jacobian)
             return report_on_scan(self.scan, residuals, outs)
+
+        return report
+
+    @functools.cached_property
+    def _report(self) -> Callable[..., Report]:
+        """The report on a scan wherever its steps are, which are run once more for it."""
+        structure: list[Any] = []
+
+        def run(solver, length):
+            rule = self.of(solver, length)
+
+            def call(args, extra):
+                args = rule.loop.hoisted(args)
+                made = rule.loop.run(args)
+                residuals = (*rule.scan.body.split(args), made.after, extra.jacobian)
+                told = report_on_scan(rule.scan, residuals, made.outs)
+                structure.append(jax.tree.structure(told))
+                return made.carry, [field[None] for field in jax.tree.leaves(told)]
+
+            return call
+
+        everywhere = spread(self.loop, self.scan.solver, run)
+
+        @jax.jit
+        def report(args, extra):
+            _, told = everywhere(args, extra)
+            return worst_of(
+                [jax.tree.unflatten(structure[-1], place) for place in zip(*told, strict=True)]
+            )
 
         return report
 

@@ -15,6 +15,7 @@ from parscan_bp.solvers.jacobi import Jacobi as Jacobi
 from parscan_bp.solvers.pallas import Pallas as Pallas
 from parscan_bp.solvers.planned import Planned as Planned
 from parscan_bp.solvers.richardson import Richardson as Richardson
+from parscan_bp.solvers.sharded import Sharded as Sharded
 from parscan_bp.solvers.sweep import Sweep as Sweep
 from parscan_bp.solvers.truncated import Truncated as Truncated
 
@@ -31,6 +32,7 @@ __all__ = [
     "Pallas",
     "Planned",
     "Richardson",
+    "Sharded",
     "Solver",
     "Sweep",
     "TreeSolver",

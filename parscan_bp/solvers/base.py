@@ -18,11 +18,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import check_bool, described, set_ints
+from parscan_bp.devices import Traffic
 from parscan_bp.operators import Operator, for_trees, to_scaled
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.report import Rounds
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
-from parscan_bp.trees import add, nbytes, stretch, write_stretch
+from parscan_bp.trees import add, eval_shape, nbytes, stretch, write_stretch
 from parscan_bp.types import Array, PyTree
 
 
@@ -81,16 +82,80 @@ class Solver(abc.ABC):
         """
         return self.needs == "products" and not self.rounds_vary and self.exact
 
-    def placed(self, loop: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    def placed(self, loop: Callable[..., PyTree], *, reverse: bool) -> Callable[..., PyTree]:
         """The exact forward pass, run where the solver wants the data to lie.
 
         Args:
           loop: ``(consts, init, xs) -> (carry, ys, carry after every step)``, lists of arrays.
+          reverse: whether it begins with the last step.
 
         Returns:
           A function of the same arguments and results; ``loop`` itself where any place is right.
         """
         return loop
+
+    def traced_as(self, init: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
+        """The first carry and the inputs as arrays of the types that they have for one place."""
+        return init, xs
+
+    def entering(self, init: list[Array], after: list[Array], *, reverse: bool) -> list[Array]:
+        """The carry that enters the first step that is here, linear in the two.
+
+        Args:
+          init: the first carry of the scan, or its tangents.
+          after: the carry after every step that is here, or their tangents.
+          reverse: whether the scan begins with the last step.
+
+        Returns:
+          ``init`` itself where all steps are in one place.
+        """
+        return init
+
+    def spread(
+        self, run: Callable[[Solver, int], Callable[..., PyTree]], length: int, *, reverse: bool
+    ) -> Callable[..., PyTree]:
+        """The whole scan, derivatives included, over the places where the solver wants its steps.
+
+        Args:
+          run: ``(solver, n) -> scan`` of n steps in one place, of which ``placed``, ``entering``
+            and `run` are then asked; ``scan`` is ``(shared, init, xs) -> (carry, ys)``, of which
+            xs and ys have the steps in front.
+          length: all steps.
+          reverse: whether the scan begins with the last step.
+
+        Returns:
+          A function of the same arguments and results; ``run(self, length)`` for a single place.
+        """
+        return run(self, length)
+
+    def places(self, tree: PyTree) -> int | None:
+        """In how many places it wants the layers of a chain, a stretch in each; ``None`` for one.
+
+        Args:
+          tree: the arrays of the chain.
+        """
+        return None
+
+    def for_stages(self, system: Ragged) -> Solver:
+        """The solver for a chain in several places, which is a scan of one step in each.
+
+        Args:
+          system: that of all layers, whose arrays are types.
+        """
+        return self
+
+    def on_each_place(self, f: Callable[..., PyTree], whole: PyTree, divided: PyTree) -> PyTree:
+        """``f(which place, whole, its part of divided)`` in all places, where it is the same."""
+        raise NotImplementedError(f"{self!r} has no places")
+
+    def traffic(self, pair: int, vector: int) -> dict[str, Traffic]:
+        """What a device takes part in between places, by its purpose; nothing for one place.
+
+        Args:
+          pair: bytes of a Jacobian, or of a product of them, and a vector.
+          vector: bytes of a carry.
+        """
+        return {}
 
     def with_memory_limit(self, limit: int) -> Solver:
         """The same solver under another limit in bytes; one that has none is itself."""
@@ -103,6 +168,10 @@ class Solver(abc.ABC):
     def run_ragged_observed(self, system: Ragged) -> tuple[list[Any], Rounds]:
         """`run_ragged`, and what a report tells of its rounds."""
         return self.run_ragged(system), Rounds.of(1)
+
+    def form(self, operator: Operator) -> Operator:
+        """The operator in the structure in which it is multiplied."""
+        return for_trees(operator)
 
     def __repr__(self) -> str:
         """The options that are not as they come."""
@@ -267,13 +336,12 @@ class TreeSolver(Solver):
         shown, last = self.states(operator, b, state)
         return shown[::-1], last
 
-    def form(self, operator: Operator) -> Operator:
-        """The operator in the structure that the tree multiplies."""
-        operator = for_trees(operator)
+    def form(self, operator):
+        operator = super().form(operator)
         return to_scaled(operator) if self.scaled else operator
 
     def _check_memory(self, n: int, shape: Block) -> None:
-        one = jax.eval_shape(self.form, shape.operator)
+        one = eval_shape(self.form, shape.operator)
         need = nbytes(one) * max(1, -(-self.complexity(n).operators // max(n, 1)))
         if need > self.memory_limit:
             raise ValueError(
@@ -302,7 +370,7 @@ def collect_in_chunks(
         more, part = system.collect(start, here, state, beside)
         return add(summed, more), write_stretch(out, part, start)
 
-    part, beside = jax.eval_shape(lambda: stretch((shown, aux), 0, size))
+    part, beside = eval_shape(lambda: stretch((shown, aux), 0, size))
     carry = accumulators(system, part, last, beside)
     return in_chunks(n, size, system.backward, visit, carry)
 
@@ -311,8 +379,8 @@ def accumulators(
     system: System, shown: PyTree, state: PyTree, aux: PyTree = None
 ) -> tuple[PyTree, PyTree]:
     """Zeros for the summed and stacked contributions of `System.collect`."""
-    summed, out = jax.eval_shape(functools.partial(system.collect, 0), shown, state, aux)
-    out = jax.eval_shape(
+    summed, out = eval_shape(functools.partial(system.collect, 0), shown, state, aux)
+    out = eval_shape(
         lambda out: jax.tree.map(
             lambda a: jnp.broadcast_to(a[:1], (system.length, *a.shape[1:])), out
         ),

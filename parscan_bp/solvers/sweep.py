@@ -6,8 +6,6 @@ import dataclasses
 import functools
 from typing import ClassVar, Literal
 
-import jax
-
 from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.solvers.base import (
     Complexity,
@@ -17,7 +15,7 @@ from parscan_bp.solvers.base import (
 )
 from parscan_bp.solvers.stretches import steps_per_chunk, sweep_layers, sweep_stretch
 from parscan_bp.system import block_shape
-from parscan_bp.trees import add, nbytes, write_stretch
+from parscan_bp.trees import add, eval_shape, nbytes, write_stretch
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -101,7 +99,7 @@ class Sweep(Solver):
     def run(self, system, state):
         n, sweep = system.length, functools.partial(sweep_stretch, unroll=self.unroll)
         operator = block_shape(system, 1).operator
-        after, shown, aux = jax.eval_shape(lambda s: sweep(system, s, 0, 1), state)
+        after, shown, aux = eval_shape(lambda s: sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
         leaves, _ = operator.unstack()
         size = min(self.chunk or steps_per_chunk(n, nbytes(leaves), nbytes(sums)), n)

@@ -16,7 +16,7 @@ from parscan_bp.solvers.cut_off import bound_on_error
 from parscan_bp.solvers.fixed_point import of_system
 from parscan_bp.solvers.stretches import sweep_stretch
 from parscan_bp.system import System
-from parscan_bp.trees import add, write_stretch
+from parscan_bp.trees import add, eval_shape, write_stretch
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -124,7 +124,7 @@ class Truncated(Solver):
         in_order = system.adjoint == system.backward
         first = 0 if in_order else rest
         zero = jax.tree.map(jnp.zeros_like, state)
-        after, shown, aux = jax.eval_shape(lambda s: sweep_stretch(system, s, 0, 1), state)
+        after, shown, aux = eval_shape(lambda s: sweep_stretch(system, s, 0, 1), state)
         sums = accumulators(system, shown, after, aux)
 
         def visit(carry, start, size, enters):
