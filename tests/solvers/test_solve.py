@@ -50,9 +50,7 @@ SOLVERS = {
     "pallas": pb.Pallas("sequential", interpret=True, otherwise="sweep"),
     "planned": pb.Planned(),
     "cyclic": pb.CyclicReduction(),
-    "cyclic-scaled": pb.CyclicReduction(scaled=True),
     "jacobi": pb.Jacobi(),
-    "jacobi-0": pb.Jacobi(tol=0.0),
     "richardson": pb.Richardson(),
     # Its tolerance is about the norm of the whole.
     "bicgstab": pb.BiCGStab(200, tol=80 * float(jnp.finfo(DTYPE).eps)),
