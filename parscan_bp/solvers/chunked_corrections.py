@@ -217,7 +217,7 @@ class _Chunks:
 
         def leaf(a):
             steps = a.reshape(-1, *a.shape[2:])
-            rest = jnp.zeros_like(steps, shape=(self.rest, *steps.shape[1:]))
+            rest = jnp.zeros_like(steps[: self.rest])
             return jnp.concatenate([rest, steps] if self.system.backward else [steps, rest])
 
         return jax.tree.map(leaf, values)
@@ -247,7 +247,7 @@ class _Rounds(NamedTuple):
 
 def _swept_from_zero(chunks: _Chunks, state: PyTree) -> _Rounds:
     """All chunks but the first from zero, before any round."""
-    zeros = jax.tree.map(lambda a: jnp.zeros_like(a, shape=(chunks.count, *a.shape)), state)
+    zeros = jax.tree.map(lambda a: lax.broadcast(jnp.zeros_like(a), (chunks.count,)), state)
     states = chunks.entering(state, zeros)
     _, part = jax.eval_shape(functools.partial(chunks.swept, 0), states)
     repeat = functools.partial(jnp.repeat, repeats=chunks.blocks, axis=1)
