@@ -61,9 +61,8 @@ class ChunkedCorrections(Solver):
     Args:
       chunks: p, at most the number of steps. ``None`` takes up to 64 of 64 steps or more. A single
         chunk is a `Sweep`.
-      max_rounds: the most rounds. ``None`` takes an eighth of the chunks, and 2 at least: more
-        rounds of all chunks would take longer than the sweep does that they save. p - 1 sweeps
-        nothing again that is finite.
+      max_rounds: the most rounds. ``None`` takes an eighth of the chunks, and 2 at least: an eighth
+        of the steps of a sweep. With p - 1 nothing is swept again for want of rounds.
 
     Raises:
       TypeError, ValueError: if an argument is not an int of at least 1.
