@@ -62,9 +62,8 @@ class ChunkedCorrections(Solver):
     Args:
       chunks: p, at most the number of steps. ``None`` takes up to 64 of 64 steps or more. A single
         chunk is a `Sweep`.
-      max_rounds: the most rounds. ``None`` takes an eighth of the chunks, and 2 at least: more
-        rounds of all chunks would take longer than the sweep does that they save. p - 1 sweeps
-        nothing again that is finite.
+      max_rounds: the most rounds. ``None`` takes an eighth of the chunks, and 2 at least: an eighth
+        of the steps of a sweep. With p - 1 nothing is swept again for want of rounds.
 
     Raises:
       TypeError, ValueError: if an argument is not an int of at least 1.
@@ -219,7 +218,7 @@ class _Chunks:
 
         def leaf(a):
             steps = a.reshape(-1, *a.shape[2:])
-            rest = jnp.zeros_like(steps, shape=(self.rest, *steps.shape[1:]))
+            rest = jnp.zeros_like(steps[: self.rest])
             return jnp.concatenate([rest, steps] if self.system.backward else [steps, rest])
 
         return jax.tree.map(leaf, values)
@@ -249,7 +248,7 @@ class _Rounds(NamedTuple):
 
 def _swept_from_zero(chunks: _Chunks, state: PyTree) -> _Rounds:
     """All chunks but the first from zero, before any round."""
-    zeros = jax.tree.map(lambda a: jnp.zeros_like(a, shape=(chunks.count, *a.shape)), state)
+    zeros = jax.tree.map(lambda a: lax.broadcast(jnp.zeros_like(a), (chunks.count,)), state)
     states = chunks.entering(state, zeros)
     _, part = jax.eval_shape(functools.partial(chunks.swept, 0), states)
     repeat = functools.partial(jnp.repeat, repeats=chunks.blocks, axis=1)

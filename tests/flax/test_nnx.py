@@ -27,7 +27,10 @@ SLOW = pytest.mark.slow
 SOLVERS = (
     None,
     pb.Blelloch(),
-    *(pytest.param(solver, marks=SLOW) for solver in (pb.Chunked(), pb.Associative())),
+    *(
+        pytest.param(solver, marks=SLOW)
+        for solver in (pb.Chunked(), pb.Associative(), pb.ChunkedCorrections(2))
+    ),
 )
 FAST = {
     "SimpleCell-seq_lengths",

@@ -207,9 +207,9 @@ def test_entries_of_a_mapped_axis_do_not_meet():
 
     for most in (7, 2):
         run = mapped(pb.ChunkedCorrections(8, max_rounds=most))
-        (easy, first), (solution, report) = run(0.01, 0.02, 0.01), run(0.01, 1.0, 0.01)
+        (easy, first), (solution, report) = run(1e-3, 2e-3, 1e-3), run(1e-3, 1.0, 1e-3)
         np.testing.assert_array_equal(solution[::2], easy[::2])
-        assert not first.fell_back.any() and (first.iterations < most).all()
+        assert not first.fell_back.any() and (first.iterations <= 2).all()
         assert report.iterations.tolist() == [first.iterations[0], most, first.iterations[2]]
         assert report.fell_back.tolist() == [False, most < 7, False]
         assert report.status.tolist() == [0, 0, 0]
