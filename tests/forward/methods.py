@@ -16,22 +16,19 @@ class Row:
       method: the method.
       steady: whether it converges on every recurrence that contracts, whatever its rate.
       derivatives: whether it takes the steps of the tests of derivatives.
-      passes: whether it makes up to a hundred passes over all steps of a batch of which one is
-        chaotic: hundreds of systems are then for the slow tests.
     """
 
     method: Forward
     steady: bool = False
     derivatives: bool = True
-    passes: bool = False
 
 
 METHODS = {
     "chunks": Row(pb.Chunks(), steady=True),
     "chunks to the end": Row(pb.Chunks(8, rounds=7), steady=True),
     "chunks, two rounds": Row(pb.Chunks(8)),
-    "newton": Row(pb.Newton(), passes=True),
-    "newton by diagonals": Row(pb.Newton("diagonal"), passes=True, derivatives=False),
-    "newton, damped": Row(pb.Newton(damping="residual"), passes=True, derivatives=False),
-    "fixed point": Row(pb.FixedPoint(), passes=True),
+    "newton": Row(pb.Newton()),
+    "newton by diagonals": Row(pb.Newton("diagonal"), derivatives=False),
+    "newton, damped": Row(pb.Newton(damping="residual"), derivatives=False),
+    "fixed point": Row(pb.FixedPoint()),
 }
