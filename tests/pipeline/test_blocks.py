@@ -17,8 +17,16 @@ import parscan_bp.linen
 import parscan_bp.nnx
 from parscan_bp import pipeline
 
-SCHEDULES = [pipeline.BackPropagation(), pipeline.DSP((1, 1, 0), (4, 2, 0)), pipeline.PipeDream()]
-EACH = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+# Of DSP the last block keeps its linearisation, the others are linearised again.
+EACH = pytest.mark.parametrize(
+    "schedule",
+    [
+        pipeline.DSP((1, 1, 0), (4, 2, 0)),
+        pytest.param(pipeline.BackPropagation(), marks=pytest.mark.slow),
+        pytest.param(pipeline.ZeroBubble(2), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 
 
 def _run(blocks, schedule, params, states=None, observe=None):
