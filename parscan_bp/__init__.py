@@ -3,6 +3,7 @@
 from parscan_bp import cells as cells
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
+from parscan_bp import parallel as parallel
 from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
@@ -47,6 +48,7 @@ __all__ = [
     "layer_cotangents",
     "layers",
     "operators",
+    "parallel",
     "scan",
     "solve",
     "solvers",

@@ -14,14 +14,16 @@ LAYERS = [
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},
     {"operators"},
-    {"cpu"},
+    {"cpu", "devices"},
     {"system", "planner"},
     {"report"},
     {"solvers", "cells", "layers"},
     {"linearise", "solve"},
     {"choice"},
     {"scan", "chain"},
+    {"grids"},
     {"explain", "adapters", "tuning"},
+    {"parallel"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
