@@ -20,6 +20,7 @@ from parscan_bp.solvers import Blelloch as Blelloch
 from parscan_bp.solvers import Chunked as Chunked
 from parscan_bp.solvers import Pallas as Pallas
 from parscan_bp.solvers import Planned as Planned
+from parscan_bp.solvers import Sharded as Sharded
 from parscan_bp.solvers import Sweep as Sweep
 from parscan_bp.system import Ragged as Ragged
 from parscan_bp.system import Uniform as Uniform
@@ -35,6 +36,7 @@ __all__ = [
     "Planned",
     "Ragged",
     "Report",
+    "Sharded",
     "Status",
     "Sweep",
     "Tuning",

@@ -16,7 +16,7 @@ from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.report import Report, report_on
 from parscan_bp.solvers import Solver, Sweep, check_solver
 from parscan_bp.system import Block, Ragged, System, Uniform
-from parscan_bp.trees import stretch
+from parscan_bp.trees import eval_shape, stretch
 from parscan_bp.types import Array
 
 
@@ -173,7 +173,7 @@ def _ragged(system: Ragged, solver: Solver) -> list[Any]:
     if solver.needs == "products":
         return solver.run_ragged(system)
     # Unknowns of a linear solve have the types of its right-hand side.
-    like = jax.eval_shape(functools.partial(solve_upper, solver), system.operators, system.g)
+    like = eval_shape(functools.partial(solve_upper, solver), system.operators, system.g)
     g = [
         jnp.zeros_like(a) if b is None else jnp.broadcast_to(b.astype(a.dtype), a.shape)
         for a, b in zip(like, system.g, strict=True)

@@ -35,7 +35,7 @@ import numpy as np
 
 from parscan_bp.arguments import as_int, check_array, described
 from parscan_bp.operators import Operator
-from parscan_bp.trees import stretch
+from parscan_bp.trees import eval_shape, stretch
 from parscan_bp.types import Array, PyTree
 
 
@@ -287,7 +287,7 @@ def block_shape(system: System, size: int) -> Block:
         block = system.block(0, size)
         return block.operator, block.entering, block.leaving
 
-    return Block(*jax.eval_shape(parts))
+    return Block(*eval_shape(parts))
 
 
 def zeros_of_shape(tree: PyTree) -> PyTree:

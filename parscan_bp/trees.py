@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from parscan_bp.types import Array, PyTree
 
@@ -58,13 +59,31 @@ def add(a: PyTree, b: PyTree) -> PyTree:
     return a if b is None else jax.tree.map(jnp.add, a, b)
 
 
+def eval_shape(f: Callable, *args: PyTree) -> PyTree:
+    """`jax.eval_shape`, whose result may stand for values wherever the program runs.
+
+    Where it runs on each device of some axes of a mesh, and on all of the others at once, JAX (0.10
+    to 0.12) leaves out the mesh, and makes no type of what varies without one.
+    """
+
+    def with_mesh(struct):
+        varying = getattr(struct.manual_axis_type, "varying", None)
+        if not varying or struct.sharding is not None:
+            return struct
+        sharding = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec())
+        how = {"manual_axis_type": struct.manual_axis_type, "weak_type": struct.weak_type}
+        return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding, **how)
+
+    return jax.tree.map(with_mesh, jax.eval_shape(f, *args))
+
+
 def struct_like(array: Array, shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
     """The type of such an array; inside `jax.shard_map` it varies over the mesh axes of ``array``.
 
     A transposition by a type that varies less would sum over the devices.
     """
     zeros = functools.partial(jnp.zeros_like, shape=tuple(shape), dtype=dtype)
-    return jax.eval_shape(zeros, array)
+    return eval_shape(zeros, array)
 
 
 def at_least_single(*dtypes: Any) -> np.dtype:

@@ -91,16 +91,17 @@ def _values(case: Any) -> set[tuple[str, int]]:
 
 
 @pytest.fixture
-def run_on_devices() -> Callable[[str, int], None]:
+def run_on_devices() -> Callable[..., None]:
     """Runs a program in a process of its own, where JAX has so many CPU devices.
 
     What it compiles is not optimised below the level at which collectives are chosen.
     """
 
-    def run(program: str, devices: int) -> None:
+    def run(program: str, devices: int, *, x64: bool = False) -> None:
         flags = {"force_host_platform_device_count": devices, "backend_optimization_level": 0}
         xla = " ".join(f"--xla_{name}={value}" for name, value in flags.items())
-        env = {**os.environ, "XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0"}
+        env = {**os.environ, "XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
+        env["JAX_ENABLE_X64"] = str(int(x64))
         done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()[-2000:] + done.stdout.decode()
 

@@ -22,8 +22,7 @@ LAYERS = [
     {"choice"},
     {"scan", "chain"},
     {"grids"},
-    {"explain", "adapters", "tuning"},
-    {"parallel"},
+    {"explain", "adapters", "tuning", "parallel"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

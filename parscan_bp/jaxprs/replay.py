@@ -8,6 +8,7 @@ so that parameters are made to vary before it; then these equations have nothing
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.sharding import NamedSharding
 
 from parscan_bp.jaxprs.primitive_kinds import CALLS
 from parscan_bp.jaxprs.read import called_jaxpr, open_jaxpr, scan_counts
@@ -25,20 +27,39 @@ from parscan_bp.types import Array, PyTree
 
 def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
     """The outputs of one equation of a jaxpr."""
-    if any(map(_varies_more, values, eqn.invars)):
+    elsewhere = _is_elsewhere(eqn)
+    if elsewhere or any(map(_varies_more, values, eqn.invars)):
         replay = RETRACED.get(eqn.primitive.name)
         if replay is not None:
             return list(replay(eqn, values))
         axes = _axes(values)
         values = [_vary(v, axes) for v in values]
-    with eqn.ctx.manager:  # the settings under which it was traced
-        out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    params, here = eqn.params, contextlib.nullcontext()
+    if elsewhere:
+        mesh = jax.sharding.get_abstract_mesh()
+        params = {name: _on_mesh(mesh, value) for name, value in params.items()}
+        here = jax.sharding.use_abstract_mesh(mesh)
+    with eqn.ctx.manager, here:  # the settings under which it was traced, but for the devices
+        out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(params))
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def _on_mesh(mesh: Any, value: Any) -> Any:
+    """A sharding that a parameter states, on the mesh as it is here."""
+    moved = isinstance(value, NamedSharding) and value.mesh.axis_names == mesh.axis_names
+    return NamedSharding(mesh, value.spec) if moved else value
+
+
+def _is_elsewhere(eqn: JaxprEqn) -> bool:
+    """Whether it was traced before the program came to run on each device of a mesh axis."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return bool(mesh.manual_axes) and eqn.ctx.cur_abstract_mesh != mesh
 
 
 def evaluate(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
     """The outputs of a jaxpr."""
-    if not any(map(_varies_more, values, closed.jaxpr.invars)):
+    moved = any(map(_is_elsewhere, closed.jaxpr.eqns[:1]))
+    if not moved and not any(map(_varies_more, values, closed.jaxpr.invars)):
         return _as_arrays(closed.jaxpr, jaxpr_as_fun(closed)(*values))
     return interpret(closed, values, bind)
 

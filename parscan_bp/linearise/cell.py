@@ -15,6 +15,7 @@ from parscan_bp.linearise.ahead import made_ahead
 from parscan_bp.linearise.base import Joined, Kind, Linearisation, Steps
 from parscan_bp.linearise.products import ByProducts, StepMap
 from parscan_bp.operators import Operator
+from parscan_bp.trees import eval_shape
 from parscan_bp.types import Array, PyTree
 
 
@@ -109,7 +110,7 @@ class CellBody:
         """
         if not active.consts:
             return []
-        own = self._of_params(jax.eval_shape(self.params, consts), cts)
+        own = self._of_params(eval_shape(self.params, consts), cts)
         if self.arrange is not None:
             (own,) = jax.vjp(self.arrange, self._body_params(consts))[1](own)
         used = [k for k in self.const_of if k is not None]

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from parscan_bp.jaxprs.read import with_known
 from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.trees import eval_shape
 from parscan_bp.types import Array, PyTree
 
 Known = Sequence[tuple[Array, Array]]
@@ -99,7 +100,7 @@ class PerStep:
 def first_of(stacked: PyTree) -> PyTree:
     """The types of one entry of the leading axis of every leaf."""
     first = functools.partial(lax.index_in_dim, index=0, keepdims=False)
-    return jax.eval_shape(lambda: jax.tree.map(first, stacked))
+    return eval_shape(lambda: jax.tree.map(first, stacked))
 
 
 def _without_known(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:

@@ -24,7 +24,7 @@ from parscan_bp.linearise.inlets import Distinct, Inlets
 from parscan_bp.linearise.per_step import Known, PerStep, first_of
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.operators import MatrixFree
-from parscan_bp.trees import replace_at
+from parscan_bp.trees import eval_shape, replace_at
 from parscan_bp.types import Array
 
 MOST_AUX = 2
@@ -173,7 +173,7 @@ class ByProducts(Linearisation):
         return one
 
     def _shapes(self, carry: Sequence[Array]):
-        return jax.eval_shape(lambda: [carry[k] for k in self.body.float_carry])
+        return eval_shape(lambda: [carry[k] for k in self.body.float_carry])
 
     def _operator(self, steps: Steps, step_map, active, *, cotangent, all_aux) -> MatrixFree:
         """The stack of the maps ``step_map(self, step, shapes, active)``."""
@@ -189,7 +189,7 @@ class ByProducts(Linearisation):
 
     def _stack(self, shapes, *, cotangent: bool) -> Callable[..., MatrixFree]:
         """``(maps, which of their leaves are stacked, all_aux) -> operator``."""
-        vector = jax.eval_shape(self._grouped(cotangent=cotangent).join, shapes)
+        vector = eval_shape(self._grouped(cotangent=cotangent).join, shapes)
 
         def stack(linear: Partial, varies, all_aux: bool):
             on_groups: Any = linear.func
@@ -220,7 +220,7 @@ class ByProducts(Linearisation):
         met = NOTHING if active is None or active.y else active
         inlets = Inlets(self.body, met)
         floats = [step.carry[k] for k in self.body.float_carry]
-        values = jax.eval_shape(inlets.values, step.consts, step.carry, step.x)
+        values = eval_shape(inlets.values, step.consts, step.carry, step.x)
         zeros = [jnp.zeros_like(a) for a in values]
 
         def new_carry(floats, added):

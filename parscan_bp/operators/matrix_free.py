@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from parscan_bp.operators.base import Cost, Operator
-from parscan_bp.trees import same_structure, struct_like
+from parscan_bp.trees import eval_shape, same_structure, struct_like
 from parscan_bp.types import PyTree
 
 
@@ -136,7 +136,7 @@ class MatrixFree(Operator):
         domain, codomain = _Space.of(self.domain), self.codomain
         if codomain is None:
             linear = jax.tree.unflatten(treedef, one)
-            codomain = jax.eval_shape(self._map, linear, domain.tree)
+            codomain = eval_shape(self._map, linear, domain.tree)
         object.__setattr__(self, "domain", domain)
         object.__setattr__(self, "codomain", _Space.of(codomain))
         object.__setattr__(self, "ndims", tuple(len(leaf.shape) for leaf in one))

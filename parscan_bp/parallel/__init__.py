@@ -1,7 +1,17 @@
-"""More than one device: process grids, divided layers, and what they send."""
+"""More than one device: scans and layers divided over them, what they send, launching.
 
-from parscan_bp.devices.launch import launch as launch
-from parscan_bp.devices.stats import collective_stats as collective_stats
+`divide` puts a stack of layers on process grids (batch, model, domain), `best_grid` chooses them,
+and `explain_grid` says what they send and hold; `CostModel` has the equations behind it.
+
+`parscan_bp.Sharded` is the solver. Inside `jax.shard_map` and `jax.pmap` it differentiates as JAX's
+own collectives do: the last carry, which all devices have, is a ``psum``. Where types say what
+differs from device to device (`jax.shard_map`), gradients are those of the whole program. In
+`jax.pmap` and with ``check_vma=False``, `jax.grad` of a loss on each device is the gradient of
+their sum over the devices: a loss of the last carry counts P times, unless it is divided by P, and
+the gradient of what all devices share is to be summed over them.
+"""
+
+from parscan_bp.devices import Link as Link
 from parscan_bp.grids.cost.model import CORI_KNL as CORI_KNL
 from parscan_bp.grids.cost.model import CostModel as CostModel
 from parscan_bp.grids.cost.model import measure_alpha_beta as measure_alpha_beta
@@ -18,3 +28,31 @@ from parscan_bp.grids.layout import Layout as Layout
 from parscan_bp.grids.layout import Split as Split
 from parscan_bp.grids.stack import Stack as Stack
 from parscan_bp.grids.stack import divide as divide
+from parscan_bp.parallel.launch import LaunchError as LaunchError
+from parscan_bp.parallel.launch import launch as launch
+from parscan_bp.parallel.stats import Collectives as Collectives
+from parscan_bp.parallel.stats import collective_stats as collective_stats
+
+__all__ = [
+    "CORI_KNL",
+    "Collectives",
+    "CostModel",
+    "DataParallel",
+    "DomainParallel",
+    "Grid",
+    "GridPlan",
+    "LaunchError",
+    "Layout",
+    "Link",
+    "ModelParallel",
+    "Redistribute",
+    "Split",
+    "Stack",
+    "SyncBatchNorm",
+    "best_grid",
+    "collective_stats",
+    "divide",
+    "explain_grid",
+    "launch",
+    "measure_alpha_beta",
+]

@@ -26,7 +26,7 @@ from jax.interpreters import ad, batching, mlir
 from parscan_bp.primitives.mapping import at_front, vmapped
 from parscan_bp.primitives.pushforward import Pushforward, is_forward_only
 from parscan_bp.primitives.zeros import Zero
-from parscan_bp.trees import replace_at
+from parscan_bp.trees import eval_shape, replace_at
 from parscan_bp.types import Array, PyTree
 
 
@@ -97,7 +97,7 @@ class LinearSolve:
         """The solution of the transposed system."""
 
         def vecmat(residuals, v):
-            like = jax.eval_shape(lambda: jax.tree.map(jnp.zeros_like, v))
+            like = eval_shape(lambda: jax.tree.map(jnp.zeros_like, v))
             return jax.linear_transpose(functools.partial(self.matvec, residuals), like)(v)[0]
 
         other = dataclasses.replace(

@@ -204,6 +204,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
     if not _are_arrays((init, xs)) or not all(hasattr(x, "shape") for x in jax.tree.leaves(xs)):
         # JAX would not get as far as to call the step, and says so in the words of jax.lax.scan.
         lax_scan(f, init, xs, **how)
+    shown = args if solver is None else (params, *solver.traced_as(init, xs))
     # With the type: unroll=True is not unroll=1.
     loop = tuple((name, type(value), value) for name, value in how.items())
 
@@ -220,9 +221,9 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
         traces = _traces_of(f, cell)
         if traces is not None:
             options = (solver, forward, wisdom.generation())
-            return traces.plan(loop, args, make, options, jacobian)
+            return traces.plan(loop, shown, make, options, jacobian)
         step_of = lambda params: f if cell is None else functools.partial(cell, params)  # noqa: E731
-        return plan_anew(_call_of(step_of), loop, args, make)
+        return plan_anew(_call_of(step_of), loop, shown, make)
 
     return or_left(plan, solver, forward), jax.tree.leaves(args)
 

@@ -28,7 +28,6 @@ from parscan_bp.primitives.linear_solve import LinearSolve, Part
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Tangent
-from parscan_bp.scan.trajectory import before
 from parscan_bp.trees import add
 
 
@@ -80,7 +79,7 @@ class _Augmented:
         """The rows above."""
         consts, init, xs, d, last, dy = u
         scan = self.scan.primal(residuals)
-        entering = before(init, d, 0, scan.length, reverse=scan.reverse)
+        entering = self.scan.before(init, d)
 
         def push(steps, values):
             entering, xs = values

@@ -16,7 +16,6 @@ import jax
 from parscan_bp.linearise.active import Active
 from parscan_bp.scan.augmented import augmented_solve
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.trajectory import before
 from parscan_bp.trees import add, replace_at
 from parscan_bp.types import Array, PyTree
 
@@ -45,7 +44,7 @@ def solve_by_components(
         solve = augmented_solve(scan.restricted(group), unread)
         *_, moved, end, _ = solve(residuals, (consts, first, xs, right, end, []))
         d, last = replace_at(d, places, moved), replace_at(last, places, end)
-        before_each = before(first, moved, 0, scan.length, reverse=scan.reverse)
+        before_each = scan.before(first, moved)
         entering.update(zip(places, before_each, strict=True))
     if not active.y:
         return d, last, dy

@@ -16,6 +16,7 @@ from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.primitives.zeros import nonzero, zeros_of
 from parscan_bp.scan.fused import FusedLoop
 from parscan_bp.scan.systems import Primal
+from parscan_bp.scan.trajectory import before
 from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array
 
@@ -52,9 +53,17 @@ class LinearScan:
     def primal(self, residuals, kept=None) -> Primal:
         """The scan that is differentiated, for the residuals of `augmented`."""
         consts, init, xs, after, extra = residuals
-        linear = self.linearisation
+        linear, init = self.linearisation, self._entering(init, after)
         extra = linear.invariants(consts, extra)
         return Primal(linear, consts, init, xs, after, extra, kept, self.length, self.reverse)
+
+    def before(self, init: list[Array], after: list[Array]) -> list[Array]:
+        """The carry that enters each step, from those after every step; or their tangents."""
+        init = self._entering(init, after)
+        return before(init, after, 0, self.length, reverse=self.reverse)
+
+    def _entering(self, init, after):
+        return self.solver.entering(init, after, reverse=self.reverse)
 
     def moved(self, moving: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The carry leaves and outputs that have tangents if the args at these positions do."""

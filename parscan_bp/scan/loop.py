@@ -49,12 +49,20 @@ class Loop:
     @functools.cached_property
     def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
         """``(consts, init, xs) -> (carry, ys, after)``, as `run_with_trajectory`."""
-        return self.solver.placed(self._exact) if self.fused is None else self.fused.run
+        loop = self._exact if self.fused is None else self.fused.run
+        return self.solver.placed(loop, reverse=self.how["reverse"])
 
     @property
     def is_plain(self) -> bool:
         """Whether it is `lax.scan`'s own, run where it stands."""
         return self.run is self._exact
+
+    def of(self, solver: Solver, length: int) -> Loop:
+        """The same step so many times."""
+        params = {**self.equation.params, "length": length}
+        return dataclasses.replace(
+            self, solver=solver, equation=self.equation.replace(params=params)
+        )
 
     def values(self, args: Sequence[Array]) -> list[Array]:
         """(carry, ys) for the arguments of the equation: exactly what it makes, if it is plain."""

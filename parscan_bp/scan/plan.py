@@ -82,7 +82,7 @@ class ScanPlan:
             if report and rule is None:
                 told = report_on_values(outs, fell_back=self.fell_back)
             elif report and rule is not None:
-                told = rule.report(values, extra, outs)
+                told = rule.report(values, extra)
             return outs
 
         return self.staged.run(args, run), told

@@ -27,6 +27,7 @@ from parscan_bp.report import (
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Primal
 from parscan_bp.scan.trajectory import before
+from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
 
 
@@ -55,15 +56,20 @@ def _report(scan: LinearScan, residuals, outs) -> Report:
         (state, _, (_, lambdas)), rounds = scan.solver.run_counted(system, state)
         first = linear.unpack(state, cotangent=True)
     bound = bound_of(lambdas)
-    errors = _errors(primal, gamma, lambdas, first, bound)
+    # What the place after this one hands on, where there is one.
+    beyond = scan.solver.entering(last, [v[None] for v in first], reverse=not scan.reverse)
+    errors = _errors(primal, gamma, lambdas, (first, beyond), bound)
     return made_report(errors, bound, outs, iterations=rounds)
 
 
-def _errors(primal: Primal, gamma, lambdas, first, bound: float) -> list[Array]:
-    """The errors of all rows of the system, ``first`` being J_1^T lambda_1."""
+def _errors(primal: Primal, gamma, lambdas, ends, bound: float) -> list[Array]:
+    """The errors of all rows of the system.
+
+    ``ends`` are J_1^T lambda_1, and what the last lambda gets of steps that are elsewhere.
+    """
     linear, how = primal.linearisation, {"reverse": primal.reverse}
-    end = 0 if primal.reverse else -1
-    last = ([v[end] for v in values] for values in (lambdas, gamma))
+    (first, beyond), end = ends, 0 if primal.reverse else -1
+    last = [v[end] for v in lambdas], add(beyond, [v[end] for v in gamma])
     # A step's row is that of the lambda before it, which has no cotangent of its own at the end.
     rows = (
         lambdas,

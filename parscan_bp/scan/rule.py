@@ -19,11 +19,13 @@ from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of
-from parscan_bp.report import Report
+from parscan_bp.report import Report, worst_of
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Loop
 from parscan_bp.scan.recorded import Recorded
 from parscan_bp.scan.reported import report_on_scan
+from parscan_bp.scan.spread import Run, spread
+from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array
 
 
@@ -50,7 +52,30 @@ class ScanRule:
 
     def __call__(self, args: Sequence[Array], extra: Sequence[Array]) -> list[Array]:
         """The outputs of the scan for ``args = [*consts, *init, *xs]``."""
-        return self._values(list(args), list(extra))
+        carry, ys = self._everywhere(args, extra)
+        return [*carry, *ys]
+
+    @functools.cached_property
+    def _everywhere(self) -> Run:
+        count = self.scan.body.num_carry
+
+        def run(solver, length):
+            rule = self.of(solver, length)
+
+            def call(args, extra):
+                outs = rule._values(list(args), list(extra))
+                return outs[:count], outs[count:]
+
+            return call
+
+        return spread(self.loop, self.scan.solver, run)
+
+    def of(self, solver: Solver, length: int) -> ScanRule:
+        """The rule of so many steps by a solver."""
+        if (solver, length) == (self.scan.solver, self.scan.length):
+            return self
+        scan = dataclasses.replace(self.scan, solver=solver, length=length)
+        return dataclasses.replace(self, loop=self.loop.of(solver, length), scan=scan)
 
     @functools.cached_property
     def _values(self) -> WithRule:
@@ -70,22 +95,30 @@ class ScanRule:
 
         return WithRule(lambda args, extra: self.loop.values(args), jvp)
 
-    def report(
-        self, args: Sequence[Array], extra: Sequence[Array], outs: Sequence[Array]
-    ) -> Report:
+    def report(self, args: Sequence[Array], extra: Sequence[Array]) -> Report:
         """The report on what derivatives are made of, see `reported`."""
         check_no_obstacle(self.obstacle, self.scan.solver)
-        return self._report(*jax.lax.stop_gradient((list(args), list(extra), list(outs))))
+        _, told = self._report_everywhere(*jax.lax.stop_gradient((list(args), list(extra))))
+        return worst_of([Report(*part) for part in zip(*told, strict=True)])
 
     @functools.cached_property
-    def _report(self) -> Callable[..., Report]:
-        @jax.jit
-        def report(args, extra, outs):
-            consts, init, xs = self.scan.body.split(self.loop.hoisted(args))
-            _, _, after = self.loop.run(consts, init, xs)
-            return report_on_scan(self.scan, (consts, init, xs, after, extra), outs)
+    def _report_everywhere(self) -> Run:
+        """The carry, and the fields of the report of each place, stacked."""
 
-        return report
+        def run(solver, length):
+            rule = self.of(solver, length)
+
+            @jax.jit
+            def call(args, extra):
+                consts, init, xs = rule.scan.body.split(rule.loop.hoisted(args))
+                carry, ys, after = rule.loop.run(consts, init, xs)
+                residuals = (consts, init, xs, after, extra)
+                told = report_on_scan(rule.scan, residuals, [*carry, *ys])
+                return carry, [field[None] for field in jax.tree.leaves(told)]
+
+            return call
+
+        return spread(self.loop, self.scan.solver, run)
 
     @functools.cached_property
     def _recorded(self) -> Callable[[LinearScan, Active | None], Recorded]:

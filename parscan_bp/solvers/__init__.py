@@ -9,6 +9,7 @@ from parscan_bp.solvers.blelloch import Blelloch as Blelloch
 from parscan_bp.solvers.chunked import Chunked as Chunked
 from parscan_bp.solvers.pallas import Pallas as Pallas
 from parscan_bp.solvers.planned import Planned as Planned
+from parscan_bp.solvers.sharded import Sharded as Sharded
 from parscan_bp.solvers.sweep import Sweep as Sweep
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Complexity",
     "Pallas",
     "Planned",
+    "Sharded",
     "Solver",
     "Sweep",
     "TreeSolver",

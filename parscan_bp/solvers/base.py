@@ -21,7 +21,7 @@ from parscan_bp.arguments import check_bool, described, set_ints
 from parscan_bp.operators import Operator, for_trees, to_scaled
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
-from parscan_bp.trees import add, nbytes, stretch, write_stretch
+from parscan_bp.trees import add, eval_shape, nbytes, stretch, write_stretch
 from parscan_bp.types import Array, PyTree
 
 
@@ -70,16 +70,51 @@ class Solver(abc.ABC):
         """Whether what it cannot take is left to `jax.lax.scan`, as its caller said."""
         return False
 
-    def placed(self, loop: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    def placed(self, loop: Callable[..., PyTree], *, reverse: bool) -> Callable[..., PyTree]:
         """The exact forward pass, run where the solver wants the data to lie.
 
         Args:
           loop: ``(consts, init, xs) -> (carry, ys, carry after every step)``, lists of arrays.
+          reverse: whether it begins with the last step.
 
         Returns:
           A function of the same arguments and results; ``loop`` itself where any place is right.
         """
         return loop
+
+    def traced_as(self, init: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
+        """The first carry and the inputs as arrays of the types that they have for one place."""
+        return init, xs
+
+    def entering(self, init: list[Array], after: list[Array], *, reverse: bool) -> list[Array]:
+        """The carry that enters the first step that is here, linear in the two.
+
+        Args:
+          init: the first carry of the scan, or its tangents.
+          after: the carry after every step that is here, or their tangents.
+          reverse: whether the scan begins with the last step.
+
+        Returns:
+          ``init`` itself where all steps are in one place.
+        """
+        return init
+
+    def spread(
+        self, run: Callable[[Solver, int], Callable[..., PyTree]], length: int, *, reverse: bool
+    ) -> Callable[..., PyTree]:
+        """The whole scan, derivatives included, over the places where the solver wants its steps.
+
+        Args:
+          run: ``(solver, n) -> scan`` of n steps in one place, of which ``placed``, ``entering``
+            and `run` are then asked; ``scan`` is ``(shared, init, xs) -> (carry, ys)``, of which
+            xs and ys have the steps in front.
+          length: all steps.
+          reverse: whether the scan begins with the last step.
+
+        Returns:
+          A function of the same arguments and results; ``run(self, length)`` for a single place.
+        """
+        return run(self, length)
 
     def with_memory_limit(self, limit: int) -> Solver:
         """The same solver under another limit in bytes; one that has none is itself."""
@@ -88,6 +123,10 @@ class Solver(abc.ABC):
     def run_counted(self, system: System, state: PyTree) -> tuple[PyTree, Array]:
         """`run`, and the number of rounds that it took, int32; a direct solver takes 1."""
         return self.run(system, state), jnp.ones((), jnp.int32)
+
+    def form(self, operator: Operator) -> Operator:
+        """The operator in the structure in which it is multiplied."""
+        return for_trees(operator)
 
     def __repr__(self) -> str:
         """The options that are not as they come."""
@@ -252,13 +291,12 @@ class TreeSolver(Solver):
         shown, last = self.states(operator, b, state)
         return shown[::-1], last
 
-    def form(self, operator: Operator) -> Operator:
-        """The operator in the structure that the tree multiplies."""
-        operator = for_trees(operator)
+    def form(self, operator):
+        operator = super().form(operator)
         return to_scaled(operator) if self.scaled else operator
 
     def _check_memory(self, n: int, shape: Block) -> None:
-        one = jax.eval_shape(self.form, shape.operator)
+        one = eval_shape(self.form, shape.operator)
         need = nbytes(one) * max(1, -(-self.complexity(n).operators // max(n, 1)))
         if need > self.memory_limit:
             raise ValueError(
@@ -283,7 +321,7 @@ def _collect_in_chunks(system: System, shown: Array, last: Array, chunk: int | N
         more, part = system.collect(start, stretch(shown, start, size), state)
         return add(summed, more), write_stretch(out, part, start)
 
-    carry = accumulators(system, jax.eval_shape(lambda: shown[:size]), last)
+    carry = accumulators(system, eval_shape(lambda: shown[:size]), last)
     return in_chunks(n, size, system.backward, visit, carry)
 
 
@@ -291,8 +329,8 @@ def accumulators(
     system: System, shown: PyTree, state: PyTree, aux: PyTree = None
 ) -> tuple[PyTree, PyTree]:
     """Zeros for the summed and stacked contributions of `System.collect`."""
-    summed, out = jax.eval_shape(functools.partial(system.collect, 0), shown, state, aux)
-    out = jax.eval_shape(
+    summed, out = eval_shape(functools.partial(system.collect, 0), shown, state, aux)
+    out = eval_shape(
         lambda out: jax.tree.map(
             lambda a: jnp.broadcast_to(a[:1], (system.length, *a.shape[1:])), out
         ),

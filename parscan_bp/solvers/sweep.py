@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-import jax
-
 from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import (
@@ -18,7 +16,7 @@ from parscan_bp.solvers.base import (
     in_chunks,
 )
 from parscan_bp.system import System, block_shape
-from parscan_bp.trees import add, nbytes, write_stretch
+from parscan_bp.trees import add, eval_shape, nbytes, write_stretch
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -102,7 +100,7 @@ class Sweep(Solver):
     def run(self, system, state):
         n = system.length
         operator = block_shape(system, 1).operator
-        after, shown, aux = jax.eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
+        after, shown, aux = eval_shape(lambda s: self._sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
         leaves, _ = operator.unstack()
         size = min(self.chunk or _chunk(n, nbytes(leaves), nbytes(sums)), n)

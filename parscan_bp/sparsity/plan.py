@@ -17,6 +17,7 @@ import numpy as np
 
 from parscan_bp.originals import lax_scan
 from parscan_bp.sparsity.pattern import Pattern, _from_keys, on_device
+from parscan_bp.trees import eval_shape
 from parscan_bp.types import Array
 
 UNROLLED = 16
@@ -218,7 +219,7 @@ class BlockPlan:
             product = matmul(tall, wide).reshape(left.size, i, right.size, k)
             return total.at[target].add(jnp.swapaxes(product, 1, 2), unique_indices=True), None
 
-        like = jax.eval_shape(matmul, a[0], b[0]) if self.groups else jnp.result_type(a, b)
+        like = eval_shape(matmul, a[0], b[0]) if self.groups else jnp.result_type(a, b)
         total = jnp.zeros((self.pattern.nnz, i, k), getattr(like, "dtype", like))
         for group in self.groups:
             total, _ = lax_scan(step, total, group)

@@ -24,7 +24,7 @@ class Elsewhere(pb.Sweep):
 
     seen: ClassVar[list] = []
 
-    def placed(self, loop):
+    def placed(self, loop, *, reverse):
         def run(consts, init, xs):
             self.seen.append(tuple(map(len, (consts, init, xs))))
             carry, ys, after = loop(consts, init, xs)

@@ -1,0 +1,33 @@
+"""The devices of a mesh axis, and what goes from one to another."""
+
+from parscan_bp.devices.exclusive import DEFAULT_LINK as DEFAULT_LINK
+from parscan_bp.devices.exclusive import METHODS as METHODS
+from parscan_bp.devices.exclusive import Link as Link
+from parscan_bp.devices.exclusive import Maps as Maps
+from parscan_bp.devices.exclusive import Traffic as Traffic
+from parscan_bp.devices.exclusive import cheapest as cheapest
+from parscan_bp.devices.exclusive import exclusive_scan as exclusive_scan
+from parscan_bp.devices.in_turn import in_turn as in_turn
+from parscan_bp.devices.line import Line as Line
+from parscan_bp.devices.mesh import check_axis as check_axis
+from parscan_bp.devices.mesh import divided as divided
+from parscan_bp.devices.mesh import find_mesh as find_mesh
+from parscan_bp.devices.mesh import is_bound as is_bound
+from parscan_bp.devices.mesh import undivided as undivided
+
+__all__ = [
+    "DEFAULT_LINK",
+    "METHODS",
+    "Line",
+    "Link",
+    "Maps",
+    "Traffic",
+    "cheapest",
+    "check_axis",
+    "divided",
+    "exclusive_scan",
+    "find_mesh",
+    "in_turn",
+    "is_bound",
+    "undivided",
+]

@@ -1,0 +1,85 @@
+"""A scan over the devices of a mesh axis as one program on each of them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from parscan_bp.devices import Line, divided
+from parscan_bp.types import Array
+
+
+class OverMesh:
+    """A scan over a mesh: one `jax.shard_map`, and the steps that it leaves over.
+
+    Args:
+      line: the devices.
+      mesh: their mesh.
+      run: ``n`` -> the scan of a device's own n steps, see `Solver.spread`.
+      rest: the same for steps that all devices run.
+      length: all steps.
+    """
+
+    def __init__(self, line, mesh, run, rest, length):
+        self.line, self.mesh = line, mesh
+        self.each, self.left = divmod(length, mesh.shape[line.axis])
+        self.run = self._over_mesh(run(self.each)) if self.each else None
+        self.rest = rest(self.left) if self.left else None
+
+    def _over_mesh(self, run):
+        axis, whole = self.line.axis, PartitionSpec()
+        part = PartitionSpec(axis)
+        how = {"mesh": self.mesh, "axis_names": {axis}, "out_specs": (whole, part)}
+        call = jax.shard_map(on_each(self.line, run), in_specs=(whole, whole, part), **how)
+        return jax.jit(call)
+
+    def __call__(self, shared, init, xs):
+        (shared, init), xs = self._divided((shared, init)), list(xs)
+        if self.run is None:
+            return self.rest(shared, init, xs)
+        if self.rest is None:
+            return self.run(shared, init, self._divided(xs, leading=True))
+        # The scan ends with what is left over, in the order of its steps.
+        cut = self.left if self.line.backward else -self.left
+        ends = [slice(None, cut), slice(cut, None)]
+        first, last = ends[::-1] if self.line.backward else ends
+        carry, ys = self.run(shared, init, self._divided([x[first] for x in xs], leading=True))
+        carry, others = self.rest(shared, carry, [x[last] for x in xs])
+        parts = (others, ys) if self.line.backward else (ys, others)
+        return carry, [jnp.concatenate(pair) for pair in zip(*parts, strict=True)]
+
+    def _divided(self, tree, *, leading=False):
+        return divided(tree, self.line.axis, self.mesh, leading=leading)
+
+
+def on_each(line: Line, run):
+    """The scan of all devices' steps, on each of them."""
+
+    def call(shared, init, xs):
+        for k, x in enumerate(xs):
+            if line.is_typed and not line.varies(x):
+                raise ValueError(
+                    f"xs: leaf {k} is the same on all devices of {line.axis!r}; the steps of this "
+                    f"device alone are wanted, as by in_specs=PartitionSpec({line.axis!r})"
+                )
+        shared, init, xs = line.varying((shared, init, xs))
+        init = [_alone(line, a) for a in init]
+        carry, ys = run(shared, init, xs)
+        return line.from_last(carry), ys
+
+    return call
+
+
+def _is_float(a: Array) -> bool:
+    return jnp.issubdtype(a.dtype, jnp.inexact)
+
+
+def _alone(line: Line, a: Array) -> Array:
+    """What the first device has; zero on the others, so that no cotangent is of them."""
+    return jnp.where(line.is_at(0), a, jnp.zeros_like(a)) if _is_float(a) else a
+
+
+def joined(line: Line, init: Array, arrived: Array) -> Array:
+    """The carry that enters a device: ``init`` is zero where it is not the first one."""
+    return init + arrived if _is_float(arrived) else jnp.where(line.is_at(0), init, arrived)

@@ -1,0 +1,241 @@
+"""A scan over the devices of a mesh axis, another solver on each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from parscan_bp.arguments import described
+from parscan_bp.devices import (
+    DEFAULT_LINK,
+    METHODS,
+    Line,
+    Link,
+    Maps,
+    cheapest,
+    check_axis,
+    exclusive_scan,
+    find_mesh,
+    in_turn,
+    is_bound,
+    undivided,
+)
+from parscan_bp.operators import compose
+from parscan_bp.originals import lax_scan
+from parscan_bp.solvers.base import Complexity, Solver, default_chunk, in_chunks
+from parscan_bp.solvers.over_mesh import OverMesh, joined, on_each
+from parscan_bp.solvers.sweep import Sweep
+from parscan_bp.system import System, block_shape
+from parscan_bp.trees import add, eval_shape, nbytes
+from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Sharded(Solver):
+    """The steps of a scan divided over the devices of a mesh axis.
+
+    Of T steps each of P devices has T/P, with their inputs and carries. Backward, it multiplies the
+    Jacobians of its steps to one map, a scan over the devices makes what enters each of them of
+    these maps, and ``inner`` solves for its steps from there:
+
+        M_p = A_{i+1} ... A_j,    lambda_i = M_p lambda_j + b_p    for its steps i..j,
+
+    which is `Chunked` with devices for chunks. Forward, the values are those of `jax.lax.scan`: the
+    carry passes from device to device, each of which waits for it.
+
+    Outside `jax.shard_map` everything is put into one, over this axis alone; other axes of the mesh
+    are the compiler's, as a batch's that is divided over 'data'. Steps that P devices leave over
+    (T not a multiple of P) are run on all of them at the end of the scan. Inside `jax.shard_map` or
+    `jax.pmap` the scan is given the device's own inputs; its first carry is that of the whole scan,
+    the same on all devices (what the others are given is not looked at), and so is its last one.
+    Cotangents there are what JAX makes of ``psum``, see `parscan_bp.parallel`.
+
+    Steps 2 T/P and the scan over devices; T forward. Collectives in reverse-mode: those of the
+    method, one exchange of a carry, and one sum of the parameters' cotangents.
+
+    Args:
+      axis: name of the mesh axis.
+      mesh: the mesh; ``None`` takes that of the arguments, or else that of `jax.set_mesh`.
+      inner: the solver of a device's own steps; ``None`` is `Sweep`. If it is a tree that is
+        ``scaled``, so are the maps.
+      method: how maps go from device to device: "ppermute", "all_gather" or "chain", see
+        `parscan_bp.devices.exclusive`; "auto" takes the one that ``link`` is done with first.
+        "turns" multiplies no Jacobians: each device waits for the vector of the one before it, as
+        in the forward pass, which takes T steps and P - 1 exchanges of vectors.
+      link: what "auto" takes the network for.
+
+    Raises:
+      TypeError: if an argument is none such; when used, if there is no mesh with this axis.
+      ValueError: if the mesh has no such axis or there is no such method.
+      NotImplementedError: if ``inner`` cannot be wrapped.
+
+    Source: BPPSA (Wang, Bai, Pekhimenko, MLSys 2020), sections 2.2 and 3.6.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> from jax.sharding import Mesh
+      >>> mesh = Mesh(jax.devices()[:1], ("time",))
+      >>> step = lambda c, x: (0.5 * c + x, c)
+      >>> loss = lambda xs: pb.scan(step, 0.0, xs, solver=pb.Sharded("time", mesh))[0]
+      >>> jax.grad(loss)(jnp.zeros(3)).tolist()
+      [0.25, 0.5, 1.0]
+    """
+
+    axis: str
+    mesh: Any = None
+    _: dataclasses.KW_ONLY
+    inner: Solver | None = None
+    method: str = "auto"
+    link: Link = DEFAULT_LINK
+
+    def __post_init__(self):
+        check_axis(self.axis, self.mesh)
+        if self.method not in ("auto", "turns", *METHODS):
+            named = ", ".join(map(repr, ("auto", *METHODS, "turns")))
+            raise ValueError(f"method: got {self.method!r}; one of {named} is wanted")
+        if not isinstance(self.link, Link):
+            raise TypeError(f"link: got {described(self.link)}; a Link is wanted")
+        _check_inner(self.inner)
+
+    @property
+    def needs(self):
+        """The maps of all steps of a device are products of Jacobians, whatever solves inside."""
+        return self._own.needs if self.method == "turns" else "operators"
+
+    @property
+    def _own(self) -> Solver:
+        """What solves a device's own steps."""
+        return Sweep() if self.inner is None else self.inner
+
+    def with_memory_limit(self, limit):
+        return dataclasses.replace(self, inner=self._own.with_memory_limit(limit))
+
+    def form(self, operator):
+        return self._own.form(operator)
+
+    def spread(self, run, length, *, reverse):
+        line = Line(self.axis, reverse)
+        if is_bound(self.axis):
+            return on_each(line, run(self, length))
+        rest = functools.partial(run, self._own)
+
+        @functools.cache
+        def over(mesh):
+            return OverMesh(line, mesh, functools.partial(run, self), rest, length)
+
+        def call(shared, init, xs):
+            mesh = find_mesh(self.axis, self.mesh, (xs, init, shared))
+            return over(mesh)(shared, init, xs)
+
+        return call
+
+    def placed(self, loop, *, reverse):
+        line = Line(self.axis, reverse)
+
+        def run(consts, init, xs):
+            each = lambda carry: loop(consts, carry, xs)  # noqa: E731
+            return in_turn(line, each, init, lambda _, arrived: arrived)
+
+        return run
+
+    def traced_as(self, init, xs):
+        if is_bound(self.axis):
+            return Line(self.axis).varying(init), xs
+        return init, undivided(xs, self.axis)
+
+    def entering(self, init, after, *, reverse):
+        line, end = Line(self.axis, reverse), 0 if reverse else -1
+        arrived = line.shift([a[end] for a in after])
+        return [joined(line, own, other) for own, other in zip(init, arrived, strict=True)]
+
+    def run(self, system, state):
+        self._check_bound()
+        line = Line(self.axis, system.backward)
+        if self.method == "turns":
+            return in_turn(line, lambda state: self._own.run(system, state), state, add)
+        if line.size > 1:
+            operator, b = _reduced(system, self, state)
+            # What this device's own state becomes goes to the next ones, too.
+            maps = operator, b + operator.matvec(state)
+            method = self.method
+            if method == "auto":
+                method = cheapest(line.size, maps, self.link)
+            state = add(state, exclusive_scan(line, maps, method))
+        return self._own.run(system, state)
+
+    def _check_bound(self) -> None:
+        if not is_bound(self.axis):
+            raise NotImplementedError(
+                f"{self!r}: the program does not run on each device of {self.axis!r} here. "
+                "parscan_bp.scan sees to that; a bare system wants jax.shard_map around it"
+            )
+
+    def complexity(self, n):
+        devices = find_mesh(self.axis, self.mesh, ()).shape[self.axis]
+        own, (each, left) = self._own.complexity, divmod(n, devices)
+        inner, rest = own(max(each, 1)), own(max(left, 1)).steps * bool(left)
+        vectors = inner.vector_products * devices * bool(each) + left
+        if self.method == "turns" or not each or devices == 1:
+            steps = inner.steps * devices * bool(each) + rest
+            return Complexity(steps, 0, vectors, inner.operators * devices)
+        rounds = (devices - 1).bit_length()
+        return Complexity(
+            steps=each - 1 + rounds + inner.steps + rest,
+            matrix_products=devices * (each - 1 + max(2 * rounds - 3, 0)),
+            vector_products=devices * (each + rounds) + vectors,
+            operators=devices * (inner.operators + 3),
+        )
+
+
+def _check_inner(inner: Any) -> None:
+    if inner is None:
+        return
+    if not isinstance(inner, Solver):
+        raise TypeError(f"inner: got {described(inner)}; a solver such as Sweep() is wanted")
+    why = None
+    if not inner.uniform:
+        why = "it takes ragged systems only"
+    elif inner.rounds_vary:
+        why = "the number of its rounds depends on the numbers, and devices would wait for another"
+    elif inner.keeps:
+        why = "it wants what a forward pass keeps of the steps, and recompute=True is wanted"
+    elif isinstance(inner, Sharded):
+        why = "it is spread over devices itself"
+    if why is not None:
+        raise NotImplementedError(f"inner: {inner!r} cannot be wrapped: {why}")
+
+
+def _reduced(system: System, solver: Solver, state: Array) -> Maps:
+    """The map of all steps of a system, chunks of which are linearised together."""
+    n, backward = system.length, system.backward
+    solver.check(type(block_shape(system, 1).operator))
+
+    def maps(start, size):
+        block = system.block(start, size)
+        operator = solver.form(block.operator)
+        b = block.leaving
+        if block.entering is not None:
+            b = add(b, operator.matvec(block.entering))
+        if b is None:
+            b = lax.broadcast(jnp.zeros_like(state), (size,))
+        return operator.broadcast(size), b
+
+    def visit(total, start, size):
+        def step(total, t):
+            (m1, b1), (m2, b2) = total, t
+            return (compose(m1, m2), m2.matvec(b1) + b2), None
+
+        return lax_scan(step, total, maps(start, size), reverse=backward)[0]
+
+    first = jax.tree.map(lambda a: a[0], maps(n - 1 if backward else 0, 1))
+    if n == 1:
+        return first
+    size = default_chunk(n - 1, nbytes(eval_shape(lambda: maps(0, n))))
+    offset = 0 if backward else 1
+    shifted = lambda total, start, size: visit(total, start + offset, size)  # noqa: E731
+    return in_chunks(n - 1, size, backward, shifted, first)
