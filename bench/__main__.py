@@ -19,6 +19,7 @@ BENCHES = {
     "scaled": "bench.grids.scaled",
     "lenet": "bench.paper.images.lenet",
     "vgg11": "bench.paper.vgg11.bench",
+    "grids": "bench.paper.grids.bench",
     "jacobians": "bench.paper.jacobians",
     "spgemm": "bench.paper.spgemm",
     "reuse": "bench.paper.reuse",

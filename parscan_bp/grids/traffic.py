@@ -44,7 +44,7 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic:
+class LayerTraffic:
     """The collectives of a layer.
 
     Attributes:

@@ -77,7 +77,7 @@ def _layer(rng, rank):
 
 
 def _integers(rng, like):
-    return jnp.asarray(rng.integers(-2, 3, like.shape), like.dtype)
+    return rng.integers(-2, 3, like.shape).astype(np.float32)
 
 
 def check(case: Case) -> None:
@@ -89,25 +89,26 @@ def check(case: Case) -> None:
     rng = np.random.default_rng(case.seed)
     devices = jax.devices()[: case.grid.processes]
     stack = pb.parallel.divide(case.layers, case.features, case.grid, devices=devices)
-    params = pb.layers.init(case.layers, jax.random.key(0), case.features, jnp.float32)
-    params = jax.tree.map(functools.partial(_integers, rng), params)
-    x = _integers(rng, jnp.zeros((case.batch, *case.features), jnp.float32))
+    init = functools.partial(pb.layers.init, case.layers, features=case.features, dtype=jnp.float32)
+    params = jax.tree.map(
+        functools.partial(_integers, rng), jax.eval_shape(init, jax.random.key(0))
+    )
+    x = _integers(rng, np.zeros((case.batch, *case.features)))
 
     def one(params, x):
         return activations(case.layers, params, x)[-1]
 
-    y = jax.jit(one)(params, x)
-    ct = _integers(rng, y)
+    ct = _integers(rng, jax.eval_shape(one, params, x))
 
     def all_of(f, params, x, ct):
         y, pull = jax.vjp(f, params, x)
         return y, *pull(ct)
 
-    want = jax.jit(functools.partial(all_of, one))(params, x, ct)
+    want = jax.device_get(jax.jit(functools.partial(all_of, one))(params, x, ct))
     placed = stack.place(params)
-    got = jax.block_until_ready(jax.jit(functools.partial(all_of, stack))(placed, x, ct))
+    got = jax.device_get(jax.jit(functools.partial(all_of, stack))(placed, x, ct))
     got = (got[0], stack.collect(got[1]), got[2])
-    if not jnp.isfinite(y).all():  # a window of padding alone: there are no derivatives
+    if not np.isfinite(want[0]).all():  # a window of padding alone: there are no derivatives
         want, got = want[:1], got[:1]
     names = jax.tree_util.tree_leaves_with_path(want)
     for (path, b), a in zip(names, jax.tree.leaves(got), strict=True):
@@ -115,5 +116,5 @@ def check(case: Case) -> None:
         if case.exact:
             np.testing.assert_array_equal(a, b, err_msg=what)
         else:
-            scale = ROUNDING * float(jnp.nanmax(jnp.abs(b), initial=1.0))
+            scale = ROUNDING * float(np.nanmax(np.abs(b), initial=1.0))
             np.testing.assert_allclose(a, b, rtol=ROUNDING, atol=scale, err_msg=what)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.paper.grids.networks import IMAGE, alexnet
 from parscan_bp.grids.cost.weights import weight_layers
-from parscan_bp.layers import Flatten
+from parscan_bp.layers import Flatten, Layer
 from parscan_bp.parallel import CORI_KNL, Grid, divide
 
 SCALING = (8, 32, 128, 512)
@@ -104,7 +104,7 @@ def equation(kind: str, batch: int, rows: int, columns: int) -> Any:
 def program(kind: str, batch: int, rows: int, columns: int) -> float | None:
     """Seconds for which our program sends; ``None`` where a layer has no such form."""
     layers = alexnet()
-    head = next(k for k, layer in enumerate(layers) if isinstance(layer, Flatten))
+    count = head(layers)
     model = Grid(data=columns, model=rows)
     first = {
         SAME: model,
@@ -112,10 +112,15 @@ def program(kind: str, batch: int, rows: int, columns: int) -> float | None:
         DOMAIN: Grid(data=columns, height=rows),
     }[kind]
     try:
-        stack = divide(layers, IMAGE, [first] * head + [model] * (len(layers) - head))
+        stack = divide(layers, IMAGE, [first] * count + [model] * (len(layers) - count))
         return CORI_KNL.program.seconds(CORI_KNL.program.rows(stack, batch))
     except (NotImplementedError, ValueError):
         return None
+
+
+def head(layers: Sequence[Layer]) -> int:
+    """How many layers come before the linear maps."""
+    return next(k for k, layer in enumerate(layers) if isinstance(layer, Flatten))
 
 
 def bars(curve: Curve) -> list[Bar]:
@@ -171,3 +176,13 @@ def compute_that_explains(communication: float, speedups: Mapping[str, float]) -
     """
     c, t = speedups["communication"], speedups["total"]
     return communication * (1 - t / c) / (t - 1)
+
+
+def domain_to_batch() -> str:
+    """Eq. 7 over eq. 4, by P."""
+    paper, layers = CORI_KNL.paper, _layers()
+    found = []
+    for processes in SCALING:
+        ratio = paper.domain(layers, BATCH, processes).total / paper.batch(layers, processes).total
+        found.append(f"P={processes} {ratio:.1f}")
+    return ", ".join(found)

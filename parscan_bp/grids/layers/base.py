@@ -10,7 +10,7 @@ import jax
 from jax import lax
 
 from parscan_bp.grids.layout import Layout
-from parscan_bp.grids.traffic import Traffic, reduced
+from parscan_bp.grids.traffic import LayerTraffic, reduced
 from parscan_bp.jaxprs.replay import vary_alike
 from parscan_bp.layers import Function, Layer
 from parscan_bp.types import PyTree
@@ -27,7 +27,7 @@ class ParallelLayer(Layer):
     entries_apart: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def traffic(self, params: PyTree, x: jax.ShapeDtypeStruct) -> Traffic:
+    def traffic(self, params: PyTree, x: jax.ShapeDtypeStruct) -> LayerTraffic:
         """What is sent for this input.
 
         Args:
@@ -115,7 +115,7 @@ class DataParallel(Divided):
         return self.layer.pullback(params, x, y, ct)
 
     def traffic(self, params, x):
-        return Traffic(to_params=self._weights(params))
+        return LayerTraffic(to_params=self._weights(params))
 
 
 class Divisible(abc.ABC):

@@ -12,7 +12,7 @@ from jax import lax
 from parscan_bp.arguments import check_number
 from parscan_bp.grids.layers.base import Divided, Divisible, check_types_vary
 from parscan_bp.grids.layout import Layout, without_padding
-from parscan_bp.grids.traffic import Collective, Traffic
+from parscan_bp.grids.traffic import Collective, LayerTraffic
 from parscan_bp.layers import Layer
 from parscan_bp.layers.base import check_channels, check_params
 
@@ -107,7 +107,7 @@ class _Divided(Divided):
     def traffic(self, params, x):
         group = self.layout.samples.parts
         if group == 1:
-            return Traffic()
+            return LayerTraffic()
         one = Collective("all-reduce", x.shape[-1] * x.dtype.itemsize, group)
         # The variance's cotangent comes of the scale's, which is summed already.
-        return Traffic((one, one), (one,), self._weights(params))
+        return LayerTraffic((one, one), (one,), self._weights(params))

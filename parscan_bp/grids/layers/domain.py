@@ -12,7 +12,7 @@ from jax import lax
 from parscan_bp.grids.halo import Halo
 from parscan_bp.grids.layers.base import Divided, check_types_vary
 from parscan_bp.grids.layout import along, without_padding
-from parscan_bp.grids.traffic import Collective, Traffic
+from parscan_bp.grids.traffic import Collective, LayerTraffic
 from parscan_bp.layers.base import Pairs
 from parscan_bp.types import Array, PyTree
 
@@ -173,4 +173,4 @@ class DomainParallel(Divided):
                 bytes_ = rows * others * x.dtype.itemsize
                 sent.append(Collective("collective-permute", bytes_, halo.parts))
             shape[k + 1] = halo.rows
-        return Traffic(tuple(sent), tuple(sent), self._weights(params))
+        return LayerTraffic(tuple(sent), tuple(sent), self._weights(params))

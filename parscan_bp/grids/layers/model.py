@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from parscan_bp.grids.layers.base import Divided, check_types_vary
 from parscan_bp.grids.layout import Blocks, padded
-from parscan_bp.grids.traffic import Collective, Traffic
+from parscan_bp.grids.traffic import Collective, LayerTraffic
 from parscan_bp.layers import Layer
 from parscan_bp.types import Array
 
@@ -118,7 +118,7 @@ class ModelParallel(Divided):
         parts = self.layout.model.parts
         made = jax.eval_shape(self.part.apply, params, self._seen_type(x))
         gathered = made.size * parts * made.dtype.itemsize
-        return Traffic(
+        return LayerTraffic(
             forward=(Collective("all-gather", gathered, parts),),
             to_input=(Collective("all-reduce", x.size * x.dtype.itemsize, parts),),
             to_params=self._weights(params),

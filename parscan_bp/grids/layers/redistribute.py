@@ -11,7 +11,7 @@ from jax import lax
 
 from parscan_bp.grids.layers.base import ParallelLayer, check_types_vary
 from parscan_bp.grids.layout import Blocks, Layout, Split, block_of, joined, padded
-from parscan_bp.grids.traffic import Collective, Traffic
+from parscan_bp.grids.traffic import Collective, LayerTraffic
 from parscan_bp.types import Array
 
 
@@ -130,7 +130,7 @@ class Redistribute(ParallelLayer):
     def traffic(self, params, x):
         if self.exchanges:
             sent = self._exchange_traffic(x)
-            return Traffic(sent, sent)
+            return LayerTraffic(sent, sent)
         forward, shape = [], list(x.shape)
         for dimension, split in self._gathers:
             shape[dimension] *= split.parts
@@ -139,10 +139,10 @@ class Redistribute(ParallelLayer):
             if dimension:
                 shape[dimension] = self.features[dimension - 1]
         if not self._cuts:
-            return Traffic(tuple(forward))
+            return LayerTraffic(tuple(forward))
         group = joined(*(split for _, split in self._cuts)).parts
         whole = Collective("all-reduce", math.prod(shape) * x.dtype.itemsize, group)
-        return Traffic(tuple(forward), (whole,))
+        return LayerTraffic(tuple(forward), (whole,))
 
     def _exchange_traffic(self, x: jax.ShapeDtypeStruct) -> tuple[Collective, ...]:
         sent, shape = [], list(x.shape)
