@@ -46,7 +46,7 @@ for layer, size in ((Conv(3, (3, 3), bias=False), 16), (MaxPool((3, 3), 1, "SAME
 
 
 def test_generated_stacks_equal_one_device(run_on_devices):
-    run_on_devices(PROGRAM.format(first=0, count=8), 8)
+    run_on_devices(PROGRAM.format(first=0, count=6), 8)
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ GRIDS = (
     SETTING
     + """
 mlp = [Linear(12), jnp.tanh, Linear(10), jax.nn.relu, Linear(5)]  # 10 and 5 are no multiples
-for grid in (Grid(data=2, model=3), Grid(data=2, model=4), Grid(model=8), Grid(data=8), Grid()):
+for grid in (Grid(data=2, model=3), Grid(model=8), Grid()):
     check(mlp, (7,), grid)
 
 # Convolutions by channels, groups of them on a device and a group on devices; then by rows.
@@ -84,11 +84,56 @@ SOLVERS = (
     + """
 net = [Conv(4, (3, 3)), jax.nn.relu, MaxPool((2, 2)), Conv(3, (2, 2)), Flatten(), Linear(6)]
 grids = [Grid(data=2, height=2)] * 2 + [Grid(data=2, model=2)] * 4
-for solver in (pb.Sweep(), pb.Planned()):
-    check(net, (6, 5, 2), grids, batch=4, solver=solver)
-check([Linear(8), jnp.tanh, Linear(3)], (5,), Grid(data=2, model=2), solver=pb.Sweep())
+check(net, (6, 5, 2), grids, batch=4, solver=pb.Sweep())
+check([Linear(8), jnp.tanh, Linear(3)], (5,), Grid(data=2, model=2), solver=pb.Planned())
 """
 )
+
+MODES = """
+import functools
+import jax, jax.numpy as jnp
+import numpy as np
+import parscan_bp as pb
+from parscan_bp.layers import Conv, Flatten, Linear, activations, as_layer
+from parscan_bp.parallel import Grid, divide
+
+layers, features = [Conv(3, (3, 2)), jnp.tanh, Flatten(), Linear(5)], (5, 4, 2)
+grids = [Grid(data=2, height=2)] * 2 + [Grid(data=2, model=2)] * 2
+stack, whole = divide(layers, features, grids), tuple(map(as_layer, layers))
+plain = lambda params, x: activations(whole, params, x)[-1]
+
+def modes(forward, params, x, scale):
+    loss = lambda params, x: ((forward(params, x) * scale) ** 2).sum()
+    grad = jax.grad(loss)
+    directions = jax.tree.map(jnp.cos, params)
+    return {{
+        "jvp": jax.jvp(loss, (params, x), (directions, x))[1],
+        "hessian product": jax.jvp(lambda p: grad(p, x), (params,), (directions,))[1],
+        "gradient of a gradient": jax.grad(
+            lambda p: sum((leaf**2).sum() for leaf in jax.tree.leaves(grad(p, x)))
+        )(params),
+        "checkpoint": jax.grad(lambda p: jax.checkpoint(loss)(p, x))(params),
+        "vmap": jax.vmap(lambda x: loss(params, x))(jnp.stack([x, 2 * x])),
+    }}
+
+def check(dtype, tolerance):
+    params = stack.init(jax.random.key(0), dtype)
+    x = jax.random.normal(jax.random.key(1), (4, *features), dtype)
+    scale = jnp.arange(1, 6, dtype=dtype)
+    want = jax.jit(functools.partial(modes, plain))(stack.collect(params), x, scale)
+    got = jax.jit(functools.partial(modes, stack))(params, x, scale)
+    for name in want:
+        own = got[name] if name in ("jvp", "vmap") else stack.collect(got[name])
+        for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(want[name]), strict=True):
+            assert a.dtype == b.dtype
+            a, b = np.asarray(a, float), np.asarray(b, float)
+            np.testing.assert_allclose(
+                a, b, rtol=tolerance, atol=tolerance * np.abs(b).max(), err_msg=name
+            )
+
+with jax.enable_x64({x64}):
+    check(jnp.{dtype}, {tolerance})
+"""
 
 UNTYPED = """
 import jax, jax.numpy as jnp
@@ -117,6 +162,19 @@ for layer, features in layers:
 @pytest.mark.parametrize("program", [GRIDS, BATCH_NORM, SOLVERS], ids=["grids", "norm", "solvers"])
 def test_values_and_gradients_are_those_of_one_device(program, run_on_devices):
     run_on_devices(program, 8)
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance",
+    [
+        ("float32", 1e-4),
+        pytest.param("float64", 1e-12, marks=pytest.mark.slow),
+        pytest.param("bfloat16", 0.1, marks=pytest.mark.slow),
+    ],
+)
+def test_derivatives_of_every_mode_and_dtype(dtype, tolerance, run_on_devices):
+    x64 = dtype == "float64"
+    run_on_devices(MODES.format(dtype=dtype, tolerance=tolerance, x64=x64), 4)
 
 
 def test_without_types_that_vary_a_layer_raises(run_on_devices):

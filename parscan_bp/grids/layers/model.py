@@ -57,7 +57,7 @@ class ModelParallel(Divided):
     def __post_init__(self):
         layer: Any = self.layer
         groups, parts = self._groups, self.layout.model.parts
-        if not isinstance(layer, Layer) or not layer.channels_apart:
+        if not isinstance(self.layer, Layer) or not layer.channels_apart:
             raise NotImplementedError(
                 f"layer: {layer} has no model-parallel form: its output channels are not made one "
                 "by one"
