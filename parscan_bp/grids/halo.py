@@ -124,7 +124,13 @@ class Halo:
     def pad(self) -> int:
         """Zeros behind what a block reads, once it is spread, up to the end of its last window."""
         span = (self.outputs.block - 1) * self.axis.stride + self.axis.reach
-        return max(0, max(self.skips) + span - ((self.rows - 1) * self.axis.spread + 1))
+        spread = (self.rows - 1) * self.axis.spread + 1
+        wanted = max(self.skips) + span
+        if self.axis.spread > 1:
+            # XLA on CPU ends the process over the kernel's cotangent (jax 0.10 and 0.12) where
+            # windows over a spread input are fewer than its rows.
+            wanted = max(wanted, self.rows + self.axis.reach - 1)
+        return max(0, wanted - spread)
 
     @property
     def aligned(self) -> bool:

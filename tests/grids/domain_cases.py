@@ -46,6 +46,9 @@ def cases(first: int = 0):
         grid = pb.parallel.Grid(data=data, height=height, width=width)
         layers = [_layer(rng, rank) for _ in range(pick(1, 1, 2))]
         layers = [part for layer in layers for part in (layer, *([ReLU()] * pick(0, 1)))]
+        if any(isinstance(layer, AveragePool) for layer in layers):
+            # Rounding would decide which side of its kink a value is on.
+            layers = [layer for layer in layers if layer != ReLU()]
         features = (*rng.integers(1, 18, rank).tolist(), 2)
         try:
             pb.parallel.divide(layers, features, grid, devices=jax.devices()[: grid.processes])

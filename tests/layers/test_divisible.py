@@ -12,12 +12,18 @@ ALL = [*EXAMPLES, *DILATED_POOLS]
 SAYING = [
     example
     for example in ALL
-    if example.layer.places_apart
-    and len(example.features) > 1
+    if (example.layer.places_apart and len(example.features) > 1)
     or example.layer.channels_apart
     or example.layer.windows(example.features[:-1]) is not None
 ]
-SOME = SAYING[::5]
+KINDS = {type(example.layer) for example in SAYING}
+# Of each kind its first and its last geometry.
+SOME = [
+    own[k]
+    for kind in sorted(KINDS, key=lambda kind: kind.__name__)
+    if (own := [example for example in SAYING if type(example.layer) is kind])
+    for k in {0, len(own) - 1}
+]
 RTOL = 1e-12 if jnp.result_type(float) == jnp.float64 else 1e-5
 
 
@@ -50,11 +56,6 @@ def test_work_can_be_divided_as_the_layer_says(example):
             assert_close(layer.slide(params, x, none, jnp.pad(inside, around)), y)
 
 
-def test_every_kind_of_layer_is_among_them():
-    kinds = {type(example.layer) for example in SAYING}
-    assert {type(example.layer) for example in SOME} == kinds
-
-
 def test_a_dilated_maximum_has_the_derivative_of_its_operator():
     layer = MaxPool((3, 2), 1, "SAME", (1, 2))
     x = jax.random.randint(jax.random.key(0), (2, 6, 5, 3), -2, 3).astype(float)  # with ties
@@ -63,4 +64,4 @@ def test_a_dilated_maximum_has_the_derivative_of_its_operator():
     operator = layer.adjoint_operator(None, x, y)
     want = operator.matvec(ct.reshape(2, -1)).reshape(x.shape)
     assert_close(pull(ct)[0], want)
-    assert jnp.isnan(layer.apply(None, x.at[0, 0, 0, 0].set(jnp.nan))[0, 0, 0, 0])
+    assert jnp.isnan(layer.apply(None, x.at[0, 0, 1, 0].set(jnp.nan))[0, 0, 0, 0])

@@ -57,12 +57,12 @@ def best_grid(
     section 4 (memory).
 
     Example:
-      >>> import jax, parscan_bp as pb
-      >>> from parscan_bp.layers import Conv, Flatten, Linear
-      >>> layers = [Conv(64, (3, 3)), Flatten(), Linear(4096), jax.nn.relu, Linear(10)]
+      >>> import parscan_bp as pb
+      >>> from parscan_bp.layers import Conv, Flatten, Linear, MaxPool
+      >>> layers = [Conv(64, (3, 3)), MaxPool((4, 4)), Flatten(), Linear(4096), Linear(10)]
       >>> plan = pb.parallel.best_grid(layers, (16, 16, 3), 8, 256)
-      >>> [str(grid) for grid in plan.grids][::2]
-      ['data 8', 'model 8 x data 1', 'model 8 x data 1']
+      >>> str(plan.grids[0]), str(plan.grids[3])
+      ('data 8', 'model 4 x data 2')
     """
     whole, shape = as_stack(layers), tuple(features)
     processes, batch = as_int("processes", processes), as_int("batch", batch)
