@@ -21,6 +21,7 @@ BENCHES = {
     "mesh": "bench.grids.mesh.bench",
     "lenet": "bench.paper.images.lenet",
     "vgg11": "bench.paper.vgg11.bench",
+    "grids": "bench.paper.grids.bench",
     "jacobians": "bench.paper.jacobians",
     "spgemm": "bench.paper.spgemm",
     "reuse": "bench.paper.reuse",

@@ -22,7 +22,7 @@ LAYERS = [
     {"choice", "forward"},
     {"scan"},
     {"chain"},
-    {"pipeline"},
+    {"pipeline", "grids"},
     {"explain", "adapters", "tuning", "parallel"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
 ]

@@ -17,7 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from parscan_bp.chain.augmented import ActiveLayers, Augmented
 from parscan_bp.jaxprs.obstacles import check_no_obstacle, explicit_sharding, symbolic_size
-from parscan_bp.jaxprs.replay import vary_alike
+from parscan_bp.jaxprs.replay import vary_alike, varying_as
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.base import flat
 from parscan_bp.primitives.with_rule import WithRule
@@ -112,12 +112,12 @@ class ChainRule:
         dx = [t_x] if active.x else []
         # Of a tangent that loses its weak type here, the cotangent has it again.
         dp, dx = jax.tree.map(lambda t: lax.convert_element_type(t, t.dtype), (dp, dx))
-        (params, xs), dp, dx = vary_alike(((params, xs), dp, dx))
+        (params, varied), dp, dx = vary_alike(((params, xs), dp, dx))
         tie = empty_of((dp, dx))
-        zeros = [tied_zeros(tie, xs[k]) for k in active.unknown]
-        *_, d = self.solve(active)((params, xs), (dp, dx, zeros))
+        zeros = [tied_zeros(tie, varied[k]) for k in active.unknown]
+        *_, d = self.solve(active)((params, varied), (dp, dx, zeros))
         for k, t in zip(active.unknown, d, strict=True):
-            out[k] = t
+            out[k] = varying_as(t, xs[k])
         if active.x:
             out[0] = t_x
         return out

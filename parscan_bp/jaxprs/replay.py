@@ -109,6 +109,16 @@ def vary_alike(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, [_vary(v, axes) if _is_float(v) else v for v in leaves])
 
 
+def varying_as(tangent: Array, like: Array) -> Array:
+    """A tangent of `vary_alike` values, over no more mesh axes than what it is the tangent of.
+
+    It is the same on all devices along the others. In reverse mode the mean is never made: its
+    transpose gives each of the devices its share of the cotangent.
+    """
+    axes = tuple(sorted(_varying(tangent) - _varying(like)))
+    return lax.pmean(tangent, axes) if axes else tangent
+
+
 def _is_float(v: Any) -> bool:
     return not isinstance(v, SymbolicZero) and jnp.issubdtype(jax.typeof(v).dtype, jnp.inexact)
 

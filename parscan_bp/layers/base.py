@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,11 @@ from parscan_bp.arguments import check_array, described
 from parscan_bp.operators import Operator
 from parscan_bp.sparsity import Pattern
 from parscan_bp.sparsity.pattern import on_device
+from parscan_bp.sparsity.windows import Axis
 from parscan_bp.types import Array, PyTree
+
+Pairs = tuple[tuple[int, int], ...]
+"""(low, high) for each spatial axis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,20 @@ class Layer(abc.ABC):
       >>> layer, x = ReLU(), jnp.array([[-1.0, 2.0, 3.0]])
       >>> layer.adjoint_operator(None, x, layer.apply(None, x)).matvec(jnp.ones(3)).tolist()
       [[0.0, 1.0, 1.0]]
+
+    What a layer may say beside that is how its work can be divided, for `parscan_bp.parallel`:
+
+    Attributes:
+      channels_apart: whether the last axis of all parameters is that of the output's channels,
+        each of which is made by itself.
+      places_apart: whether the places between the batch and the channels are worked on one by
+        one; else `windows` tells what each place sees, if that is known.
+      padding_value: what `windows` see where there is no input.
     """
+
+    channels_apart: ClassVar[bool] = False
+    places_apart: ClassVar[bool] = False
+    padding_value: ClassVar[float] = 0.0
 
     def init(self, key: Array, features: tuple[int, ...], dtype=float) -> PyTree:
         """Parameters for inputs of shape ``(batch, *features)``; ``None`` if there are none."""
@@ -76,6 +93,22 @@ class Layer(abc.ABC):
         """
         del params, x, y, ct
         return None
+
+    def windows(self, spatial: tuple[int, ...]) -> tuple[Axis, ...] | None:
+        """The windows along each axis of an input of these spatial sizes; ``None`` without any."""
+        del spatial
+        return None
+
+    def slide(self, params: PyTree, x: Array, pads: Pairs, inside: Array) -> Array:
+        """`apply` of a layer with `windows`, on a part of an input.
+
+        Args:
+          params: parameters.
+          x: the part, (batch, *spatial, channels), with `padding_value` where there is no input.
+          pads: (low, high) around each spatial axis, in the place of the layer's own padding.
+          inside: (1, *spatial, 1), of the part's dtype: 1 where there is input, 0 elsewhere.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no windows")
 
 
 def check_params(layer: Layer, params: Any, names: Sequence[str], *, arrays: bool = True) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.layers.base import (
     Layer,
+    Pairs,
     as_mask,
     check_channels,
     check_params,
@@ -22,8 +23,9 @@ from parscan_bp.layers.base import (
 )
 from parscan_bp.layers.windows import Padding, PerAxis, Window
 from parscan_bp.operators import Convolution
+from parscan_bp.sparsity.windows import Axis
 from parscan_bp.trees import struct_like
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Convolutional(Layer):
     groups: int = 1
     bias: bool = True
     mask: Any = dataclasses.field(default=None, repr=False)
+
+    channels_apart: ClassVar = True
 
     def __post_init__(self):
         object.__setattr__(self, "mask", as_mask(self.mask))
@@ -54,9 +58,13 @@ class Convolutional(Layer):
     def _window(self) -> Window:
         return Window.of(self.window, self.strides, self.padding, self.dilation)
 
+    @property
     @abc.abstractmethod
-    def _geometry(self, kernel: Array, sizes: tuple[int, ...]) -> Convolution:
-        """The Jacobian of the linear part, for inputs of these spatial sizes."""
+    def _steps(self) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """The window's strides, and how far apart the input's entries are spread."""
+
+    @abc.abstractmethod
+    def windows(self, spatial: tuple[int, ...]) -> tuple[Axis, ...]: ...
 
     def init(self, key, features, dtype=float):
         if features[-1] % self.groups:
@@ -70,12 +78,19 @@ class Convolutional(Layer):
 
     def apply(self, params, x):
         check_params(self, params, ("kernel", "bias")[: 1 + self.bias])
+        return self._value(params, x, None)
+
+    def slide(self, params, x, pads, inside):
+        return self._value(params, x, pads)
+
+    def _value(self, params: PyTree, x: Array, pads: Pairs | None) -> Array:
         dtype = jnp.result_type(x, params["kernel"])
-        jacobian = self._jacobian(params["kernel"].astype(dtype), x)
+        jacobian = self._jacobian(params["kernel"].astype(dtype), x, pads)
         y = jacobian.convolve(x.astype(dtype), precision=None)
         return y + params["bias"] if self.bias else y
 
-    def _jacobian(self, kernel: Array, x: Array) -> Convolution:
+    def _jacobian(self, kernel: Array, x: Array, pads: Pairs | None = None) -> Convolution:
+        """That of the linear part, with these pads or else the layer's own."""
         want = (*self.window, kernel.shape[-2], self.channels)
         if tuple(kernel.shape) != want:
             raise ValueError(
@@ -86,8 +101,13 @@ class Convolutional(Layer):
         sizes = self._window.spatial_sizes(name, x)
         what = f"{name} with a kernel of shape {tuple(kernel.shape)} and groups={self.groups}"
         check_channels(what, kernel.shape[-2] * self.groups, x)
+        if pads is None:
+            pads = tuple(axis.padding for axis in self.windows(sizes))
+        strides, spread = self._steps
         kernel = masked(kernel, self.mask)
-        return dataclasses.replace(self._geometry(kernel, sizes), mask=self.mask)
+        return Convolution(
+            kernel, sizes, strides, pads, self._window.dilation, spread, self.groups, mask=self.mask
+        )
 
     def adjoint_operator(self, params, x, y):
         return self._jacobian(params["kernel"], x).transpose()
@@ -140,9 +160,12 @@ class Conv(Convolutional):
       (16, 16, 16, 8)
     """
 
-    def _geometry(self, kernel, sizes):
-        w = self._window
-        return Convolution(kernel, sizes, w.strides, w.pads(sizes), w.dilation, groups=self.groups)
+    def windows(self, spatial):
+        return self._window.axes(spatial)
+
+    @property
+    def _steps(self):
+        return self._window.strides, None
 
 
 @final
@@ -172,7 +195,9 @@ class ConvTranspose(Convolutional):
       (5, 16, 4)
     """
 
-    def _geometry(self, kernel, sizes):
-        w = self._window
-        pads = w.transposed_pads(sizes)
-        return Convolution(kernel, sizes, None, pads, w.dilation, w.strides, groups=self.groups)
+    def windows(self, spatial):
+        return self._window.transposed_axes(spatial)
+
+    @property
+    def _steps(self):
+        return None, self._window.strides

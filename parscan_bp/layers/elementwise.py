@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import final
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,8 @@ class Elementwise(Layer):
 
     function: Callable[[Array], Array]
     derivative: Callable[[Array, Array], Array] | None = None
+
+    places_apart: ClassVar = True
 
     def __post_init__(self):
         if not callable(self.function) or not (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
 
@@ -58,6 +58,9 @@ class Linear(Layer):
     channels: int
     bias: bool = True
     mask: Any = dataclasses.field(default=None, repr=False)
+
+    channels_apart: ClassVar = True
+    places_apart: ClassVar = True
 
     def __post_init__(self):
         object.__setattr__(self, "mask", as_mask(self.mask))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import final
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,8 @@ class BatchNorm(Layer):
 
     epsilon: float = 1e-5
     training: bool = False
+
+    places_apart: ClassVar = True
 
     def __post_init__(self):
         check_number("epsilon", self.epsilon)
@@ -125,6 +127,8 @@ class LayerNorm(Layer):
 
     epsilon: float = 1e-6
 
+    places_apart: ClassVar = True
+
     def __post_init__(self):
         check_number("epsilon", self.epsilon)
 
@@ -166,6 +170,8 @@ class Softmax(Layer):
       >>> Softmax().apply(None, jnp.zeros((1, 2))).tolist()
       [[0.5, 0.5]]
     """
+
+    places_apart: ClassVar = True
 
     def apply(self, params, x):
         if x.ndim < 2:

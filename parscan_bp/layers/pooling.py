@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import final
+from typing import ClassVar, final
 
 import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import check_bool
-from parscan_bp.layers.base import Layer, flat
-from parscan_bp.layers.windows import Padding, Pairs, PerAxis, Window
+from parscan_bp.layers.base import Layer, Pairs, flat
+from parscan_bp.layers.windows import Padding, PerAxis, Window
 from parscan_bp.operators import Convolution, Diagonal, Product, Selection
 from parscan_bp.sparsity.windows import Axis, window_pattern
 from parscan_bp.types import Array
@@ -36,10 +36,13 @@ class Pool(Layer):
         strides = self.window if self.strides is None else self.strides
         return Window.of(self.window, strides, self.padding, self.dilation)
 
+    def windows(self, spatial):
+        return self._window.axes(spatial)
+
     def _pads(self, x: Array) -> Pairs:
         return self._window.pads(self._window.spatial_sizes(type(self).__name__, x))
 
-    def _reduce(self, x: Array, start: float, combine) -> Array:
+    def _reduce(self, x: Array, start: float, combine, pads: Pairs) -> Array:
         w = self._window
         return lax.reduce_window(
             x,
@@ -47,7 +50,7 @@ class Pool(Layer):
             combine,
             (1, *w.sizes, 1),
             (1, *w.strides, 1),
-            ((0, 0), *self._pads(x), (0, 0)),
+            ((0, 0), *pads, (0, 0)),
             window_dilation=(1, *w.dilation, 1),
         )
 
@@ -81,8 +84,23 @@ class MaxPool(Pool):
       [[[1], [2]]]
     """
 
+    padding_value: ClassVar = -math.inf
+
     def apply(self, params, x):
-        return self._reduce(x, -jnp.inf, lax.max)
+        return self._maximum(x, self._pads(x))
+
+    def slide(self, params, x, pads, inside):
+        return self._maximum(x, pads)
+
+    def _maximum(self, x: Array, pads: Pairs) -> Array:
+        if set(self._window.dilation) == {1}:
+            return self._reduce(x, self.padding_value, lax.max, pads)
+        # XLA has no derivative of a maximum over dilated windows; this has the same one.
+        entries = self._window.entries(x, pads, self.padding_value)
+        best = next(entries)
+        for value in entries:  # the one so far stays if it is >= the next, or no number
+            best = jnp.where((best >= value) | jnp.isnan(best), best, value)
+        return best
 
     def adjoint_operator(self, params, x, y):
         best, source = jnp.zeros_like(y), jnp.full(y.shape, -1)
@@ -96,9 +114,7 @@ class MaxPool(Pool):
         return Selection(source.reshape(by_position), jnp.ones(by_position, x.dtype), pattern)
 
     def _axes(self, x: Array) -> tuple[Axis, ...]:
-        w = self._window
-        rows = zip(x.shape[1:-1], w.sizes, w.strides, self._pads(x), w.dilation, strict=True)
-        return tuple(Axis(*row) for row in rows)
+        return self.windows(self._window.spatial_sizes(type(self).__name__, x))
 
     def _entries(self, x: Array):
         """For every window entry: its value, whether it is inside, its flat input position.
@@ -107,17 +123,14 @@ class MaxPool(Pool):
         the compiled program has no large constants.
         """
         axes = self._axes(x)
-        padded = jnp.pad(x, ((0, 0), *(axis.padding for axis in axes), (0, 0)))
-        for entry in itertools.product(*(range(axis.window) for axis in axes)):
-            take, inside, index = [slice(None)], jnp.asarray(True), jnp.asarray(0)
+        values = self._window.entries(x, self._pads(x), 0.0)
+        for entry, value in zip(itertools.product(*map(range, self.window)), values, strict=True):
+            inside, index = jnp.asarray(True), jnp.asarray(0)
             for k, (at, axis) in enumerate(zip(entry, axes, strict=True)):
-                source, first = axis.sources[:, at], at * axis.dilation
-                last = first + (len(source) - 1) * axis.stride
-                take.append(slice(first, last + 1, axis.stride))
-                position = jnp.asarray(source).reshape(-1, *(1 for _ in axes[k:]))
+                position = jnp.asarray(axis.sources[:, at]).reshape(-1, *(1 for _ in axes[k:]))
                 inside = inside & (position >= 0)
                 index = index + position * math.prod(axis.size for axis in axes[k + 1 :])
-            yield padded[tuple(take)], inside, index
+            yield value, inside, index
 
 
 @final
@@ -152,13 +165,20 @@ class AveragePool(Pool):
         check_bool("count_padding", self.count_padding)
 
     def apply(self, params, x):
-        return self._reduce(x, 0.0, lax.add) * self._weight(x)
+        return self._reduce(x, 0.0, lax.add, self._pads(x)) * self._weight(x)
+
+    def slide(self, params, x, pads, inside):
+        total = self._reduce(x, 0.0, lax.add, pads)
+        if self.count_padding:
+            return total * (1 / math.prod(self.window))
+        return total * (1 / self._reduce(inside, 0.0, lax.add, pads))
 
     def _weight(self, x: Array) -> Array:
         """One over the number of entries that count, broadcasting with the output."""
         if self.count_padding:
             return jnp.asarray(1 / math.prod(self.window), x.dtype)
-        return 1 / self._reduce(jnp.ones((1, *x.shape[1:]), x.dtype), 0.0, lax.add)
+        ones = jnp.ones((1, *x.shape[1:]), x.dtype)
+        return 1 / self._reduce(ones, 0.0, lax.add, self._pads(x))
 
     def adjoint_operator(self, params, x, y):
         weight, channels = self._weight(x), x.shape[-1]

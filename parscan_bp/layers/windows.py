@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
+import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import as_int, described
+from parscan_bp.layers.base import Pairs
+from parscan_bp.sparsity.windows import Axis
 from parscan_bp.types import Array
 
 PerAxis = int | Sequence[int]
 """One int for each spatial axis, or one for all."""
 Padding = str | int | Sequence[int | tuple[int, int]]
 """A name, one width for all sides, or for each axis a width or a (low, high) pair."""
-Pairs = tuple[tuple[int, int], ...]
 
 PADDINGS = ("SAME", "SAME_LOWER", "VALID")
 
@@ -85,6 +88,32 @@ class Window:
         else:
             pairs = self.padding
         return self._fitting(spatial, pairs)
+
+    def axes(self, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
+        """The windows along each axis of an input of these spatial sizes."""
+        rows = zip(
+            spatial, self.sizes, self.strides, self.pads(spatial), self.dilation, strict=True
+        )
+        return tuple(Axis(*row) for row in rows)
+
+    def transposed_axes(self, spatial: tuple[int, ...]) -> tuple[Axis, ...]:
+        """The same of a transposed convolution: windows with stride 1 over a spread input."""
+        pads = self.transposed_pads(spatial)
+        rows = zip(spatial, self.sizes, pads, self.dilation, self.strides, strict=True)
+        return tuple(Axis(n, k, 1, pad, d, s) for n, k, pad, d, s in rows)
+
+    def entries(self, x: Array, pads: Pairs, fill: float) -> Iterator[Array]:
+        """For every window entry, in row-major order, what it sees: (batch, *outputs, channels)."""
+        widths = ((0, 0), *pads, (0, 0))
+        padded = jnp.pad(x, widths, constant_values=jnp.asarray(fill, x.dtype))
+        sizes = zip(padded.shape[1:-1], self.reach, self.strides, strict=True)
+        counts = [(size - reach) // stride + 1 for size, reach, stride in sizes]
+        for entry in itertools.product(*map(range, self.sizes)):
+            take = [slice(None)]
+            each = zip(entry, counts, self.strides, self.dilation, strict=True)
+            for at, count, stride, step in each:
+                take.append(slice(at * step, at * step + (count - 1) * stride + 1, stride))
+            yield padded[tuple(take)]
 
     def _fitting(self, spatial: tuple[int, ...], pairs: Pairs) -> Pairs:
         for size, reach, (low, high) in zip(spatial, self.reach, pairs, strict=True):

@@ -1,4 +1,7 @@
-"""Scans over several devices: what goes from one to another, and how much of it.
+"""More than one device: scans and layers divided over them, what they send, launching.
+
+`divide` puts a stack of layers on process grids (batch, model, domain), `best_grid` chooses them,
+and `explain_grid` says what they send and hold; `CostModel` has the equations behind it.
 
 `parscan_bp.Sharded` is the solver. Inside `jax.shard_map` and `jax.pmap` it differentiates as JAX's
 own collectives do: the last carry, which all devices have, is a ``psum``. Where types say what
@@ -9,9 +12,47 @@ the gradient of what all devices share is to be summed over them.
 """
 
 from parscan_bp.devices import Link as Link
+from parscan_bp.grids.cost.model import CORI_KNL as CORI_KNL
+from parscan_bp.grids.cost.model import CostModel as CostModel
+from parscan_bp.grids.cost.model import measure_alpha_beta as measure_alpha_beta
+from parscan_bp.grids.cost.plan import GridPlan as GridPlan
+from parscan_bp.grids.cost.plan import explain_grid as explain_grid
+from parscan_bp.grids.cost.search import best_grid as best_grid
+from parscan_bp.grids.grid import Grid as Grid
+from parscan_bp.grids.layers.base import DataParallel as DataParallel
+from parscan_bp.grids.layers.batch_norm import SyncBatchNorm as SyncBatchNorm
+from parscan_bp.grids.layers.domain import DomainParallel as DomainParallel
+from parscan_bp.grids.layers.model import ModelParallel as ModelParallel
+from parscan_bp.grids.layers.redistribute import Redistribute as Redistribute
+from parscan_bp.grids.layout import Layout as Layout
+from parscan_bp.grids.layout import Split as Split
+from parscan_bp.grids.stack import Stack as Stack
+from parscan_bp.grids.stack import divide as divide
 from parscan_bp.parallel.launch import LaunchError as LaunchError
 from parscan_bp.parallel.launch import launch as launch
 from parscan_bp.parallel.stats import Collectives as Collectives
 from parscan_bp.parallel.stats import collective_stats as collective_stats
 
-__all__ = ["Collectives", "LaunchError", "Link", "collective_stats", "launch"]
+__all__ = [
+    "CORI_KNL",
+    "Collectives",
+    "CostModel",
+    "DataParallel",
+    "DomainParallel",
+    "Grid",
+    "GridPlan",
+    "LaunchError",
+    "Layout",
+    "Link",
+    "ModelParallel",
+    "Redistribute",
+    "Split",
+    "Stack",
+    "SyncBatchNorm",
+    "best_grid",
+    "collective_stats",
+    "divide",
+    "explain_grid",
+    "launch",
+    "measure_alpha_beta",
+]

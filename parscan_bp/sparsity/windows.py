@@ -32,6 +32,21 @@ class Axis(NamedTuple):
     spread: int = 1
 
     @property
+    def reach(self) -> int:
+        """Entries from the first to the last of the window."""
+        return (self.window - 1) * self.dilation + 1
+
+    @property
+    def extent(self) -> int:
+        """Entries from the first to the last input, spread."""
+        return max(self.size - 1, 0) * self.spread + min(self.size, 1)
+
+    @property
+    def outputs(self) -> int:
+        """Number of windows; less than 1 where none fits."""
+        return (sum(self.padding) + self.extent - self.reach) // self.stride + 1
+
+    @property
     def sources(self) -> np.ndarray:
         """(outputs, window), the input position that each entry sees; -1 for a zero.
 
@@ -43,18 +58,14 @@ class Axis(NamedTuple):
           >>> Axis(3, 2, padding=(1, 0)).sources.tolist()
           [[-1, 0], [0, 1], [1, 2]]
         """
-        low, high = self.padding
-        extent = max(self.size - 1, 0) * self.spread + min(self.size, 1)
-        reach = (self.window - 1) * self.dilation + 1
-        outputs = (low + extent + high - reach) // self.stride + 1
-        if outputs < 1:
+        if self.outputs < 1:
             raise ValueError(
                 f"kernel: a window of {self.window} with dilation {self.dilation} does not fit "
                 f"into {self.size} inputs with padding {self.padding}"
             )
-        at = np.arange(outputs)[:, None] * self.stride
-        at = at + np.arange(self.window) * self.dilation - low
-        inside = (at >= 0) & (at < extent) & (at % self.spread == 0)
+        at = np.arange(self.outputs)[:, None] * self.stride
+        at = at + np.arange(self.window) * self.dilation - self.padding[0]
+        inside = (at >= 0) & (at < self.extent) & (at % self.spread == 0)
         return np.where(inside, at // self.spread, -1)
 
 

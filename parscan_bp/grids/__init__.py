@@ -1,0 +1,1 @@
+"""Process grids of Gholami et al. (2018): divided layers and what they cost."""

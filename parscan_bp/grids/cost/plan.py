@@ -1,0 +1,155 @@
+"""What a choice of grids costs, in a table, before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from parscan_bp.arguments import as_int
+from parscan_bp.grids.cost.model import CORI_KNL, CostModel
+from parscan_bp.grids.cost.paper import Seconds
+from parscan_bp.grids.cost.program import Row
+from parscan_bp.grids.cost.weights import WeightLayer, weight_layers
+from parscan_bp.grids.grid import Grid
+from parscan_bp.grids.stack import Place, divide
+
+
+@dataclasses.dataclass(frozen=True)
+class GridPlan:
+    """A grid for each layer, and what they cost; ``str()`` is a table.
+
+    Attributes:
+      grids: one for each layer.
+      rows: of `Program.rows`, redistributions among them.
+      places: where each row runs.
+      seconds: of communication in one iteration, as the program sends.
+      memory: bytes of parameters, gradients and activations on a process.
+      paper: the same seconds by eq. 9, each layer on its grid.
+      paper_redistribution: and by eq. 6, between grids.
+    """
+
+    grids: tuple[Grid, ...]
+    rows: tuple[Row, ...]
+    places: tuple[Place, ...]
+    seconds: float
+    memory: int
+    paper: Seconds
+    paper_redistribution: float
+
+    def __str__(self):
+        header = ("layer", "grid", "input", "kernel", "sent forward", "backward", "held")
+        lines = [header]
+        for row, place in zip(self.rows, self.places, strict=True):
+            grid = "" if place.origin is None else str(self.grids[place.origin])
+            lines.append(
+                (
+                    row.name,
+                    grid,
+                    str(place.layout.spec(len(place.features) + 1)),
+                    _kernel_spec(row),
+                    _sent(row, "forward"),
+                    _sent(row, "backward"),
+                    f"{row.activation + row.weights:.3g}",
+                )
+            )
+        widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
+        table = [
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        whole = self.paper.total + self.paper_redistribution
+        return "\n".join(
+            [
+                *table,
+                f"one iteration sends for {self.seconds:.3g} s as the program does, {whole:.3g} s "
+                f"by the paper's equations, {self.paper_redistribution:.3g} s of it by eq. 6",
+                f"a process holds {self.memory:.3g} bytes: parameters, gradients, activations",
+            ]
+        )
+
+
+def _kernel_spec(row: Row) -> str:
+    leaves = jax.tree.leaves(row.specs, is_leaf=lambda a: isinstance(a, jax.sharding.PartitionSpec))
+    return str(max(leaves, key=len)) if leaves else ""
+
+
+def _sent(row: Row, direction: str) -> str:
+    return ", ".join(f"{kind} {size:.3g}" for kind, size in row.bytes_sent(direction).items())
+
+
+def explain_grid(
+    layers: Sequence[Any],
+    features: Sequence[int],
+    grids: Grid | Sequence[Grid],
+    batch: int,
+    *,
+    cost: CostModel = CORI_KNL,
+) -> GridPlan:
+    """What training on these grids sends and holds, without running it.
+
+    Args:
+      layers, features, grids: see `parallel.divide`; no device is needed.
+      batch: B, whole.
+      cost: of the machine.
+
+    Returns:
+      A `GridPlan`; printed, it has a line for each layer with the `PartitionSpec` of its input and
+      its kernel, and bytes on one device.
+
+    Raises:
+      TypeError, ValueError, NotImplementedError: as `parallel.divide`; if a grid does not divide
+        the batch.
+
+    Source: Gholami et al. 2018, eq. 6 and 9, section 4.
+
+    Example:
+      >>> import jax, parscan_bp as pb
+      >>> from parscan_bp.layers import Conv, Flatten, Linear
+      >>> layers = [Conv(8, (3, 3)), jax.nn.relu, Flatten(), Linear(12)]
+      >>> convolutions = pb.parallel.Grid(data=2, height=2)
+      >>> connected = pb.parallel.Grid(data=2, model=2)
+      >>> grids = [convolutions] * 2 + [connected] * 2
+      >>> plan = pb.parallel.explain_grid(layers, (8, 8, 3), grids, 16)
+      >>> [row.bytes_sent("forward") for row in plan.rows if row.forward]
+      [{'collective-permute': 1536}, {'all-gather': 16384}, {'all-gather': 384}]
+    """
+    batch = as_int("batch", batch)
+    stack = divide(layers, features, grids)
+    each = (grids,) * len(stack.whole) if isinstance(grids, Grid) else tuple(grids)
+    program = cost.program
+    rows = program.rows(stack, batch)
+    weights = weight_layers(layers, features)
+    paper = Seconds()
+    for k, row in enumerate(weights):
+        grid = each[row.position]
+        across = grid.processes // grid.data
+        paper += cost.paper.layer(weights, k, batch, across, grid.data, grid.model == 1)
+    return GridPlan(
+        each,
+        tuple(rows),
+        stack.places,
+        program.seconds(rows),
+        program.memory(rows),
+        paper,
+        _redistribution(each, weights, batch, cost),
+    )
+
+
+def _redistribution(
+    grids: Sequence[Grid],
+    weights: Sequence[WeightLayer],
+    batch: int,
+    cost: CostModel,
+) -> float:
+    """By eq. 6: where the batch's columns become fewer from one layer with weights to the next."""
+    seconds = 0.0
+    for one, other in itertools.pairwise(weights):
+        before, after = grids[one.position].data, grids[other.position].data
+        if after < before:
+            group = before // after
+            seconds += cost.paper.redistribution(one.d_out, batch / after, group)
+    return seconds

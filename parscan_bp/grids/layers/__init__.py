@@ -1,0 +1,1 @@
+"""Layers as one device of a mesh runs them."""

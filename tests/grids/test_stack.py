@@ -1,0 +1,292 @@
+"""Stacks divided by grids: values, gradients, what goes wrong."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import parscan_bp as pb
+from parscan_bp.grids.grid import layout_of, mesh_axes
+from parscan_bp.layers import Conv, Flatten, Function, Linear, MaxPool
+from parscan_bp.parallel import Grid, divide
+
+SETTING = """
+import functools
+import jax, jax.numpy as jnp
+import numpy as np
+import parscan_bp as pb
+from parscan_bp.layers import (
+    AveragePool, Conv, ConvTranspose, Flatten, LayerNorm, Linear, MaxPool, activations, as_layer,
+)
+from parscan_bp.parallel import Grid, SyncBatchNorm, divide
+
+def check(layers, features, grids, batch=8, tolerance=2e-5, **how):
+    whole = tuple(map(as_layer, layers))
+    each = [grids] if isinstance(grids, Grid) else grids
+    devices = jax.devices()[: each[0].processes]
+    stack = divide(layers, features, grids, devices=devices)
+    params = pb.layers.init(layers, jax.random.key(0), features, jnp.float32)
+    x = jax.random.normal(jax.random.key(1), (batch, *features), jnp.float32)
+    plain = lambda params, x: activations(whole, params, x)[-1]
+    ct = jax.random.normal(jax.random.key(2), jax.eval_shape(plain, params, x).shape, jnp.float32)
+
+    def all_of(f, params, x):
+        y, pull = jax.vjp(f, params, x)
+        return y, *pull(ct)
+
+    want = jax.jit(functools.partial(all_of, plain))(params, x)
+    ours = functools.partial(all_of, functools.partial(stack, **how))
+    got = jax.jit(ours)(stack.place(params), x)
+    got = (got[0], stack.collect(got[1]), got[2])
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        scale = tolerance * float(jnp.abs(b).max())
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=scale, err_msg=f"{grids} {how}")
+    return stack
+"""
+
+GRIDS = (
+    SETTING
+    + """
+mlp = [Linear(12), jnp.tanh, Linear(10), jax.nn.relu, Linear(5)]  # 10 and 5 are no multiples
+for grid in (Grid(data=2, model=3), Grid(model=8), Grid()):
+    check(mlp, (7,), grid)
+
+# Convolutions by channels, groups of them on a device and a group on devices; then by rows.
+net = [
+    Conv(8, (3, 3), groups=2), jax.nn.relu, Conv(8, (3, 3), strides=2, groups=4), MaxPool((2, 2)),
+    ConvTranspose(3, (2, 2), 2), LayerNorm(), Flatten(), Linear(6),
+]
+check(net, (9, 7, 4), Grid(data=2, model=4))
+tall, wide, head = Grid(data=2, height=4), Grid(data=2, height=2, width=2), Grid(data=2, model=4)
+check(net, (9, 7, 4), [tall] * 3 + [wide] * 3 + [head] * 2)
+# Batch to domain and back all to all; to the model by a gather, back by a cut.
+batch = Grid(data=8)
+order = [batch, tall, tall, batch, batch, Grid(data=4, model=2), head, batch]
+stack = check(net, (9, 7, 4), order)
+moves = [p.layer for p in stack.places if p.origin is None]
+assert [move.exchanges for move in moves] == [(0,), (0,), (), (), ()], moves
+"""
+)
+
+BATCH_NORM = (
+    SETTING
+    + """
+average = AveragePool((3, 3), 1, "SAME")
+net = [Conv(4, (3, 3), bias=False), SyncBatchNorm(), jax.nn.relu, average, Flatten()]
+for grid in (Grid(data=2, height=4), Grid(data=2, height=2, width=2)):
+    last = Grid(data=grid.data, model=8 // grid.data)
+    check(net, (7, 5, 2), [grid] * 4 + [last], tolerance=1e-4)
+"""
+)
+
+SOLVERS = (
+    SETTING
+    + """
+net = [Conv(4, (3, 3)), jax.nn.relu, MaxPool((2, 2)), Conv(3, (2, 2)), Flatten(), Linear(6)]
+grids = [Grid(data=2, height=2)] * 2 + [Grid(data=2, model=2)] * 4
+check(net, (6, 5, 2), grids, batch=4, solver=pb.Sweep())
+check([Linear(8), jnp.tanh, Linear(3)], (5,), Grid(data=2, model=2), solver=pb.Planned())
+"""
+)
+
+MODES = """
+import functools
+import jax, jax.numpy as jnp
+import numpy as np
+import parscan_bp as pb
+from parscan_bp.layers import Conv, Flatten, Linear, activations, as_layer
+from parscan_bp.parallel import Grid, divide
+
+layers, features = [Conv(3, (3, 2)), jnp.tanh, Flatten(), Linear(5)], (5, 4, 2)
+grids = [Grid(data=2, height=2)] * 2 + [Grid(data=2, model=2)] * 2
+stack, whole = divide(layers, features, grids), tuple(map(as_layer, layers))
+plain = lambda params, x: activations(whole, params, x)[-1]
+
+def modes(forward, params, x, scale):
+    loss = lambda params, x: ((forward(params, x) * scale) ** 2).sum()
+    grad = jax.grad(loss)
+    directions = jax.tree.map(jnp.cos, params)
+    return {{
+        "jvp": jax.jvp(loss, (params, x), (directions, x))[1],
+        "hessian product": jax.jvp(lambda p: grad(p, x), (params,), (directions,))[1],
+        "gradient of a gradient": jax.grad(
+            lambda p: sum((leaf**2).sum() for leaf in jax.tree.leaves(grad(p, x)))
+        )(params),
+        "checkpoint": jax.grad(lambda p: jax.checkpoint(loss)(p, x))(params),
+        "vmap": jax.vmap(lambda x: loss(params, x))(jnp.stack([x, 2 * x])),
+    }}
+
+def check(dtype, tolerance):
+    params = stack.init(jax.random.key(0), dtype)
+    x = jax.random.normal(jax.random.key(1), (4, *features), dtype)
+    scale = jnp.arange(1, 6, dtype=dtype)
+    want = jax.jit(functools.partial(modes, plain))(stack.collect(params), x, scale)
+    got = jax.jit(functools.partial(modes, stack))(params, x, scale)
+    for name in want:
+        own = got[name] if name in ("jvp", "vmap") else stack.collect(got[name])
+        for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(want[name]), strict=True):
+            assert a.dtype == b.dtype
+            a, b = np.asarray(a, float), np.asarray(b, float)
+            np.testing.assert_allclose(
+                a, b, rtol=tolerance, atol=tolerance * np.abs(b).max(), err_msg=name
+            )
+
+with jax.enable_x64({x64}):
+    check(jnp.{dtype}, {tolerance})
+"""
+
+UNTYPED = """
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec as P
+from parscan_bp.layers import Conv, Linear
+from parscan_bp.parallel import DomainParallel, Layout, ModelParallel, Split
+
+mesh, split = Mesh(jax.devices(), "a"), Split(("a",), (2,))
+layers = [
+    (ModelParallel(Linear(4), Layout(model=split)), (3,)),
+    (DomainParallel(Conv(4, (3,)), Layout(domain=(split,)), (8,)), (4, 3)),
+]
+for layer, features in layers:
+    params = layer.init(jax.random.key(0), features)
+    run = lambda x: layer.apply(params, x)
+    how = {"mesh": mesh, "in_specs": P(), "out_specs": P(), "check_vma": False}
+    try:
+        jax.shard_map(run, **how)(jnp.ones((2, *features)))
+    except NotImplementedError as error:
+        assert "use jax.shard_map with check_vma=True" in str(error)
+    else:
+        raise AssertionError(layer)
+"""
+
+
+@pytest.mark.parametrize("program", [GRIDS, BATCH_NORM, SOLVERS], ids=["grids", "norm", "solvers"])
+def test_values_and_gradients_are_those_of_one_device(program, run_on_devices):
+    run_on_devices(program, 8)
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance",
+    [
+        ("float32", 1e-4),
+        pytest.param("float64", 1e-12, marks=pytest.mark.slow),
+        pytest.param("bfloat16", 0.1, marks=pytest.mark.slow),
+    ],
+)
+def test_derivatives_of_every_mode_and_dtype(dtype, tolerance, run_on_devices):
+    x64 = dtype == "float64"
+    run_on_devices(MODES.format(dtype=dtype, tolerance=tolerance, x64=x64), 4)
+
+
+def test_without_types_that_vary_a_layer_raises(run_on_devices):
+    run_on_devices(UNTYPED, 2)
+
+
+def test_grids_live_on_one_mesh():
+    grids = [Grid(data=8), Grid(data=2, height=2, width=2), Grid(data=4, model=2)]
+    axes = mesh_axes(grids)
+    assert axes == {"data": 2, "data_height": 2, "data_width_model": 2}
+    spec = layout_of(grids[1], axes).spec(4)
+    assert spec == jax.P("data", "data_height", "data_width_model")
+    assert layout_of(grids[2], axes).spec(4) == jax.P(("data", "data_height"))
+
+
+CONV = [Conv(4, (3, 3)), Flatten(), Linear(6)]
+WRONG = [
+    (CONV, Grid(data=3), ValueError, r"grids of 3 processes for 1 devices; a grid has one process"),
+    (CONV, [Grid(data=2), Grid(data=4), Grid(data=2)], ValueError, r"grids of \[2, 4\] processes"),
+    (
+        CONV,
+        [Grid(data=6), Grid(data=2, model=3), Grid(data=3, model=2)],
+        ValueError,
+        r"divide the processes after 2 and after 3; one has to be a multiple of the other",
+    ),
+    (CONV, [Grid()], ValueError, r"grids: got 1 for 3 layers"),
+    (CONV, 4, TypeError, r"not iterable|a Grid is wanted"),
+    (
+        [Conv(4, (9, 9))],
+        Grid(height=2),
+        ValueError,
+        r"layers\[0\] on the grid height 2 x data 1: layout: the halo of Conv\(.*\) on \(8, 8\) "
+        r"reaches further than the 2 blocks of 4",
+    ),
+    (
+        [Function(lambda _, x: x)],
+        Grid(height=2),
+        NotImplementedError,
+        r"layers\[0\] on the grid height 2 x data 1: layer: Function.* has no domain-parallel form",
+    ),
+    ([Flatten()], Grid(width=2), NotImplementedError, r"Flatten\(\) has no domain-parallel form"),
+    (
+        [Flatten(), Linear(4)],
+        [Grid(data=2), Grid(height=2)],
+        ValueError,
+        r"layers\[1\].*got 1 divided axes for an input of spatial sizes \(\)",
+    ),
+    (
+        [Conv(6, (3, 3), groups=3)],
+        Grid(model=2),
+        NotImplementedError,
+        r"over 2 devices: groups=3 of its 6 channels would be cut across",
+    ),
+]
+
+
+@pytest.mark.parametrize("layers, grids, kind, message", WRONG)
+def test_what_cannot_be_divided_is_named(layers, grids, kind, message):
+    with pytest.raises(kind, match=message):
+        divide(layers, (8, 8, 3), grids, devices=jax.devices()[:1])
+
+
+def test_a_grid_divides_the_model_or_the_domain():
+    with pytest.raises(NotImplementedError, match="divides either the model or the domain"):
+        Grid(model=2, height=2)
+    with pytest.raises(ValueError, match="data: got 0"):
+        Grid(data=0)
+
+
+def test_inputs_that_do_not_fit_are_named():
+    stack = divide([MaxPool((2, 2))], (4, 4, 3), Grid(), devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match=r"x: got shape \(2, 4, 4\); \(batch, 4, 4, 3\) is wanted"):
+        stack([None], jnp.ones((2, 4, 4)))
+    with pytest.raises(ValueError, match="params: got 2 entries for 1 layers"):
+        stack([None, None], jnp.ones((2, 4, 4, 3)))
+    with pytest.raises(ValueError, match="batch: got 3 entries for 2 devices along"):
+        pb.parallel.explain_grid([MaxPool((2, 2))], (4, 4, 3), Grid(data=2), 3)
+
+
+FLAX = """
+import jax, jax.numpy as jnp
+import numpy as np
+from flax import nnx
+import parscan_bp.nnx
+from parscan_bp.parallel import collective_stats
+
+mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
+cases = [
+    (nnx.Linear, (6, 8), {}, (4, 6)), (nnx.Linear, (6, 7), {"use_bias": False}, (4, 3, 6)),
+    (nnx.Conv, (4, 6, (3, 3)), {"strides": 2, "feature_group_count": 2}, (4, 7, 5, 4)),
+]
+for theirs, args, how, shape in cases:
+    ours = getattr(parscan_bp.nnx, theirs.__name__)
+    plain = theirs(*args, rngs=nnx.Rngs(0), **how)
+    module = ours(*args, mesh=mesh, rngs=nnx.Rngs(0), **how)
+    x = jax.random.normal(jax.random.key(0), shape)
+    loss = lambda module, x: (module(x) ** 2).sum()
+    for f in (lambda m, x: m(x), nnx.grad(loss, argnums=(0, 1))):
+        got, want = nnx.jit(f)(module, x), nnx.jit(f)(plain, x)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5 * float(jnp.abs(b).max()))
+    run = jax.jit(lambda x: module(x)).lower(x).compile()
+    assert collective_stats(run)["all-gather"].count == 1
+how = {"padding": "CIRCULAR", "mesh": mesh, "rngs": nnx.Rngs(0)}
+try:
+    parscan_bp.nnx.Conv(2, 4, (3,), **how)(jnp.ones((2, 6, 2)))
+except NotImplementedError as error:
+    assert "take Flax's own" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+def test_layers_of_flax_are_divided(run_on_devices):
+    run_on_devices(FLAX, 4)
