@@ -132,8 +132,8 @@ class _Cut:
             return jnp.swapaxes(a.reshape(self.chunks, self.steps, *a.shape[1:]), 0, 1)
 
         whole = jnp.arange(self.chunks * self.steps) < self.length
-        whole = whole.reshape(self.chunks, self.steps).T if self.missing else None
-        return jax.tree.map(leaf, inputs), whole
+        within = whole.reshape(self.chunks, self.steps).T if self.missing else None
+        return jax.tree.map(leaf, inputs), within
 
     def joined(self, states: Carry) -> Carry:
         """The states (steps, chunks, ...) along time."""

@@ -82,7 +82,9 @@ def evaluate(
     def update(carry, x):
         return steps.step(consts, carry, x)[0]
 
-    method = how.method if guess is None else dataclasses.replace(how.method, guess=guess)
+    method: Any = how.method
+    if guess is not None:
+        method = dataclasses.replace(method, guess=guess)
     recurrence = Recurrence(update, init, xs, length)
     tolerance = tolerance_of(how, jax.tree.leaves(init))
     states, rounds, converged = method.evaluate(recurrence, _stop(tolerance, init))
