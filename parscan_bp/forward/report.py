@@ -57,7 +57,8 @@ class ForwardReport:
     @classmethod
     def of_leaves(cls, leaves: Sequence[Array], states: int) -> ForwardReport:
         """The report whose leaves these are, the last so many being the states, in a list."""
-        return cls(*leaves[:-states], list(leaves[-states:]))
+        fields = [*leaves[:-states], list(leaves[-states:])]
+        return cls(*fields)
 
 
 def forward_report(
