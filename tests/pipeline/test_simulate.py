@@ -208,7 +208,7 @@ def test_dropout_is_replayed_with_the_key_of_its_own_forward_pass():
         if task.kind == "update" and task.block == 0:
             gradients[task.batch] = pipe.gradient
 
-    state = {"mask": jnp.zeros(4), "passes": jnp.zeros((), jnp.int32)}
+    state = {"mask": jnp.zeros(4, jnp.float32), "passes": jnp.zeros((), jnp.int32)}
     made = pipeline.simulate(
         [pipeline.Block(noisy), lambda w, x: x * w, lambda w, x: x * w],
         PAPER["DSP(2,2,0;6,3,0)"],

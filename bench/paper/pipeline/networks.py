@@ -119,7 +119,10 @@ def _dense(inputs: int, outputs: int, last: bool) -> Piece:
         return (x if last else jax.nn.relu(x)), state
 
     def init(rng):
-        return {"kernel": _normal(rng, (inputs, outputs)), "bias": jnp.zeros(outputs)}, ()
+        return {
+            "kernel": _normal(rng, (inputs, outputs)),
+            "bias": jnp.zeros(outputs, jnp.float32),
+        }, ()
 
     return Piece(init, apply)
 
@@ -159,7 +162,7 @@ def _pooled_head(channels: int, classes: int) -> Piece:
         return {
             "norm": _scale(channels),
             "kernel": _normal(rng, (channels, classes)) / 2,
-            "bias": jnp.zeros(classes),
+            "bias": jnp.zeros(classes, jnp.float32),
         }, _statistics(channels)
 
     def apply(params, state, x, train):
@@ -180,11 +183,11 @@ def _norm(params, state, x, train):
 
 
 def _scale(channels: int) -> dict[str, jax.Array]:
-    return {"scale": jnp.ones(channels), "bias": jnp.zeros(channels)}
+    return {"scale": jnp.ones(channels, jnp.float32), "bias": jnp.zeros(channels, jnp.float32)}
 
 
 def _statistics(channels: int) -> dict[str, jax.Array]:
-    return {"mean": jnp.zeros(channels), "var": jnp.ones(channels)}
+    return {"mean": jnp.zeros(channels, jnp.float32), "var": jnp.ones(channels, jnp.float32)}
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> jax.Array:
