@@ -96,7 +96,8 @@ def test_the_dearest_stretch_is_as_cheap_as_can_be(costs, count):
 
 
 def test_parameters_of_several_dtypes_are_packed_and_unpacked():
-    a, b = {"w": jnp.arange(6.0).reshape(2, 3), "n": jnp.arange(2)}, [jnp.ones(3), jnp.float32(2)]
+    a = {"w": jnp.arange(6.0, dtype="float32").reshape(2, 3), "n": jnp.arange(2, dtype="int32")}
+    b = [jnp.ones(3, "float32"), jnp.float32(2)]
     stages = [jax.tree.leaves(a), jax.tree.leaves(b)]
     rows = packed(stages)
     assert sorted(row.shape for row in rows) == [(2, 2), (2, 6)]

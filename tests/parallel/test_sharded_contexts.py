@@ -76,8 +76,8 @@ try:
     small = functools.partial(pb.scan, solver=pb.Sharded("time", mesh), memory_limit=60)
     jax.eval_shape(jax.grad(lambda h: sum(parts(small, p, h, xs))), h)
 except ValueError as error:
-    wanted = "needs about 96 bytes for three maps of 1x1, more than the limit of 60"
-    assert wanted in str(error), error
+    told = "needs about 96 bytes for three maps of 1x1, more than the limit of 60"
+    assert told in str(error), error
 else:
     raise AssertionError("nothing was refused")
 
@@ -276,10 +276,10 @@ def test_inputs_that_are_whole_on_each_device_are_refused():
 def test_explain_tells_the_collectives():
     mesh = jax.sharding.AbstractMesh((8,), ("time",))
     turns = Traffic(7, 7 * 64)
-    wide = lambda c, x: (jnp.tanh(jnp.flip(c, -1) @ jnp.ones((16, 16)) + x), None)  # noqa: E731
+    wide = lambda c, x: (jnp.tanh(c @ jnp.ones((16, 16), "float32") + x), None)  # noqa: E731
+    like = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((16,), (8, 16))]
     for method in ("ppermute", "all_gather", "chain", "turns"):
-        solver = pb.Sharded("time", mesh, method=method)
-        told = pb.explain(wide, jnp.zeros(16), jnp.zeros((8, 16)), solver=solver)
+        told = pb.explain(wide, *like, solver=pb.Sharded("time", mesh, method=method))
         expected = turns if method == "turns" else METHODS[method](8, 17 * 64, 64)
         assert told.collectives == {
             "forward": turns,
