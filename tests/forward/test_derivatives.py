@@ -9,12 +9,10 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from tests.forward.methods import METHODS
+from tests.forward.methods import METHODS, named
 
 H, ROWS = 3, 2
-every_method = pytest.mark.parametrize(
-    "name", [name for name, row in METHODS.items() if row.derivatives]
-)
+every_method = pytest.mark.parametrize("name", named(lambda row: row.derivatives))
 
 
 def gated(params, carry, x):

@@ -62,7 +62,7 @@ def test_it_takes_any_step():
 
     half.defvjp(lambda x: (x / 2, None), lambda _, ct: (ct / 2,))
     step = lambda x, u: half(jax.lax.while_loop(lambda v: v > 4, lambda v: v / 2, x)) + u  # noqa: E731
-    recurrence = Recurrence(step, jnp.ones((), jnp.float32), jnp.arange(9.0), 9)
+    recurrence = Recurrence(step, jnp.ones((), jnp.float32), jnp.arange(9, dtype=jnp.float32), 9)
     made = evaluated(FixedPoint(), recurrence)
     assert made.converged
     check_close(made.states, sequential(recurrence))

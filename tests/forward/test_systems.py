@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
-from tests.forward.methods import METHODS
+from tests.forward.methods import METHODS, named
 from tests.forward.systems import FAMILIES, drawn, exponent, sequential
 
 LENGTH, COUNT = 520, 60
@@ -65,11 +65,8 @@ def judge(found, *, steady):
     return int(needless.sum()) if steady else 0, int(contracting.sum())
 
 
-NAMES = [pytest.param(k, marks=[pytest.mark.slow] * row.passes) for k, row in METHODS.items()]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", named())
 def test_estimates(name, dtype):
     """300 systems."""
     with jax.enable_x64(True):
