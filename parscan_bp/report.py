@@ -23,6 +23,7 @@ from jax import lax
 from parscan_bp.operators import Operator
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.system import Ragged, Uniform
+from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
 
 
@@ -137,7 +138,7 @@ def made_report(
       values: what else is to be finite.
     """
     found = [jnp.ravel(e) for e in errors] or [jnp.zeros(1, jnp.float32)]
-    residual = lax.stop_gradient(jnp.where(_are_finite(values), _worst(found), jnp.nan))
+    residual = lax.stop_gradient(jnp.where(_are_finite(values), largest(found), jnp.nan))
     accurate = jnp.where(residual <= bound, Status.OK, Status.INACCURATE)
     status = jnp.where(jnp.isfinite(residual), accurate, Status.NON_FINITE)
     return Report(
@@ -162,15 +163,11 @@ def worst_of(reports: Sequence[Report]) -> Report:
     status = jnp.where(_any(inaccurate), Status.INACCURATE, Status.OK)
     return Report(
         status=jnp.where(_any(bad), Status.NON_FINITE, status).astype(jnp.int32),
-        residual=_worst([r.residual for r in reports]),
-        iterations=_worst([r.iterations for r in reports]),
-        bound=_worst([r.bound for r in reports]),
+        residual=largest([r.residual for r in reports]),
+        iterations=largest([r.iterations for r in reports]),
+        bound=largest([r.bound for r in reports]),
         fell_back=_any([r.fell_back for r in reports]),
     )
-
-
-def _worst(values: Sequence[Array]) -> Array:
-    return jnp.max(jnp.concatenate([jnp.ravel(v) for v in values]), initial=0)
 
 
 def _any(flags: Sequence[Array]) -> Array:
@@ -267,7 +264,7 @@ def backward_error(
     if operator is not None and v is not None:
         pushed, terms = _product(operator, v), terms + operator.shape[1]
     rows = zip(outs, none if added is None else jax.tree.leaves(added), *pushed, strict=True)
-    return _worst([_error(*row, terms, bound) for row in rows])
+    return largest([_error(*row, terms, bound) for row in rows])
 
 
 def _error(out, added, pushed, magnitude, terms, bound):
@@ -280,7 +277,7 @@ def _error(out, added, pushed, magnitude, terms, bound):
     lost = max(float(jnp.finfo(own).smallest_subnormal), float(jnp.finfo(wide).tiny))
     # Divided by an infinite size, every error would be none.
     size = jnp.where(jnp.isfinite(size), size + terms * lost / bound, jnp.nan)
-    return jnp.max(jnp.abs(error) / size, initial=0)
+    return largest(jnp.abs(error) / size)
 
 
 def _product(operator: Operator, v: PyTree) -> tuple[list[Array], list[Array]]:

@@ -51,6 +51,23 @@ def map_chunks(f: Callable[[PyTree], PyTree], tree: PyTree, n: int, size: int) -
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
 
 
+def largest(tree: PyTree) -> Array:
+    """The largest of all numbers, at least 0; NaN if any is.
+
+    On a CPU, XLA's maximum of many numbers (4,000, jax 0.10) passes over NaNs.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> [float(largest(jnp.ones(5000).at[-1].set(v))) for v in (jnp.nan, jnp.inf)]
+      [nan, inf]
+    """
+    flat = jnp.concatenate([jnp.ravel(v) for v in jax.tree.leaves(tree)])
+    most = jnp.max(flat, initial=0)
+    if not jnp.issubdtype(flat.dtype, jnp.floating):
+        return most
+    return jnp.where(jnp.any(jnp.isnan(flat)), jnp.nan, most)
+
+
 def add(a: PyTree, b: PyTree) -> PyTree:
     """Leafwise sum; ``None`` stands for zero on either side."""
     if a is None:

@@ -28,7 +28,7 @@ from jax.flatten_util import ravel_pytree
 from parscan_bp.forward.base import Carry, Recurrence, over_steps
 from parscan_bp.forward.certificate import (
     Certificate,
-    largest,
+    magnitude,
     rounding_of,
     with_true_derivative,
 )
@@ -82,7 +82,7 @@ def bound(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Array
     r = jax.vmap(join)(residuals)
     push = lambda d, values: (d := values[0] @ d + values[1], d)  # noqa: E731
     _, d = lax_scan(push, jnp.zeros_like(r[0]), (J, r))
-    D, G, u = largest(d), _gain(J), largest(rounding_of(states))
+    D, G, u = magnitude(d), _gain(J), magnitude(rounding_of(states))
     M = _curvature(recurrence, step, entering, radius)
 
     def enclosed(a):
@@ -152,6 +152,6 @@ def _curvature(recurrence: Recurrence, step, entering: Carry, radius: Array) -> 
         ball = [around(a, radius.astype(a.dtype)) for a in jax.tree.leaves(x)]
         unit = [Interval(-a, a) for a in jax.tree.leaves(one)]
         found = evaluate_interval(program, [*ball, *unit, *unit, *jax.tree.leaves(u)])
-        return largest([(a.low, a.high) if isinstance(a, Interval) else a for a in found])
+        return magnitude([(a.low, a.high) if isinstance(a, Interval) else a for a in found])
 
-    return largest(over_steps(largest_of_step, recurrence.length, entering, recurrence.inputs))
+    return magnitude(over_steps(largest_of_step, recurrence.length, entering, recurrence.inputs))

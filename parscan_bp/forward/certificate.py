@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from parscan_bp.forward.base import Carry, Inputs, Recurrence
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS
 from parscan_bp.jaxprs.replay import bind, called, interpret
+from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
 
 
@@ -38,8 +39,8 @@ class Certificate(NamedTuple):
 
 
 ROUNDINGS = 4
-"""Roundings of 1 + |x| that a step is taken to make: sequential and batched forms of recurrent
-cells differ by up to 2.9 in float32, those with 128 units by 4.6."""
+"""Roundings of 1 + |x| that a step may make: sequential and batched forms of recurrent cells differ
+by up to 2.9 in float32, those with 128 units by 4.6."""
 
 
 def rounding_of(states: Carry) -> Carry:
@@ -51,10 +52,9 @@ def rounding_of(states: Carry) -> Carry:
     return jax.tree.map(leaf, states)
 
 
-def largest(tree: PyTree) -> Array:
+def magnitude(tree: PyTree) -> Array:
     """The largest magnitude in a tree; NaN if there is one."""
-    found = [jnp.max(jnp.abs(a), initial=0) for a in jax.tree.leaves(tree)]
-    return functools.reduce(jnp.maximum, found)
+    return largest(jax.tree.map(jnp.abs, tree))
 
 
 def are_all(flags: PyTree) -> Array:

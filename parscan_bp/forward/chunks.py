@@ -202,8 +202,9 @@ def _differ(new: Carry, old: Carry, tolerance: float) -> Array:
     """For each chunk, whether its two carries do not coincide; what is not finite never does."""
 
     def leaf(a, b):
-        allowed = max(tolerance, 4 * float(jnp.finfo(a.dtype).eps)) * (1 + jnp.abs(b))
-        return ~jnp.all(jnp.abs(a - b) <= allowed, axis=tuple(range(1, a.ndim)))
+        gap, least = jnp.abs(a - b), 4 * float(jnp.finfo(a.dtype).eps)
+        same = (gap <= max(tolerance, least) * (1 + jnp.abs(b))) & (gap < jnp.inf)
+        return ~jnp.all(same, axis=tuple(range(1, a.ndim)))
 
     return functools.reduce(operator.or_, jax.tree.leaves(jax.tree.map(leaf, new, old)))
 

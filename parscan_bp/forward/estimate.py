@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from parscan_bp.forward.base import Carry, Recurrence
 from parscan_bp.forward.certificate import (
     Certificate,
-    largest,
+    magnitude,
     rounding_of,
     with_true_derivative,
 )
@@ -33,6 +33,9 @@ FACTOR = 1.25
 
 CURVED = 0.25
 """The largest D2 / D of which anything is said, but for what rounding makes of both."""
+
+STRAIGHT = 0.01
+"""The largest floor that is told, relative to 1 + the largest magnitude of a carry."""
 
 SETTLED = 2.0**-17
 """What the linear solves leave, beside the largest residual: four digits and more."""
@@ -71,23 +74,25 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
     """
     step = with_true_derivative(recurrence)
     solve = functools.partial(_solve, recurrence, step, recurrence.entering(states))
-    unit = largest(residuals)
+    unit = magnitude(residuals)
     signs = jax.tree.map(_signed, rounding_of(states))
-    roundings = largest(signs)
+    roundings = magnitude(signs)
     rhs = jax.tree.map(
         lambda r, s: jnp.stack([_over(r, unit), _over(s, roundings)], 1), residuals, signs
     )
     found, settled = solve(rhs)
     d = jax.tree.map(lambda a: a[:, 0] * unit, found)
-    floor = 2 * roundings * largest(jax.tree.map(lambda a: a[:, 1], found))
+    floor = 2 * roundings * magnitude(jax.tree.map(lambda a: a[:, 1], found))
     left = recurrence.residuals(jax.tree.map(jnp.subtract, states, d))
-    second_unit = largest(left)
+    second_unit = magnitude(left)
     found, again = solve(jax.tree.map(lambda r: _over(r, second_unit)[:, None], left))
-    first, second = largest(d), second_unit * largest(found)
+    first, second = magnitude(d), second_unit * magnitude(found)
     holds = settled & again & (second <= CURVED * first + floor)
     error = jnp.where(holds, FACTOR * (first + 2 * second), jnp.inf)
     finite = jnp.isfinite(first) & jnp.isfinite(second)
-    return Certificate(jnp.where(finite, error, jnp.nan), floor)
+    # A floor that is not small is no linear model's any more: the recurrence is not determined.
+    known = floor <= STRAIGHT * (1 + magnitude(states))
+    return Certificate(jnp.where(finite, error, jnp.nan), jnp.where(known, floor, jnp.inf))
 
 
 def _solve(recurrence: Recurrence, step, entering: Carry, rhs: Carry) -> tuple[Carry, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,11 +12,10 @@ import jax.numpy as jnp
 
 from parscan_bp.forward.base import Carry, Forward, Recurrence, over_steps
 from parscan_bp.forward.bound import bound
-from parscan_bp.forward.certificate import Certificate, are_all, largest
+from parscan_bp.forward.certificate import Certificate, are_all, magnitude
 from parscan_bp.forward.estimate import estimate
 from parscan_bp.forward.fall_back import fall_back
 from parscan_bp.forward.report import ForwardReport, forward_report
-from parscan_bp.report import error_bound
 from parscan_bp.types import PyTree
 
 BELOW = 256
@@ -35,7 +35,7 @@ class Certified:
       method: what evaluates the recurrence.
       certify: which of the `CERTIFICATES`.
       tolerance: the largest error, with what rounding adds to it, relative to 1 + the largest
-        magnitude of a carry; ``None`` is that of the carry's dtype.
+        magnitude of a carry; ``None`` is half of its digits.
       fallback: whether the sequential pass takes over where the error may be larger.
     """
 
@@ -90,7 +90,7 @@ def evaluate(
     entering = recurrence.entering(states)
     images, ys = over_steps(lambda c, x: steps.step(consts, c, x), length, entering, xs)
     residuals = jax.tree.map(jnp.subtract, states, images)
-    scale = 1 + largest(states)
+    scale = 1 + magnitude(states)
     found = _certificate(how, recurrence, (states, residuals), converged, tolerance * scale)
     error = found.error / scale
     floor = found.floor / scale
@@ -102,7 +102,7 @@ def evaluate(
     told = forward_report(
         certified=certified,
         finite=are_all(jax.tree.map(jnp.isfinite, states)),
-        residual=largest(residuals) / scale,
+        residual=magnitude(residuals) / scale,
         error=error,
         floor=floor,
         tolerance=tolerance,
@@ -133,7 +133,7 @@ def tolerance_of(how: Certified, carry: Sequence[Any]) -> float:
     """The tolerance of a carry: what was asked for, or what its shortest dtype has."""
     if how.tolerance is not None:
         return float(how.tolerance)
-    return max(error_bound(jnp.result_type(leaf)) for leaf in carry)
+    return max(math.sqrt(jnp.finfo(jnp.result_type(leaf)).eps) for leaf in carry)
 
 
 def _stop(tolerance: float, init: Carry) -> float:

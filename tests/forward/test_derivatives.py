@@ -9,10 +9,13 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from tests.forward.methods import METHODS, named
+from tests.forward.methods import METHODS
+from tests.quickly import jit_quickly
 
 H, ROWS = 3, 2
-every_method = pytest.mark.parametrize("name", named(lambda row: row.derivatives))
+every_method = pytest.mark.parametrize(
+    "name", [name for name, row in METHODS.items() if row.derivatives]
+)
 
 
 def gated(params, carry, x):
@@ -74,7 +77,7 @@ def compare(name, mode, args, tolerance, **options):
     ours = functools.partial(pb.scan, forward=METHODS[name].method, **options)
     theirs = functools.partial(lax.scan, reverse=options.get("reverse", False))
     got, want = (
-        jax.jit(MODES[mode](functools.partial(loss, scan)))(*args) for scan in (ours, theirs)
+        jit_quickly(MODES[mode](functools.partial(loss, scan)))(*args) for scan in (ours, theirs)
     )
     assert_close(got, want, tolerance)
 
@@ -105,7 +108,7 @@ def test_mapped(name):
         args = jax.tree.map(lambda *a: jnp.stack(a), *(arguments(21, seed=k) for k in range(3)))
         for order in (lambda f: jax.vmap(jax.grad(f, (0, 1, 2))), lambda f: jax.vmap(f)):
             got, want = (
-                jax.jit(order(functools.partial(loss, scan)))(*args)
+                jit_quickly(order(functools.partial(loss, scan)))(*args)
                 for scan in (functools.partial(pb.scan, forward=METHODS[name].method), lax.scan)
             )
             assert_close(got, want, 1e-10)

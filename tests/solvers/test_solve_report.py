@@ -148,3 +148,12 @@ def test_derivatives_of_ragged_trees_are_those_of_the_sweep():
         got, want = (jax.jit(derivatives, static_argnums=0)(s) for s in (tree, pb.Sweep()))
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+def test_a_nan_among_many_numbers_is_found():
+    """XLA's maximum of many numbers passes over them."""
+    v = jnp.ones(5000).at[-1].set(jnp.nan)
+    assert np.isnan(backward_error(Diagonal(jnp.ones(5000)), v, v, None, bound=1e-4))
+    system = pb.Uniform(Diagonal(jnp.ones((2, 5000)).at[0, -1].set(jnp.nan)), jnp.ones((3, 5000)))
+    _, report = pb.solve(system, report=True)
+    assert report.status == pb.Status.NON_FINITE and np.isnan(report.residual)
