@@ -103,7 +103,7 @@ def _corrected(image, moves: Vectors, loop: _Passes):
         for x, f, d in zip(states, of_states, moves, strict=True)
     ]
     of_new = image(new)
-    most = _largest([f - x for f, x in zip(of_states, states, strict=True)])
+    most = largest_finite([f - x for f, x in zip(of_states, states, strict=True)])
     sound = _leading([jnp.abs(f - x) <= most for f, x in zip(of_new, new, strict=True)])
 
     def restarted():
@@ -118,7 +118,7 @@ def _corrected(image, moves: Vectors, loop: _Passes):
     return new, of_new, known, sound
 
 
-def _largest(vectors: Vectors) -> Array:
+def largest_finite(vectors: Vectors) -> Array:
     """The largest finite magnitude of each row, over all steps and features: (*batch, 1)."""
     finite = [jnp.where(jnp.isfinite(v), jnp.abs(v), 0) for v in vectors]
     return jnp.stack([jnp.max(v, axis=(0, -1)) for v in finite]).max(0)[..., None]
