@@ -5,7 +5,8 @@ exact makes d_t zero and x_{t+1} <- f(x_t) exact: each pass adds at least one ex
 front, and n passes are enough. Floats break both halves of this.
 
 - x + (f(x_{t-1}) - x) is rounded. So where x_{t-1} is known to be exact (f gives the same bits for
-  all states before) f(x_{t-1}) itself is taken.
+  all states before) f(x_{t-1}) itself is taken. The first pass's f is compiled apart from that of
+  the others, and may have other bits: then one more pass is needed for bits, not for rounding.
 - d may leave the range: products of Jacobians overflow where the guess is bad, and then
   everything after stays NaN. Long before that the linear model is wrong.
 

@@ -6,6 +6,7 @@ import numpy as np
 
 import parscan_bp as pb
 from tests.forward.recurrences import draw
+from tests.quickly import jit_quickly
 
 NAMES = ("newton", "fixed_point", "frozen_activations")
 
@@ -18,7 +19,7 @@ def test_values_gradients_and_the_next_guess():
         last, ys, *told = pb.scan(step, h, us, **how)
         return jnp.sum(last**2) + jnp.sum(jnp.sin(ys)), told
 
-    @jax.jit
+    @jit_quickly
     def run(w, h, us):
         made = {}
         for name in ("exact", *NAMES):
@@ -34,8 +35,7 @@ def test_values_gradients_and_the_next_guess():
         np.testing.assert_allclose(own, value, rtol=1e-5)
         for a, b in zip(ours, gradients, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
-        guess = report.forward.states
-        step = lambda h, u: (jnp.tanh(h @ w + u), None)  # noqa: E731
-        method = pb.FixedPoint(guess)
-        *_, again = jax.jit(lambda: pb.scan(step, h, us, forward=method, report=True))()
-        assert again.forward.iterations == 0
+    step = lambda h, u: (jnp.tanh(h @ w + u), None)  # noqa: E731
+    method = pb.FixedPoint(report.forward.states)
+    *_, again = jit_quickly(lambda: pb.scan(step, h, us, forward=method, report=True))()
+    assert again.forward.iterations == 0
