@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -12,8 +11,8 @@ import jax.numpy as jnp
 from parscan_bp.arguments import check_number, described, set_ints
 from parscan_bp.forward.base import Forward, Trajectory
 from parscan_bp.forward.corrections import check_linear, corrections, is_complex, linear_model
-from parscan_bp.forward.passes import iterate
-from parscan_bp.forward.vectors import FlatRecurrence, guessed
+from parscan_bp.forward.passes import iterate, largest_finite
+from parscan_bp.forward.vectors import FlatRecurrence, Vectors, guessed
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.columns import ByColumns
 from parscan_bp.linearise.diagonal import DiagonalPart
@@ -128,14 +127,13 @@ class Newton(Forward):
             return [linear_model(flat.body, solver, formed=self.damping is not None)]
         return [_diagonal_of(flat, k) for k in flat.body.float_carry]
 
-    def _factor(self, residuals: Sequence[Array]) -> Array | None:
+    def _factor(self, residuals: Vectors) -> Array | None:
         """1 - k, for each row: (*batch)."""
         if self.damping is None:
             return None
         if self.damping != "residual":
             return jnp.asarray(1 - self.damping, residuals[0].dtype)
-        largest = [jnp.max(jnp.abs(r), axis=(0, -1)) for r in residuals]
-        return 1 / (1 + jnp.stack(largest).max(0))
+        return 1 / (1 + largest_finite(residuals)[..., 0])
 
 
 def _diagonal_of(flat: FlatRecurrence, leaf: int) -> Linearisation:

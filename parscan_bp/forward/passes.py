@@ -5,7 +5,8 @@ exact makes d_t zero and x_{t+1} <- f(x_t) exact: each pass adds at least one ex
 front, and n passes are enough. Floats break both halves of this.
 
 - x + (f(x_{t-1}) - x) is rounded. So where x_{t-1} is known to be exact (f gives the same bits for
-  all states before) f(x_{t-1}) itself is taken.
+  all states before) f(x_{t-1}) itself is taken. The first pass's f is compiled apart from that of
+  the others, and may have other bits: then one more pass is needed for bits, not for rounding.
 - d may leave the range: products of Jacobians overflow where the guess is bad, and then
   everything after stays NaN. Long before that the linear model is wrong.
 
@@ -103,7 +104,7 @@ def _corrected(image, moves: Vectors, loop: _Passes):
         for x, f, d in zip(states, of_states, moves, strict=True)
     ]
     of_new = image(new)
-    most = _largest([f - x for f, x in zip(of_states, states, strict=True)])
+    most = largest_finite([f - x for f, x in zip(of_states, states, strict=True)])
     sound = _leading([jnp.abs(f - x) <= most for f, x in zip(of_new, new, strict=True)])
 
     def restarted():
@@ -118,7 +119,7 @@ def _corrected(image, moves: Vectors, loop: _Passes):
     return new, of_new, known, sound
 
 
-def _largest(vectors: Vectors) -> Array:
+def largest_finite(vectors: Vectors) -> Array:
     """The largest finite magnitude of each row, over all steps and features: (*batch, 1)."""
     finite = [jnp.where(jnp.isfinite(v), jnp.abs(v), 0) for v in vectors]
     return jnp.stack([jnp.max(v, axis=(0, -1)) for v in finite]).max(0)[..., None]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.forward import Recurrence
+from tests.quickly import jit_quickly
 
 ROWS, UNITS = 2, 3
 
@@ -80,26 +81,29 @@ def growth(n):
 CALM = {"elman": elman, "gru": gru, "lstm": lstm, "two wells": two_wells}
 
 
-def sequential(recurrence):
+def sequential(recurrence, jit=jit_quickly):
     """x_1..x_n by `jax.lax.scan`."""
 
     def step(carry, u):
         new = recurrence.step(carry, u)
         return new, new
 
-    return jax.jit(
-        lambda init, inputs: jax.lax.scan(step, init, inputs, length=recurrence.length)[1]
-    )(recurrence.init, recurrence.inputs)
+    return jit(lambda init, inputs: jax.lax.scan(step, init, inputs, length=recurrence.length)[1])(
+        recurrence.init, recurrence.inputs
+    )
 
 
-def evaluated(method, recurrence, tolerance=1e-6):
-    """What a method makes of a recurrence, compiled."""
+def evaluated(method, recurrence, tolerance=1e-6, jit=jit_quickly):
+    """What a method makes of a recurrence, compiled.
+
+    Without optimisation, f has other bits where it is compiled by itself: not where bits count.
+    """
 
     def run(init, inputs):
         own = Recurrence(recurrence.step, init, inputs, recurrence.length)
         return method.evaluate(own, tolerance)
 
-    return jax.jit(run)(recurrence.init, recurrence.inputs)
+    return jit(run)(recurrence.init, recurrence.inputs)
 
 
 def check_close(got, want, atol=1e-5):
