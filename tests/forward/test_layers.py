@@ -1,7 +1,5 @@
 """The layers of Flax with their values by a method."""
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -30,14 +28,8 @@ def _close(got, want):
 def test_nnx(cell, forward):
     def result(library, **options):
         layer = library.RNN(getattr(nnx, cell)(3, 4, rngs=nnx.Rngs(0)), reverse=True, **options)
-        graph, params, rest = nnx.split(layer, nnx.Param, ...)
-
-        @jit_quickly
-        @functools.partial(jax.value_and_grad, argnums=(0, 2))
-        def loss(params, rest, x):
-            return jnp.sum(jnp.sin(nnx.merge(graph, params, rest)(x)))
-
-        return loss(params, rest, X)
+        loss = lambda layer, x: jnp.sum(jnp.sin(layer(x)))  # noqa: E731
+        return nnx.jit(nnx.value_and_grad(loss, argnums=(0, 1)))(layer, X)
 
     how = FORWARD[forward]
     _close(result(parscan_bp.nnx, forward=how), result(nnx))
