@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +57,7 @@ class ForwardReport:
     @classmethod
     def of_leaves(cls, leaves: Sequence[Array], states: int) -> ForwardReport:
         """The report whose leaves these are, the last so many being the states, in a list."""
-        fields: list[Any] = [*leaves[:-states], list(leaves[-states:])]
-        return cls(*fields)
+        return cls(*leaves[:-states], list(leaves[-states:]))  # type: ignore[call-arg]
 
 
 def forward_report(
