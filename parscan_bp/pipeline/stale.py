@@ -43,7 +43,8 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
       remedies: what is done about it, in this order, to stages that are late: see `Remedy`.
 
     Returns:
-      An optimiser of the same kind, with `StaleState`.
+      An optimiser of the same kind, with `StaleState`. Compile what calls it: outside of `jax.jit`
+      every call compiles the branch between waiting and updating anew.
 
     Raises:
       TypeError: if ``optimiser`` or a remedy is none, or a delay no integer.
