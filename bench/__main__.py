@@ -17,6 +17,7 @@ BENCHES = {
     "steps": "bench.grids.steps.bench",
     "compile": "bench.grids.compile",
     "scaled": "bench.grids.scaled",
+    "mesh": "bench.grids.mesh.bench",
     "lenet": "bench.paper.images.lenet",
     "vgg11": "bench.paper.vgg11.bench",
     "grids": "bench.paper.grids.bench",

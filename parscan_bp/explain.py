@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.choice.facts import Facts
+from parscan_bp.devices import Traffic
 from parscan_bp.planner import Plan
 from parscan_bp.scan.api import checked_solver, left_to_lax, loop_options, plan_of
 from parscan_bp.scan.fused import Fused, checked_forward
@@ -46,6 +47,7 @@ class Explanation:
       mixed_by: primitives that couple entries of the carry.
       stored: what is kept from the forward pass for derivatives.
       candidates: predicted costs.
+      collectives: of a solver over several devices, what each takes part in, by its purpose.
     """
 
     choice: str
@@ -56,6 +58,7 @@ class Explanation:
     mixed_by: tuple[str, ...]
     stored: str
     candidates: tuple[Candidate, ...]
+    collectives: Mapping[str, Traffic] = dataclasses.field(default_factory=dict)
 
     def __str__(self):
         lines = [f"derivatives by {self.choice}: {self.reason}"]
@@ -65,6 +68,8 @@ class Explanation:
                 f"batch axes {self.batch_axes}, coupled by {', '.join(self.mixed_by) or 'nothing'}"
             )
         lines.append(f"stored: {self.stored}")
+        told = [f"{k} {v.collectives} of {v.bytes} bytes" for k, v in self.collectives.items()]
+        lines += [f"collectives: {', '.join(told)}"] if told else []
         if self.candidates:
             lines.append(f"{'solver':<14}{'steps':>10}{'flops':>12}{'bytes':>12}")
         for c in self.candidates:
@@ -175,7 +180,15 @@ def _explanation(plan: ScanPlan) -> Explanation:
         mixed_by=() if s is None else s.mixed_by,
         stored=stored,
         candidates=() if plan.facts is None else _candidates(plan.facts),
+        collectives={} if plan.facts is None else _collectives(plan.facts, plan.choice.solver),
     )
+
+
+def _collectives(facts: Facts, solver: Solver | None) -> Mapping[str, Traffic]:
+    """What a solver sends between devices, for the whole batch."""
+    vector = facts.batch * facts.itemsize * facts.features
+    matrix = vector * (1 if facts.structure == "diagonal" else facts.features)
+    return {} if solver is None else solver.traffic(matrix + vector, vector)
 
 
 def _candidates(facts: Facts) -> tuple[Candidate, ...]:

@@ -11,7 +11,7 @@ from bench.__main__ import BENCHES
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
-    *("docs/choose.md", "docs/extend.md"),
+    *("docs/choose.md", "docs/devices.md", "docs/extend.md"),
 )
 
 
@@ -33,7 +33,14 @@ def test_every_example_of_the_readme_runs():
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param("docs/choose.md", marks=pytest.mark.slow), "docs/extend.md"]
+    "page",
+    [
+        *(
+            pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
+            for name in ("choose", "devices")
+        ),
+        "docs/extend.md",
+    ],
 )
 def test_every_example_of_the_docs_runs(page):
     _run(page)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import as_array, check_array, check_bool, check_concrete, described
 from parscan_bp.chain.rule import ChainRule, obstacle
+from parscan_bp.chain.stages import run_in_stages
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.layers import Layer, activations, adjoint_operators
 from parscan_bp.layers.base import flat
@@ -58,7 +59,8 @@ def chain(
       params: parameters of each layer; ``None`` for a layer without.
       x: input (batch, *features). The leading axis is the batch, whose entries are independent;
         channels come last.
-      solver: `Planned`, `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep;
+      solver: `Planned`, `Sweep`, or `Blelloch`, whose ``up_levels`` truncates its up-sweep; or
+        `Sharded`, which divides the layers over the devices of a mesh axis (`chain.stages`).
         ``None`` is ``Planned()``, which multiplies what pays and sweeps through the rest. A
         symbolic size (`jax.export`) or explicit sharding (`jax.make_mesh`) leaves it to plain
         automatic differentiation; a named solver then gives values only.
@@ -90,6 +92,11 @@ def chain(
     """
     stack, params, x, chosen = _checked(layers, params, x, solver)
     check_bool("report", report)
+    count = None if solver is None else solver.places((params, x))
+    if count is not None:
+        if report:
+            raise NotImplementedError(f"report: {solver!r} makes none of a chain; False is wanted")
+        return run_in_stages(*opened(stack, params, x), x, chosen, count)
     may_be_left = solver is None or solver.leaves_to_lax
     left = may_be_left and obstacle(params, x) is not None
     if left or not stack:

@@ -19,6 +19,7 @@ Pekhimenko, MLSys 2020), section 3.6, for its place between devices.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -121,7 +122,7 @@ def _doubling(line: Line, maps: Maps) -> Array:
     """Of each device: the map of the stretch that ends there, and of one that ends before it."""
     total, before, distance = maps, None, 1
     while 2 * distance < line.size:
-        arrived = _sent(maps=total, send=lambda a, d=distance: line.shift(a, d))
+        arrived = _sent(total, functools.partial(line.shift, distance=distance))
         # Nothing arrives where the stretch began with the first device: it is whole.
         whole = line.position < distance
         before = arrived if before is None else _where(whole, before, _pair(arrived, before))

@@ -34,7 +34,8 @@ def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
             return list(replay(eqn, values))
         axes = _axes(values)
         values = [_vary(v, axes) for v in values]
-    params, here = eqn.params, contextlib.nullcontext()
+    params = eqn.params
+    here: Any = contextlib.nullcontext()
     if elsewhere:
         mesh = jax.sharding.get_abstract_mesh()
         params = {name: _on_mesh(mesh, value) for name, value in params.items()}

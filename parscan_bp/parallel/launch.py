@@ -58,21 +58,31 @@ class _Process:
     @property
     def rank(self) -> tuple[int, float]:
         """How near to the cause its failure is: killed, raised by its own, ended by others."""
-        raised = json.loads(self.read("failure") or "null")
+        raised = self.raised
         if raised is not None:
             return 1, raised["time"]
-        aborted = self.code == -6  # jax.distributed ends so those who wait for another one
-        return (2 if aborted else 0), 0.0
+        return (2 if self.is_left else 0), 0.0
+
+    @property
+    def raised(self) -> dict[str, Any] | None:
+        """When it raised, and what."""
+        return json.loads(self.read("failure") or "null")
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it runs, or jax.distributed aborted it because of another one."""
+        return self.code is None or (self.code == -6 and self.raised is None)
 
     @property
     def told(self) -> str:
         """Its end in a few lines."""
-        if self.code is None:
-            return f"process {self.index} was still running: it stalls, or waits for another"
-        raised = json.loads(self.read("failure") or "null")
+        if self.is_left:
+            return f"process {self.index} had not ended: it stalls, or waits for another"
+        raised = self.raised
         if raised is not None:
             return f"process {self.index} raised:\n{raised['text']}"
-        how = f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+        code = self.popen.returncode
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"process {self.index} ended with {how}; its last lines:\n{self.read('log')[-800:]}"
 
 
@@ -182,9 +192,8 @@ def _wait(processes: Sequence[_Process], timeout: float) -> None:
             raise LaunchError(f"the run took longer than {timeout} s: {late}")
     failed = sorted((process for process in processes if process.failed), key=lambda p: p.rank)
     if failed:
-        running = [process for process in processes if process.code is None]
-        told = [*(process.told for process in running), failed[0].told]
-        raise LaunchError("; ".join(told))
+        others = [process for process in processes if process.is_left and process is not failed[0]]
+        raise LaunchError("; ".join(process.told for process in (failed[0], *others)))
 
 
 def _ticks(going: Callable[[], bool]) -> Iterator[float]:

@@ -98,17 +98,13 @@ class ScanRule:
     def report(self, args: Sequence[Array], extra: Sequence[Array]) -> Report:
         """The report on what derivatives are made of, see `reported`."""
         check_no_obstacle(self.obstacle, self.scan.solver)
-        _, told = self._report_everywhere(*jax.lax.stop_gradient((list(args), list(extra))))
-        return worst_of([Report(*part) for part in zip(*told, strict=True)])
+        return self._report(*jax.lax.stop_gradient((list(args), list(extra))))
 
     @functools.cached_property
-    def _report_everywhere(self) -> Run:
-        """The carry, and the fields of the report of each place, stacked."""
-
+    def _report(self) -> Callable[..., Report]:
         def run(solver, length):
             rule = self.of(solver, length)
 
-            @jax.jit
             def call(args, extra):
                 consts, init, xs = rule.scan.body.split(rule.loop.hoisted(args))
                 carry, ys, after = rule.loop.run(consts, init, xs)
@@ -118,7 +114,14 @@ class ScanRule:
 
             return call
 
-        return spread(self.loop, self.scan.solver, run)
+        everywhere = spread(self.loop, self.scan.solver, run)
+
+        @jax.jit
+        def report(args, extra):
+            _, told = everywhere(args, extra)
+            return worst_of([Report(*place) for place in zip(*told, strict=True)])
+
+        return report
 
     @functools.cached_property
     def _recorded(self) -> Callable[[LinearScan, Active | None], Recorded]:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import check_bool, described, set_ints
+from parscan_bp.devices import Traffic
 from parscan_bp.operators import Operator, for_trees, to_scaled
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
@@ -115,6 +116,35 @@ class Solver(abc.ABC):
           A function of the same arguments and results; ``run(self, length)`` for a single place.
         """
         return run(self, length)
+
+    def places(self, tree: PyTree) -> int | None:
+        """In how many places it wants the layers of a chain, a stretch in each; ``None`` for one.
+
+        Args:
+          tree: the arrays of the chain.
+        """
+        return None
+
+    def for_stages(self, system: Ragged) -> Solver:
+        """The solver for a chain in several places, which is a scan of one step in each.
+
+        Args:
+          system: that of all layers, whose arrays are types.
+        """
+        return self
+
+    def on_each_place(self, f: Callable[..., PyTree], whole: PyTree, divided: PyTree) -> PyTree:
+        """``f(which place, whole, its part of divided)`` in all places, where it is the same."""
+        raise NotImplementedError(f"{self!r} has no places")
+
+    def traffic(self, pair: int, vector: int) -> dict[str, Traffic]:
+        """What a device takes part in between places, by its purpose; nothing for one place.
+
+        Args:
+          pair: bytes of a Jacobian, or of a product of them, and a vector.
+          vector: bytes of a carry.
+        """
+        return {}
 
     def with_memory_limit(self, limit: int) -> Solver:
         """The same solver under another limit in bytes; one that has none is itself."""

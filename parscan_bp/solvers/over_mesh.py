@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
@@ -24,8 +26,8 @@ class OverMesh:
     def __init__(self, line, mesh, run, rest, length):
         self.line, self.mesh = line, mesh
         self.each, self.left = divmod(length, mesh.shape[line.axis])
-        self.run = self._over_mesh(run(self.each)) if self.each else None
-        self.rest = rest(self.left) if self.left else None
+        self.run: Any = self._over_mesh(run(self.each)) if self.each else None
+        self.rest: Any = rest(self.left) if self.left else None
 
     def _over_mesh(self, run):
         axis, whole = self.line.axis, PartitionSpec()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import described, set_ints
 from parscan_bp.devices import (
     DEFAULT_LINK,
     METHODS,
     Line,
     Link,
     Maps,
+    Traffic,
     cheapest,
     check_axis,
     exclusive_scan,
@@ -27,8 +29,10 @@ from parscan_bp.devices import (
 )
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
+from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.solvers.base import Complexity, Solver, default_chunk, in_chunks
 from parscan_bp.solvers.over_mesh import OverMesh, joined, on_each
+from parscan_bp.solvers.planned import Planned
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, eval_shape, nbytes
@@ -68,6 +72,7 @@ class Sharded(Solver):
         "turns" multiplies no Jacobians: each device waits for the vector of the one before it, as
         in the forward pass, which takes T steps and P - 1 exchanges of vectors.
       link: what "auto" takes the network for.
+      memory_limit: bytes that three maps of a device's steps may take; more is refused.
 
     Raises:
       TypeError: if an argument is none such; when used, if there is no mesh with this axis.
@@ -92,9 +97,13 @@ class Sharded(Solver):
     inner: Solver | None = None
     method: str = "auto"
     link: Link = DEFAULT_LINK
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+
+    ragged: ClassVar = True
 
     def __post_init__(self):
         check_axis(self.axis, self.mesh)
+        set_ints(self, memory_limit=1)
         if self.method not in ("auto", "turns", *METHODS):
             named = ", ".join(map(repr, ("auto", *METHODS, "turns")))
             raise ValueError(f"method: got {self.method!r}; one of {named} is wanted")
@@ -103,7 +112,7 @@ class Sharded(Solver):
         _check_inner(self.inner)
 
     @property
-    def needs(self):
+    def needs(self):  # type: ignore[override]
         """The maps of all steps of a device are products of Jacobians, whatever solves inside."""
         return self._own.needs if self.method == "turns" else "operators"
 
@@ -113,7 +122,8 @@ class Sharded(Solver):
         return Sweep() if self.inner is None else self.inner
 
     def with_memory_limit(self, limit):
-        return dataclasses.replace(self, inner=self._own.with_memory_limit(limit))
+        inner = None if self.inner is None else self.inner.with_memory_limit(limit)
+        return dataclasses.replace(self, inner=inner, memory_limit=limit)
 
     def form(self, operator):
         return self._own.form(operator)
@@ -133,6 +143,34 @@ class Sharded(Solver):
             return over(mesh)(shared, init, xs)
 
         return call
+
+    def places(self, tree):
+        if is_bound(self.axis):
+            return Line(self.axis).size
+        return find_mesh(self.axis, self.mesh, tree).shape[self.axis]
+
+    def for_stages(self, system):
+        if self.method != "auto":
+            return self
+        workers = self.places((system.operators, system.g))
+        pays = Planned(workers).plan(system).schedule.products
+        return self if pays else dataclasses.replace(self, method="turns")
+
+    def on_each_place(self, f, whole, divided):
+        line = Line(self.axis)
+        if is_bound(self.axis):
+            return f(line.position, whole, divided)
+        mesh = find_mesh(self.axis, self.mesh, (whole, divided))
+        how = {"mesh": mesh, "axis_names": {self.axis}, "out_specs": PartitionSpec()}
+        specs = (PartitionSpec(), PartitionSpec(self.axis))
+        call = lambda whole, divided: f(line.position, whole, divided)  # noqa: E731
+        return jax.jit(jax.shard_map(call, in_specs=specs, **how))(whole, divided)
+
+    def run_ragged(self, system):
+        raise NotImplementedError(
+            f"{self!r} divides scans, and the layers of parscan_bp.chain; a bare system of "
+            "operators of different shapes wants another solver, such as Planned()"
+        )
 
     def placed(self, loop, *, reverse):
         line = Line(self.axis, reverse)
@@ -159,6 +197,7 @@ class Sharded(Solver):
         if self.method == "turns":
             return in_turn(line, lambda state: self._own.run(system, state), state, add)
         if line.size > 1:
+            self._check_memory(system)
             operator, b = _reduced(system, self, state)
             # What this device's own state becomes goes to the next ones, too.
             maps = operator, b + operator.matvec(state)
@@ -168,6 +207,17 @@ class Sharded(Solver):
             state = add(state, exclusive_scan(line, maps, method))
         return self._own.run(system, state)
 
+    def _check_memory(self, system: System) -> None:
+        operator = block_shape(system, 1).operator
+        self.check(type(operator))
+        need = 3 * nbytes(eval_shape(self.form, operator))
+        if need > self.memory_limit:
+            raise ValueError(
+                f"memory_limit: {self!r} needs about {need:,} bytes for three maps of "
+                f"{operator.shape[0]}x{operator.shape[1]}, more than the limit of "
+                f"{self.memory_limit:,}; raise it, or use method='turns', which needs none"
+            )
+
     def _check_bound(self) -> None:
         if not is_bound(self.axis):
             raise NotImplementedError(
@@ -175,8 +225,18 @@ class Sharded(Solver):
                 "parscan_bp.scan sees to that; a bare system wants jax.shard_map around it"
             )
 
+    def traffic(self, pair, vector):
+        devices = self.places(())
+        turns = Traffic(devices - 1, (devices - 1) * vector)
+        methods = {name: of(devices, pair, vector) for name, of in METHODS.items()}
+        chosen = turns if self.method == "turns" else methods.get(self.method)
+        if chosen is None:
+            chosen = min(methods.values(), key=self.link.seconds)
+        entering = Traffic(1, vector) if devices > 1 else Traffic(0, 0)
+        return {"forward": turns, "what enters each": entering, "backward": chosen}
+
     def complexity(self, n):
-        devices = find_mesh(self.axis, self.mesh, ()).shape[self.axis]
+        devices = self.places(())
         own, (each, left) = self._own.complexity, divmod(n, devices)
         inner, rest = own(max(each, 1)), own(max(left, 1)).steps * bool(left)
         vectors = inner.vector_products * devices * bool(each) + left
@@ -213,7 +273,6 @@ def _check_inner(inner: Any) -> None:
 def _reduced(system: System, solver: Solver, state: Array) -> Maps:
     """The map of all steps of a system, chunks of which are linearised together."""
     n, backward = system.length, system.backward
-    solver.check(type(block_shape(system, 1).operator))
 
     def maps(start, size):
         block = system.block(start, size)

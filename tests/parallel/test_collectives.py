@@ -54,7 +54,8 @@ def check_forward(devices):
     step, p, h, xs = case("dense", 2 * devices, jnp.float32)
     mesh = line_mesh(devices)
     run = lambda scan: functools.partial(scan, functools.partial(step, p))  # noqa: E731
-    ours = compiled(run(functools.partial(pb.scan, solver=pb.Sharded("time", mesh))), h, placed(xs, mesh))
+    sharded = functools.partial(pb.scan, solver=pb.Sharded("time", mesh))
+    ours = compiled(run(sharded), h, placed(xs, mesh))
     found = collective_stats(ours)
     passed = Collectives(devices - 1, (devices - 1) * VECTOR)
     assert found == {"all-reduce": Collectives(1, VECTOR), "collective-permute": passed}, found

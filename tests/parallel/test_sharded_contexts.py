@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import parscan_bp as pb
+from parscan_bp.devices import METHODS, Traffic
 
 SETTING = """
 import functools
@@ -24,7 +25,8 @@ NAME = "diagonal"
 step, p, h, xs = case(NAME, 8, jnp.float32)
 
 def close(got, want, tolerance=3e-5):
-    assert_derivatives_close(jax.tree.map(np.asarray, got), jax.tree.map(np.asarray, want), tolerance)
+    got, want = (jax.tree.map(np.asarray, tree) for tree in (got, want))
+    assert_derivatives_close(got, want, tolerance)
 
 def put(tree, mesh, *spec):
     return jax.tree.map(lambda a: jax.device_put(a, NamedSharding(mesh, P(*spec))), tree)
@@ -68,6 +70,16 @@ def untyped(p, h, xs):
         return last / lax.axis_size("time") + own
     of_p, of_h, of_xs = jax.grad(loss, (0, 1, 2))(p, h, xs)
     return *lax.psum((of_p, of_h), "time"), of_xs
+
+# Maps of devices that are too large are refused before anything runs.
+try:
+    small = functools.partial(pb.scan, solver=pb.Sharded("time", mesh), memory_limit=60)
+    jax.eval_shape(jax.grad(lambda h: sum(parts(small, p, h, xs))), h)
+except ValueError as error:
+    told = "needs about 96 bytes for three maps of 1x1, more than the limit of 60"
+    assert told in str(error), error
+else:
+    raise AssertionError("nothing was refused")
 
 def by_pmap():
     run = jax.pmap(untyped, axis_name="time", in_axes=(None, None, 0), devices=jax.devices()[:4])
@@ -127,7 +139,8 @@ one = lambda scan: lambda h, x: modes(scan, step)["gradient"](p, h, x)  # noqa: 
 close(*(jax.jit(jax.vmap(one(scan), (0, 1)))(h, xs) for scan in (ours, lax.scan)))
 
 again = jax.checkpoint(ours, static_argnums=0)
-close(jax.jit(modes(again, step)["gradient"])(p, h, xs), reference(NAME, 8, jnp.float32, "gradient", False))
+want = reference(NAME, 8, jnp.float32, "gradient", False)
+close(jax.jit(modes(again, step)["gradient"])(p, h, xs), want)
 
 def curvature(scan):
     slopes = lambda h: modes(scan, step)["gradient"](p, h, xs)  # noqa: E731
@@ -137,11 +150,7 @@ close(curvature(ours), curvature(lax.scan), 1e-4)
 for part in (xs, xs[:7]):
     report = jax.jit(lambda h, x: ours(functools.partial(step, p), h, x, report=True)[2])(h, part)
     assert report.status == pb.Status.OK and report.residual < 1e-6, report
-# Of a solver that is off, here by a step that is said to be another, the report says so.
-wrong = lambda c, x, new: pb.operators.Diagonal(jnp.full((2, 4), 2.0))  # noqa: E731
-assert ours(functools.partial(step, p), h, xs, jacobian=wrong, report=True)[2].status == pb.Status.OK
-
-# The mesh is that of the arguments, and no second call compiles.
+# The mesh is that of the arguments.
 f = functools.partial(step, p)
 found = functools.partial(pb.scan, f, solver=pb.Sharded("time"))
 close(found(h, put(xs, mesh, "time")), jax.jit(functools.partial(lax.scan, f))(h, xs))
@@ -170,7 +179,8 @@ def train(rnn, inputs, **how):
     return losses, jax.tree.leaves(nnx.state(model, nnx.Param))
 
 solver = pb.Sharded("time", mesh)
-close(train(our_nnx.RNN, put(inputs, mesh, None, "time"), solver=solver), train(nnx.RNN, inputs), 1e-4)
+trained = train(our_nnx.RNN, put(inputs, mesh, None, "time"), solver=solver)
+close(trained, train(nnx.RNN, inputs), 1e-4)
 
 theirs, own = linen.RNN(linen.GRUCell(5)), our_linen.RNN(linen.GRUCell(5), solver=solver)
 weights = theirs.init(jax.random.key(0), inputs)
@@ -236,7 +246,7 @@ def test_mistakes_are_named():
         ),
         lambda: pb.Sharded("rows", inner=pb.Sweep(recompute=False)): (
             NotImplementedError,
-            r"inner: Sweep\(recompute=False\) cannot be wrapped: it wants what a forward pass keeps",
+            r"inner: Sweep\(recompute=False\) cannot be wrapped: it wants what a forward pass",
         ),
         lambda: pb.Sharded("rows", inner=pb.Sharded("rows")): (
             NotImplementedError,
@@ -261,6 +271,22 @@ def test_inputs_that_are_whole_on_each_device_are_refused():
     how = {"mesh": one_device("time"), "in_specs": P(), "out_specs": P()}
     with pytest.raises(ValueError, match=r"xs: leaf 0 is the same on all devices of 'time'"):
         jax.shard_map(scan, **how)(jnp.ones(3))
+
+
+def test_explain_tells_the_collectives():
+    mesh = jax.sharding.AbstractMesh((8,), ("time",))
+    turns = Traffic(7, 7 * 64)
+    wide = lambda c, x: (jnp.tanh(c @ jnp.ones((16, 16), "float32") + x), None)  # noqa: E731
+    like = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((16,), (8, 16))]
+    for method in ("ppermute", "all_gather", "chain", "turns"):
+        told = pb.explain(wide, *like, solver=pb.Sharded("time", mesh, method=method))
+        expected = turns if method == "turns" else METHODS[method](8, 17 * 64, 64)
+        assert told.collectives == {
+            "forward": turns,
+            "what enters each": Traffic(1, 64),
+            "backward": expected,
+        }
+        assert "collectives: forward 7 of 448 bytes" in str(told)
 
 
 @pytest.mark.parametrize("devices, n, steps", [(1, 9, 9), (4, 8, 5), (4, 9, 6), (8, 1000, 252)])

@@ -1,0 +1,180 @@
+"""A chain of layers over devices, each of which holds a stretch of them: model parallelism.
+
+With the layers cut into P stages, x_k the activations between them and theta_k the parameters of
+stage k, a chain is a scan of P steps, one on each device,
+
+    x_k = stage_k(x_{k-1}; theta_k),    lambda_{k-1} = A_k lambda_k,
+
+whose inputs are the parameters: each device has its own, its activations and its Jacobian A_k, and
+the scan over devices is that of `parscan_bp.Sharded`. Devices run one program, and what goes from
+one to another has one shape: activations are padded to the widest between two stages, parameters to
+those of the largest stage.
+
+Source: BPPSA (Wang, Bai, Pekhimenko, MLSys 2020), section 2.2 and figures 1 to 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from parscan_bp.layers import Layer, activations, adjoint_operators
+from parscan_bp.layers.base import flat
+from parscan_bp.scan import scan
+from parscan_bp.solvers import Solver
+from parscan_bp.system import Ragged
+from parscan_bp.types import Array, PyTree
+
+
+def run_in_stages(
+    layers: tuple[Layer, ...], params: Sequence[PyTree], x: Array, solver: Solver, count: int
+) -> Array:
+    """The value of a chain, of which each of ``count`` devices holds a stretch.
+
+    Raises:
+      ValueError: if there are fewer layers than devices.
+    """
+    if len(layers) < count:
+        raise ValueError(
+            f"layers: got {len(layers)} for {count} devices; at least one for each is wanted"
+        )
+    xs = jax.eval_shape(functools.partial(activations, layers), params, x)
+    operators = jax.eval_shape(functools.partial(adjoint_operators, layers), params, xs)
+    cuts = balanced([a.cost().flops for a in operators], count)
+    stages = tuple(
+        Stage(layers[i:j], _types(params[i:j]), xs[i], xs[j]) for i, j in itertools.pairwise(cuts)
+    )
+    g = [None] * len(layers) + [jax.eval_shape(flat, xs[-1])]
+    solver = solver.for_stages(Ragged(operators, g))
+    chain = Stages(stages, solver)
+    rows = packed([jax.tree.leaves(params[i:j]) for i, j in itertools.pairwise(cuts)])
+    last = solver.on_each_place(chain.on_each, chain.entering(x), rows)
+    return chain.leaving(last)
+
+
+def balanced(costs: Sequence[float], count: int) -> list[int]:
+    """Where a chain is cut into so many stretches, the dearest of which is as cheap as can be.
+
+    Example:
+      >>> balanced([1, 1, 1, 9, 1], 3)
+      [0, 3, 4, 5]
+    """
+
+    @functools.cache
+    def best(start: int, left: int) -> tuple[float, tuple[int, ...]]:
+        if left == 1:
+            return sum(costs[start:]), (len(costs),)
+        found = []
+        for end in range(start + 1, len(costs) - left + 2):
+            dearest, cuts = best(end, left - 1)
+            found.append((max(dearest, sum(costs[start:end])), (end, *cuts)))
+        return min(found)
+
+    return [0, *best(0, count)[1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """The layers of one device.
+
+    Attributes:
+      layers: in their order.
+      params: types of their parameters.
+      x, y: the types of what enters and leaves.
+    """
+
+    layers: tuple[Layer, ...]
+    params: list[PyTree]
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """A chain as the steps of a scan over devices.
+
+    Attributes:
+      stages: what each device has.
+      solver: the solver over the devices.
+    """
+
+    stages: tuple[Stage, ...]
+    solver: Solver
+
+    @property
+    def width(self) -> int:
+        """Entries of the widest activations between two stages, for one row."""
+        return max(math.prod(v.shape[1:]) for s in self.stages for v in (s.x, s.y))
+
+    @property
+    def dtype(self):
+        return jnp.result_type(*[v.dtype for s in self.stages for v in (s.x, s.y)])
+
+    def entering(self, x: Array) -> Array:
+        """Activations as what goes from one device to the next, (batch, width)."""
+        v = flat(x).astype(self.dtype)
+        return jnp.pad(v, ((0, 0), (0, self.width - v.shape[1])))
+
+    def leaving(self, v: Array) -> Array:
+        """The value of the chain."""
+        return _activations(v, self.stages[-1].y)
+
+    def on_each(self, index: Array, x: Array, rows: list[Array]) -> Array:
+        """On the device of a stage: the scan of which it makes one step."""
+        branches = [functools.partial(self._run, k) for k in range(len(self.stages))]
+
+        def step(v, row):
+            return lax.switch(index, branches, v, row), None
+
+        return scan(step, x, rows, solver=self.solver)[0]
+
+    def _run(self, k: int, v: Array, row: list[Array]) -> Array:
+        stage = self.stages[k]
+        params = unpacked(row, stage.params)
+        return self.entering(activations(stage.layers, params, _activations(v, stage.x))[-1])
+
+
+def packed(stages: Sequence[Sequence[Array]]) -> list[Array]:
+    """The leaves of each stage side by side in one row, an array (P, numbers) for each dtype."""
+    dtypes = sorted({a.dtype for leaves in stages for a in leaves}, key=str)
+    return [_rows(dtype, stages) for dtype in dtypes]
+
+
+def _rows(dtype: Any, stages: Sequence[Sequence[Array]]) -> Array:
+    none = jnp.zeros(0, dtype)
+    rows = [
+        jnp.concatenate([none, *(jnp.ravel(a) for a in leaves if a.dtype == dtype)])
+        for leaves in stages
+    ]
+    widest = max(map(len, rows))
+    return jnp.stack([jnp.pad(row, (0, widest - len(row))) for row in rows])
+
+
+def unpacked(row: Sequence[Array], types: PyTree) -> PyTree:
+    """The leaves of one stage from its row."""
+    of_dtype = {part.dtype: part for part in row}
+    at = dict.fromkeys(of_dtype, 0)
+    leaves, tree = jax.tree.flatten(types)
+    found = []
+    for leaf in leaves:
+        start, size = at[leaf.dtype], math.prod(leaf.shape)
+        found.append(of_dtype[leaf.dtype][start : start + size].reshape(leaf.shape))
+        at[leaf.dtype] += size
+    return jax.tree.unflatten(tree, found)
+
+
+def _types(params: Sequence[PyTree]) -> list[PyTree]:
+    return jax.eval_shape(lambda: list(params))
+
+
+def _activations(v: Array, like: Any) -> Array:
+    size = math.prod(like.shape[1:])
+    return v[:, :size].reshape(v.shape[0], *like.shape[1:]).astype(like.dtype)
