@@ -43,7 +43,7 @@ class Linear(nnx.Linear):
       >>> import parscan_bp.nnx
       >>> mesh = jax.sharding.Mesh(jax.devices()[:1], "model")
       >>> layer = parscan_bp.nnx.Linear(3, 4, mesh=mesh, data=None, rngs=nnx.Rngs(0))
-      >>> layer(jnp.ones((2, 3))).shape
+      >>> layer(jnp.ones((2, 3), "float32")).shape
       (2, 4)
     """
 
@@ -76,7 +76,7 @@ class Conv(nnx.Conv):
       >>> import parscan_bp.nnx
       >>> mesh = jax.sharding.Mesh(jax.devices()[:1], "model")
       >>> layer = parscan_bp.nnx.Conv(3, 4, (3, 3), mesh=mesh, data=None, rngs=nnx.Rngs(0))
-      >>> layer(jnp.ones((2, 8, 8, 3))).shape
+      >>> layer(jnp.ones((2, 8, 8, 3), "float32")).shape
       (2, 8, 8, 4)
     """
 

@@ -187,7 +187,7 @@ def test_grids_live_on_one_mesh():
     assert axes == {"data": 2, "data_height": 2, "data_width_model": 2}
     spec = layout_of(grids[1], axes).spec(4)
     assert spec == jax.P("data", "data_height", "data_width_model")
-    assert layout_of(grids[2], axes).spec(4) == jax.P(("data", "data_height"))
+    assert layout_of(grids[2], axes).spec(4) == jax.P(("data", "data_height"), None, None)
 
 
 CONV = [Conv(4, (3, 3)), Flatten(), Linear(6)]
@@ -203,7 +203,7 @@ WRONG = [
     (CONV, [Grid()], ValueError, r"grids: got 1 for 3 layers"),
     (CONV, 4, TypeError, r"not iterable|a Grid is wanted"),
     (
-        [Conv(4, (9, 9))],
+        [Conv(4, (11, 11))],
         Grid(height=2),
         ValueError,
         r"layers\[0\] on the grid height 2 x data 1: layout: the halo of Conv\(.*\) on \(8, 8\) "

@@ -49,7 +49,7 @@ np.testing.assert_allclose(got, want, rtol=1e-4)
 
 NETS = {
     "alexnet": "alexnet(8), IMAGE, 0.02",
-    "vgg11": "vgg11(divisor=4), (32, 32, 3), 0.02",
+    "vgg11": "vgg11(divisor=4), (32, 32, 3), 0.002",
 }
 SIX = [
     "Grid(data=8), Grid(data=8)",
