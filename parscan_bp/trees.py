@@ -62,11 +62,13 @@ def largest(tree: PyTree) -> Array:
       >>> [float(largest(jnp.ones(5000).at[-1].set(v))) for v in (jnp.nan, jnp.inf)]
       [nan, inf]
     """
-    flat = jnp.concatenate([jnp.ravel(v) for v in jax.tree.leaves(tree)])
-    most = jnp.max(flat, initial=0)
-    if not jnp.issubdtype(flat.dtype, jnp.floating):
+    # Leaf by leaf: arrays that are spread over a mesh have no common flat form.
+    leaves = [jnp.asarray(v) for v in jax.tree.leaves(tree)]
+    most = functools.reduce(jnp.maximum, [jnp.max(v, initial=0) for v in leaves])
+    if not jnp.issubdtype(most.dtype, jnp.floating):
         return most
-    return jnp.where(jnp.any(jnp.isnan(flat)), jnp.nan, most)
+    missing = [jnp.any(jnp.isnan(v)) for v in leaves]
+    return jnp.where(functools.reduce(jnp.logical_or, missing), jnp.nan, most)
 
 
 def add(a: PyTree, b: PyTree) -> PyTree:

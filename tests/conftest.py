@@ -41,6 +41,10 @@ IN_BOTH = (
 IN_DOUBLE = ("tests/cells/", "tests/flax/test_linen.py", "tests/layers/test_random_layers.py")
 
 
+# Those that take longest, each in a line: `-m slow` runs them.
+SLOW = frozenset((pathlib.Path(__file__).parent / "slow.txt").read_text().splitlines())
+
+
 @pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what the other precision runs, and most cases of `sampled` tests.
@@ -48,6 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Of tests that were named, both precisions run the same.
     """
     named = config.args != config.getini("testpaths")
+    for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker(pytest.mark.slow)
     cases = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled"):

@@ -66,7 +66,7 @@ def bound(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Array
       >>> from parscan_bp.forward import Recurrence
       >>> half = Recurrence(lambda x, u: 0.5 * x + u, jnp.zeros(()), jnp.ones(9), 9)
       >>> wrong = jnp.zeros(9).at[0].set(1.0)
-      >>> round(float(bound(half, wrong, half.residuals(wrong), jnp.ones(())).error), 3)
+      >>> round(float(bound(half, wrong, half.residuals(wrong), jnp.full((), 4.0)).error), 3)
       1.996
     """
     entering = recurrence.entering(states)

@@ -62,5 +62,5 @@ def test_a_cell_that_is_not_ours_is_refused():
 
 def test_a_device_without_the_kernels_is_refused():
     cell = nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))
-    with pytest.raises(NotImplementedError, match="forward: 'fused'"):
+    with pytest.raises(NotImplementedError, match="forward: Fused"):
         pb.nnx.RNN(cell, forward="fused")(X)

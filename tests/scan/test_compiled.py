@@ -264,14 +264,6 @@ def test_small_scans_take_little_memory(cell, hidden, batch, n):
     assert ours <= 2 * checkpointed + beside
 
 
-@pytest.mark.parametrize("cell", GATED)
-def test_a_tiny_cell_takes_at_most_twice_the_memory_of_a_checkpointed_one(cell):
-    checkpointed = lambda step: jax.checkpoint(step, prevent_cse=False)  # noqa: E731
-    ours = _temporary_bytes(pb.scan, cell, 1, 1, 1000)
-    assert ours <= 2 * _temporary_bytes(lax.scan, cell, 1, 1, 1000, checkpointed)
-    assert ours <= 0.7 * _temporary_bytes(lax.scan, cell, 1, 1, 1000)
-
-
 @pytest.mark.parametrize("hidden", [1, 2, 4])
 def test_the_sweep_of_a_tiny_cell_is_one_kernel_of_less_memory(hidden):
     """XLA on CPU calls a loop that it compiles into a single kernel."""
