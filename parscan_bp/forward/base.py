@@ -72,6 +72,11 @@ class Trajectory(NamedTuple):
     converged: Array
 
 
+def with_guess(method: Forward, guess: Carry | None) -> Forward:
+    """The same method with another guess, or with none."""
+    return dataclasses.replace(method, guess=guess)  # type: ignore[type-var]
+
+
 class Forward(abc.ABC):
     """A method that evaluates a recurrence in parallel. A new one defines `evaluate`.
 

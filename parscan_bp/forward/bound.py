@@ -56,7 +56,7 @@ def bound(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Array
 
     Raises:
       NotImplementedError: naming the primitive of whose second derivative nothing is known.
-      ValueError: if the Jacobians take more than 2 GB.
+      ValueError: if the Jacobians take more than 4 GiB.
 
     Source: the Newton-Kantorovich theorem for a lower bi-diagonal system; G by a tree of products
     of norms.

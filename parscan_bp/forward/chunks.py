@@ -131,9 +131,8 @@ class _Cut:
                 a = jnp.concatenate([a, jnp.broadcast_to(a[-1:], (self.missing, *a.shape[1:]))])
             return jnp.swapaxes(a.reshape(self.chunks, self.steps, *a.shape[1:]), 0, 1)
 
-        whole = jnp.arange(self.chunks * self.steps) < self.length
-        whole = whole.reshape(self.chunks, self.steps).T if self.missing else None
-        return jax.tree.map(leaf, inputs), whole
+        among = jnp.arange(self.chunks * self.steps).reshape(self.chunks, self.steps).T
+        return jax.tree.map(leaf, inputs), among < self.length if self.missing else None
 
     def joined(self, states: Carry) -> Carry:
         """The states (steps, chunks, ...) along time."""

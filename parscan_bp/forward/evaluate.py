@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.forward.base import Carry, Forward, Recurrence, over_steps
+from parscan_bp.forward.base import Carry, Forward, Recurrence, over_steps, with_guess
 from parscan_bp.forward.bound import bound
 from parscan_bp.forward.certificate import Certificate, are_all, magnitude
 from parscan_bp.forward.estimate import estimate
@@ -82,7 +82,7 @@ def evaluate(
     def update(carry, x):
         return steps.step(consts, carry, x)[0]
 
-    method = how.method if guess is None else dataclasses.replace(how.method, guess=guess)
+    method = how.method if guess is None else with_guess(how.method, guess)
     recurrence = Recurrence(update, init, xs, length)
     tolerance = tolerance_of(how, jax.tree.leaves(init))
     states, rounds, converged = method.evaluate(recurrence, _stop(tolerance, init))

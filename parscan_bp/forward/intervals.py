@@ -197,7 +197,7 @@ def _convert(eqn, a):
             "certify: 'bound' takes no step that makes its carry an integer "
             "(convert_element_type); certify='estimate' takes any step"
         )
-    return widened(*(bind(eqn, [end])[0] for end in a))
+    return widened(bind(eqn, [a.low])[0], bind(eqn, [a.high])[0])
 
 
 def _select(eqn, which, *cases):

@@ -57,7 +57,7 @@ class ForwardReport:
     @classmethod
     def of_leaves(cls, leaves: Sequence[Array], states: int) -> ForwardReport:
         """The report whose leaves these are, the last so many being the states, in a list."""
-        return cls(*leaves[:-states], states=list(leaves[-states:]))
+        return cls(*leaves[:-states], list(leaves[-states:]))  # type: ignore[call-arg]
 
 
 def forward_report(

@@ -153,7 +153,7 @@ def scan(
 
 def _in_carry(told: Report, init: PyTree) -> Report:
     """The report, the states of a forward pass by a method in the structure of the carry."""
-    tree = jax.tree.structure(init)
+    tree: Any = jax.tree.structure(init)
     if told.forward is None or len(told.forward.states) != tree.num_leaves:
         return told  # a leaf that no step changes is no part of the loop
     states = jax.tree.unflatten(tree, told.forward.states)

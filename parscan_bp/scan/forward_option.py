@@ -11,6 +11,7 @@ from typing import Any
 from parscan_bp import kernels
 from parscan_bp.arguments import check_bool, described
 from parscan_bp.forward import Chunks, FixedPoint, Forward, FrozenActivations, Newton
+from parscan_bp.forward.base import with_guess
 from parscan_bp.forward.evaluate import CERTIFICATES, Certified
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.parallel import Parallel
@@ -60,9 +61,8 @@ def checked_forward(
     _check_options(certify, tolerance, fallback, report)
     chosen = NAMES[forward]() if isinstance(forward, str) and forward in NAMES else forward
     if isinstance(chosen, Forward):
-        guess, method = chosen.guess, chosen
-        if guess is not None:
-            method = dataclasses.replace(chosen, guess=None)  # type: ignore[type-var]
+        guess = chosen.guess
+        method = chosen if guess is None else with_guess(chosen, None)
         return ForwardOption(Parallel(Certified(method, certify, tolerance, fallback)), guess)
     if not (chosen == "exact" or isinstance(chosen, Fused)):
         names = ", ".join(map(repr, ["exact", *NAMES]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 import parscan_bp as pb
 from parscan_bp.forward import Forward
 
@@ -21,6 +23,13 @@ class Row:
     method: Forward
     steady: bool = False
     derivatives: bool = True
+
+
+def by_method(*names: str) -> pytest.MarkDecorator:
+    """Parametrises by all methods that the tests of derivatives take; all but these are slow."""
+    taken = [name for name, row in METHODS.items() if row.derivatives]
+    marks = {name: () if name in names else pytest.mark.slow for name in taken}
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in taken])
 
 
 METHODS = {

@@ -9,13 +9,11 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from tests.forward.methods import METHODS
+from tests.forward.methods import METHODS, by_method
 from tests.quickly import jit_quickly
 
 H, ROWS = 3, 2
-every_method = pytest.mark.parametrize(
-    "name", [name for name, row in METHODS.items() if row.derivatives]
-)
+ONE = "chunks to the end"
 
 
 def gated(params, carry, x):
@@ -82,27 +80,34 @@ def compare(name, mode, args, tolerance, **options):
     assert_close(got, want, tolerance)
 
 
-@every_method
-@pytest.mark.parametrize("mode", MODES)
+def _cases():
+    """Every mode by every method; those of one method, and of the others one mode, are quick."""
+    quick = {(ONE, mode) for mode in MODES} | {("newton", "hvp"), ("fixed point", "grad")}
+    taken = [name for name, row in METHODS.items() if row.derivatives]
+    pairs = [(name, mode) for name in taken for mode in MODES]
+    return [pytest.param(*p, marks=() if p in quick else pytest.mark.slow) for p in pairs]
+
+
+@pytest.mark.parametrize(("name", "mode"), _cases())
 def test_derivatives(name, mode):
     with jax.enable_x64(True):
         compare(name, mode, arguments(41), 1e-10)
 
 
-@every_method
+@by_method(ONE)
 @pytest.mark.parametrize("solver", [pb.Blelloch(), pb.Chunked(chunks=2)], ids=str)
 def test_other_solvers_and_reverse(name, solver):
     compare(name, "grad", arguments(17), 1e-4, solver=solver, reverse=True)
     compare(name, "value", arguments(17, rows=0), 1e-5, solver=solver, unroll=3)
 
 
-@every_method
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9])
-def test_lengths(name, length):
-    compare(name, "grad", arguments(length), 1e-4)
+@by_method(ONE)
+def test_lengths(name):
+    for length in (1, 2, 3, 7, 8, 9):
+        compare(name, "grad", arguments(length), 1e-4)
 
 
-@every_method
+@by_method(ONE)
 def test_mapped(name):
     with jax.enable_x64(True):
         args = jax.tree.map(lambda *a: jnp.stack(a), *(arguments(21, seed=k) for k in range(3)))

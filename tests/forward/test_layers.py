@@ -10,10 +10,12 @@ from flax import nnx
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
+from tests.quickly import jit_quickly
 
 X = jax.random.normal(jax.random.key(0), (2, 40, 3))
 CELLS = ["SimpleCell", "GRUCell", "OptimizedLSTMCell"]
-FORWARD = {"chunks": "chunks", "an object": pb.Chunks(4)}
+TO_THE_END = pb.Chunks(4, rounds=3)
+FORWARD = {"chunks": "chunks", "an object": TO_THE_END}
 
 
 def _close(got, want):
@@ -26,10 +28,8 @@ def _close(got, want):
 def test_nnx(cell, forward):
     def result(library, **options):
         layer = library.RNN(getattr(nnx, cell)(3, 4, rngs=nnx.Rngs(0)), reverse=True, **options)
-        graph, state = nnx.split(layer)
-        return jax.value_and_grad(
-            lambda state, x: jnp.sum(jnp.sin(nnx.merge(graph, state)(x))), (0, 1)
-        )(state, X)
+        loss = lambda layer, x: jnp.sum(jnp.sin(layer(x)))  # noqa: E731
+        return nnx.jit(nnx.value_and_grad(loss, argnums=(0, 1)))(layer, X)
 
     how = FORWARD[forward]
     _close(result(parscan_bp.nnx, forward=how), result(nnx))
@@ -40,11 +40,10 @@ def test_linen(cell):
     def result(library, **options):
         layer = library.RNN(getattr(nn, cell)(4), **options)
         variables = layer.init(jax.random.key(1), X)
-        return jax.value_and_grad(lambda v, x: jnp.sum(jnp.sin(layer.apply(v, x))), (0, 1))(
-            variables, X
-        )
+        loss = lambda v, x: jnp.sum(jnp.sin(layer.apply(v, x)))  # noqa: E731
+        return jit_quickly(jax.value_and_grad(loss, (0, 1)))(variables, X)
 
-    _close(result(parscan_bp.linen, forward=pb.Chunks(4)), result(nn))
+    _close(result(parscan_bp.linen, forward=TO_THE_END), result(nn))
 
 
 def test_masks_and_reports():
@@ -52,7 +51,7 @@ def test_masks_and_reports():
     layers = [
         parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)), **how)
         for how in (
-            {"forward": pb.Chunks(4), "report": True, "fallback": False, "tolerance": 1e-3},
+            {"forward": TO_THE_END, "report": True, "fallback": False, "tolerance": 1e-3},
             {},
         )
     ]

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from tests.forward.methods import METHODS
+from tests.forward.methods import METHODS, by_method
 from tests.quickly import jit_quickly
 
 LENGTH = 256
@@ -229,7 +229,7 @@ def test_steps_that_no_method_takes(name, solver):
         pb.scan(step, init, XS[:20], forward="chunks", solver=solver)
 
 
-@pytest.mark.parametrize("name", [n for n, row in METHODS.items() if row.derivatives])
+@by_method("chunks to the end")
 def test_every_option_of_the_loop(name):
     """Integer inputs, outputs of other kinds, keys that are inputs."""
 
