@@ -14,9 +14,20 @@ from bench.shared import pages
 
 HERE = pathlib.Path(__file__).parent
 PAGES = (HERE.parent / "README.md", HERE / "README.md")
-JAX = {"0.10": "jax010", "0.12": "jax012"}
-"""Versions of which the CPU grids are recorded, with how files are named."""
+JAX = ("0.10", "0.12")
+"""Versions of which the CPU grids are recorded."""
+GRIDS = {
+    ("scan", "0.10"): "scan_xeon",
+    ("scan", "0.12"): "scan_jax012_xeon",
+    ("second order", "0.10"): "scan_second_order_xeon",
+    ("steps", "0.10"): "steps_xeon_jax010",
+    ("steps", "0.12"): "steps_zen4_jax012",
+    ("flax", "0.10"): "flax_xeon",
+    ("flax", "0.12"): "flax_zen4_jax012",
+}
+"""Their files."""
 SLOW = 0.95
+SIZE = ("cell", "hidden", "batch", "length")
 CELLS = {"elman": "Elman", "gru": "GRU", "lstm": "LSTM", "custom": "one's own"}
 
 Record = dict[str, Any]
@@ -36,7 +47,7 @@ def read(name: str) -> Record:
 
 def grid(kind: str, jax: str) -> Record:
     """The record of a CPU grid with a version of JAX."""
-    return read(f"{kind}_xeon_{JAX[jax]}")
+    return read(GRIDS[kind, jax])
 
 
 # Scans of cells
@@ -54,17 +65,17 @@ def scan() -> str:
 
 def scans() -> str:
     """Value and gradient over `lax.scan`, with both."""
-    return _of_sizes([(jax, "value_and_grad") for jax in JAX])
+    return _of_sizes([("scan", jax, "value_and_grad") for jax in JAX])
 
 
 def second_order() -> str:
     """Hessian-vector products over those through `lax.scan`."""
     (jax, *_) = JAX
-    return _of_sizes([(jax, "hvp")])
+    return _of_sizes([("second order", jax, "hvp")])
 
 
-def _of_sizes(columns: Sequence[tuple[str, str]]) -> str:
-    made = [_by_size(grid("scan", jax), mode) for jax, mode in columns]
+def _of_sizes(columns: Sequence[tuple[str, str, str]]) -> str:
+    made = [_by_size(grid(kind, jax), mode) for kind, jax, mode in columns]
     return pages.markdown(
         ["H, B, T", *CELLS.values()],
         [
@@ -160,7 +171,10 @@ def _compared(kind: str, record: Record) -> Iterable[tuple[str, Record]]:
     """Value and gradient as chosen, of every point."""
     for p in record["points"]:
         ours = p["solvers"]["auto"]
-        yield p["name"], ours.get("modes", ours.get("phases", ours))["value_and_grad"]
+        yield (
+            p.get("name") or " ".join(str(p[k]) for k in SIZE),
+            ours.get("modes", ours.get("phases", ours))["value_and_grad"],
+        )
 
 
 # On a GPU
