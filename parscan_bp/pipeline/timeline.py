@@ -20,7 +20,7 @@ class Costs:
     Args:
       forward: F_k, a number, or one for each block. To linearise a block again takes the same.
       backward: B_k, the same; a half of it each for the input's and the weights' gradient.
-      transfer: c, from a block to its neighbour. It keeps neither of them busy.
+      transfer: c, of a batch from a block to its neighbour. It keeps neither of them busy.
 
     Raises:
       TypeError, ValueError: if one is no number of at least 0.
@@ -102,6 +102,7 @@ def timeline(
     factors = _factors(table, slow)
     forward, backward = costs.per_block(table.blocks)
     free = [0.0] * table.blocks
+    transfer = costs.transfer / table.parts
     ends: dict[tuple[str, int, int, int], float] = {}
     spans: list[Span] = []
     tick = 0
@@ -118,7 +119,7 @@ def timeline(
         if task.kind == "update":
             spans.append(Span(task, free[k], free[k]))
         elif task.kind == "forward":
-            below = ends[("up", k - 1, *which)] + costs.transfer if k else 0.0
+            below = ends[("up", k - 1, *which)] + transfer if k else 0.0
             run(task, forward[k], below)
             ends["up", k, *which] = free[k]
         elif task.kind == "weight_gradient":
@@ -127,7 +128,7 @@ def timeline(
             if not table.keeps[k]:
                 run(task, forward[k], 0.0, again=True)
             last = k == table.blocks - 1
-            above = 0.0 if last else ends[("down", k + 1, *which)] + costs.transfer
+            above = 0.0 if last else ends[("down", k + 1, *which)] + transfer
             half = 2 if task.kind == "input_gradient" else 1
             run(task, backward[k] / half, above)
             ends["down", k, *which] = free[k]

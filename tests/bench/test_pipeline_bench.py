@@ -43,6 +43,20 @@ def test_every_part_runs(tmp_path, capsys):
     }
 
 
+@pytest.mark.slow
+def test_gradients_of_the_same_batch_are_compared(tmp_path):
+    """Also where samples lie closer than the queues are long."""
+    points = _run(tmp_path, "--only", "difference DSP(2,2,0", "--samples", "1000")
+    samples = points["difference DSP(2,2,0;6,3,0)"]["samples"]
+    assert [sample["batch"] for sample in samples] == list(range(len(samples)))
+    for sample in samples:
+        apart, size = (np.array(sample[name]) for name in ("difference", "gradient"))
+        # The last block's gradient is not stale, nor is any of the first batch.
+        assert apart[2] < 1e-4 * size[2]
+        assert sample["batch"] > 0 or (apart < 1e-4 * size).all()
+    assert max(sample["difference"][0] / sample["gradient"][0] for sample in samples) > 0.01
+
+
 def test_a_network_is_the_same_however_it_is_cut():
     x = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
     scores = []

@@ -42,7 +42,7 @@ def measure(point: tuple, options: Options) -> Result:
     decay_at = 2 * len(batches) // 3
     every = max(1, len(batches) // options.samples)
     history: list[dict[int, Any]] = [{0: own} for own in params]
-    gradients: dict[int, Any] = {}
+    gradients: dict[tuple[int, int], Any] = {}
     found: list[Result] = []
 
     def look(doing: pipeline.Task, pipe: pipeline.Pipe) -> None:
@@ -53,12 +53,13 @@ def measure(point: tuple, options: Options) -> Result:
         history[k].pop(n - schedule.m[0] - 2, None)
         if n % every:
             return
-        gradients[k] = pipe.gradient
+        gradients[k, n] = pipe.gradient
         if k == 0:
             forward = [history[i][max(0, n - m)] for i, m in enumerate(schedule.m)]
             backward = [history[i][n] for i in range(blocks)]
             plain = _gradient(network)(forward, states, *batches[n])
-            found.append({"batch": n, **_compare(gradients, plain, forward, backward)})
+            ours = [gradients.pop((i, n)) for i in range(blocks)]
+            found.append({"batch": n, **_compare(ours, plain, forward, backward)})
 
     steps = optax.piecewise_constant_schedule(rate, {decay_at: 0.1})
     pipeline.simulate(
@@ -75,9 +76,9 @@ def measure(point: tuple, options: Options) -> Result:
 
 
 def _compare(
-    ours: dict[int, Any], plain: Sequence[Any], forward: Sequence[Any], backward: Sequence[Any]
+    ours: Sequence[Any], plain: Sequence[Any], forward: Sequence[Any], backward: Sequence[Any]
 ) -> Result:
-    apart = [_distance(ours[k], plain[k]) for k in range(len(plain))]
+    apart = [_distance(a, b) for a, b in zip(ours, plain, strict=True)]
     sizes = [_distance(own, jax.tree.map(jnp.zeros_like, own)) for own in plain]
     ways = [_distance(a, b) for a, b in zip(backward, forward, strict=True)]
     above = np.cumsum(ways[::-1])[::-1]
