@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 VARIABLE = "PARSCAN_BP_WISDOM"
-SCHEMA = 1
+SCHEMA = 2
 """Of the files; others are not read."""
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ import jax
 from parscan_bp import solvers
 from parscan_bp.choice import store
 from parscan_bp.choice.device import device_kind
+from parscan_bp.linearise.body import Body
 from parscan_bp.solvers import Solver
 
 
@@ -56,19 +57,33 @@ class Remembered:
         return f"measured on this machine on {self.date}: {told}"
 
 
-def key_of(jaxpr: Any, length: int, unroll: int | bool) -> str:
+def key_of(body: Body, length: int, unroll: int | bool) -> str:
     """What a measurement holds for: a step, about so many of them, and this machine.
 
     Args:
-      jaxpr: the scan body, with the types of all that it takes.
+      body: the step; its program, with the types of all that it takes, and which of that is carried.
       length: number of steps; lengths within a factor of the square root of 2 are one.
       unroll: as in `jax.lax.scan`.
     """
-    # Of functions that a program names, the address says nothing.
-    text = re.sub(r"0x[0-9a-f]+", "", str(jaxpr))
+    # One program is several steps: inputs are (constants, carry, x), outputs (carry, y).
+    parts = f"{body.num_consts} constants, {body.num_carry} carried"
     about = round(2 * math.log2(max(length, 1)))
     how = f"length 2**({about}/2), unroll {unroll}"
-    return "\n".join([text, how, device_kind(), f"jax {jax.__version__}"])
+    return "\n".join([_text(body.jaxpr), parts, how, device_kind(), f"jax {jax.__version__}"])
+
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_SET = re.compile(r"\{([^{}:;\n]*)\}")
+
+
+def _text(jaxpr: Any) -> str:
+    """A program as text that is the same in every process.
+
+    Of functions that a program names, the address says nothing; of sets, such as those of names
+    in a policy of `jax.checkpoint`, the order of the elements, which is that of their hashes.
+    """
+    text = _ADDRESS.sub("", str(jaxpr))
+    return _SET.sub(lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", text)
 
 
 def recall(key: str) -> Remembered | None:

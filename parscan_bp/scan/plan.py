@@ -315,4 +315,4 @@ def _choice(
 def _key(staged: Staged, body: Body, facts: Facts) -> str:
     """By which a measurement of the scan is remembered."""
     unroll = staged.equation.params["unroll"]
-    return wisdom.key_of(body.jaxpr, facts.length, unroll)
+    return wisdom.key_of(body, facts.length, unroll)

@@ -16,6 +16,7 @@ import pytest
 import parscan_bp as pb
 from parscan_bp.choice import store, wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
+from parscan_bp.linearise.body import Body
 from parscan_bp.scan.api import loop_options, plan_of
 
 TIMINGS = (Timing("a", 1e-3, 2.0, 1.9, 2.1),)
@@ -74,8 +75,37 @@ def test_it_holds_for_a_step_its_types_and_about_its_length():
     assert key() == same and len({key(), *others}) == 4
 
 
+def test_one_program_is_several_steps():
+    """By which of its inputs are constants, carried, or given in each step."""
+
+    def body(a, b):
+        c = a @ b
+        return jnp.tanh(c), 2 * c
+
+    w = jnp.eye(4) / 2
+    steps = [
+        (lambda h, x: body(w, h), w, None),
+        (lambda h, x: body(h, x), w, jnp.ones((20, 4, 4))),
+        (lambda c, x: (body(*c), None), (w, w), None),
+    ]
+    how = loop_options(20, False, 1)
+    keys = {plan_of(f, init, xs, how, None, "auto")[0].key for f, init, xs in steps}
+    assert len(keys) == 3
+
+
+def test_it_does_not_depend_on_the_order_of_hashes():
+    def key(text):
+        return wisdom.key_of(Body(text, 1, 1), 20, 1)
+
+    names = ["frozenset({'a', 'b'})", "frozenset({'b', 'a'})", "frozenset({'a', 'c'})"]
+    one, same, other = (key(f"remat[policy=Names({n})] at 0x7f") for n in names)
+    assert one == same != other
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"schema": 0}', '{"schema": 1, "key": "other"}'], ids=repr
+    "text",
+    ["", "{", "[]", '{"schema": 0}', f'{{"schema": {store.SCHEMA}, "key": "other"}}'],
+    ids=repr,
 )
 def test_what_is_damaged_or_foreign_is_ignored_and_told(text):
     path = wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS))
