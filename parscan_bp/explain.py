@@ -119,7 +119,7 @@ def explain(
     left = left_to_lax(solver, jacobian, values.by)
     if left is not None:
         return _left_to_lax(left)
-    plan, _ = plan_of(f, init, xs, how, solver, jacobian, values.by)
+    plan, _ = plan_of(f, init, xs, how, solver, jacobian, values.by, memory_limit)
     return _left_to_lax(plan.reason) if isinstance(plan, Left) else _explanation(plan)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 from parscan_bp.choice import rules, store, wisdom
 from parscan_bp.choice.facts import Choice, Facts
@@ -32,17 +32,31 @@ class Question:
         return rules.by_rules(self.facts, self.work)
 
 
-def choose(question: Question) -> Choice:
-    """The solver for a scan whose solver was not named. Nothing is measured for it."""
+def choose(
+    question: Question, refusal: Callable[[Solver], str | None] = lambda solver: None
+) -> Choice:
+    """The solver for a scan whose solver was not named. Nothing is measured for it.
+
+    Args:
+      question: the scan.
+      refusal: why a solver cannot take it, if it cannot. What was measured of other lengths, or
+        under another limit of memory, is left then for what the rules say.
+    """
     trial = _TRIAL.get()
     if trial is not None:
         trial.asked.setdefault(question.key, question)
         if question.key == trial.key:
             return Choice(trial.solver, "on trial")
     known = wisdom.recall(question.key)
-    if known is not None:
+    if known is None:
+        return question.by_rules()
+    why = None if known.solver is None else refusal(known.solver)
+    if why is None:
         return Choice(known.solver, known.reason)
-    return question.by_rules()
+    ours = question.by_rules()
+    return Choice(
+        ours.solver, f"{ours.reason}; {known.solver!r}, which was measured, refuses: {why}"
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import jax
@@ -27,7 +27,7 @@ def known_machine() -> Machine:
 
 
 @functools.lru_cache(maxsize=1)
-def _known(folder: pathlib.Path | None, generation: int) -> Machine:
+def _known(folder: pathlib.Path | None, generation: Hashable) -> Machine:
     """What the folder has; read once, as an eager call of `chain` would read it every time."""
     known = store.read(_key(), _parsed)
     return CPU if known is None else known

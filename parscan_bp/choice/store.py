@@ -12,7 +12,7 @@ import os
 import pathlib
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 VARIABLE = "PARSCAN_BP_WISDOM"
@@ -28,9 +28,12 @@ class _Generation:
     count = 0
 
 
-def generation() -> int:
-    """A number that changes with what is kept by this process."""
-    return _Generation.count
+def generation() -> Hashable:
+    """What changes with what is kept by this process, and with the folder's name.
+
+    What was looked up holds as long: what other processes write meanwhile is not seen.
+    """
+    return os.environ.get(VARIABLE), _Generation.count
 
 
 def folder() -> pathlib.Path | None:

@@ -61,7 +61,7 @@ def key_of(body: Body, length: int, unroll: int | bool) -> str:
     """What a measurement holds for: a step, about so many of them, and this machine.
 
     Args:
-      body: the step; its program, with the types of all that it takes, and which of that is carried.
+      body: the step: its program, the types of all that it takes, and what of that is carried.
       length: number of steps; lengths within a factor of the square root of 2 are one.
       unroll: as in `jax.lax.scan`.
     """

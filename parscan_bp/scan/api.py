@@ -106,7 +106,8 @@ def scan(
         of one step, on the carry's leaves joined along their features, leading axes being
         batch axes.
       memory_limit: bytes that a solver which forms Jacobians may use, an int; replaces the
-        solver's own limit. The axes of an outer `jax.vmap` are not seen: each of its entries
+        solver's own limit; one that was remembered and needs more is left for what the rules
+        choose. The axes of an outer `jax.vmap` are not seen: each of its entries
         may use so many.
       check_jacobian: debug check. Compares the structure found, or the Jacobian given, with
         random products at the first step, and raises with the offending entry.
@@ -139,7 +140,7 @@ def scan(
     if left_to_lax(solver, jacobian, values.by):
         result = lax_scan(f, init, xs, **how)
         return (*result, report_on_values(result)) if report else result
-    plan, args = plan_of(f, init, xs, how, solver, jacobian, values.by)
+    plan, args = plan_of(f, init, xs, how, solver, jacobian, values.by, memory_limit)
     if plan.rule is None:
         result = lax_scan(f, copied(init), copied(xs), **how)
         return (*result, report_on_values(result, fell_back=plan.fell_back)) if report else result
@@ -218,14 +219,14 @@ def _are_arrays(tree: PyTree) -> bool:
     return True
 
 
-def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
+def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None, memory_limit=None):
     """The plan of a call, or that it is left, and the call's flat arguments.
 
     The plan is one that was made before, if JAX has the trace of the call from before.
 
     Args:
       how: the `loop_options`.
-      f, init, xs, solver, jacobian, forward: see `scan`.
+      f, init, xs, solver, jacobian, forward, memory_limit: see `scan`.
     """
     cell, params = as_cell(f)
     args = params, init, xs
@@ -243,12 +244,12 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None):
             leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
             of_cell = CellBody(cell, leading, tuple(range(trees[1].num_leaves)), trees)
         options = {"solver": solver, "jacobian": jacobian, "forward": forward}
-        return make_plan(staged, trees, cell=of_cell, **options)
+        return make_plan(staged, trees, cell=of_cell, memory_limit=memory_limit, **options)
 
     def plan():
         traces = _traces_of(f, cell)
         if traces is not None:
-            options = (solver, forward, choose.state())
+            options = (solver, forward, memory_limit, choose.state())
             return traces.plan(loop, shown, make, options, jacobian)
         step_of = lambda params: f if cell is None else functools.partial(cell, params)  # noqa: E731
         return plan_anew(_call_of(step_of), loop, shown, make)

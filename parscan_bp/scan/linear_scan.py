@@ -7,17 +7,20 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from parscan_bp.linearise.active import Active
-from parscan_bp.linearise.base import Linearisation
+from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
+from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.primitives.zeros import nonzero, zeros_of
 from parscan_bp.scan.fused import FusedLoop
 from parscan_bp.scan.systems import Primal
 from parscan_bp.scan.trajectory import before
 from parscan_bp.solvers.base import Solver
+from parscan_bp.trees import eval_shape
 from parscan_bp.types import Array
 
 
@@ -103,6 +106,23 @@ class LinearScan:
     @functools.cached_property
     def _restricted(self) -> dict[tuple[int, ...], LinearScan]:
         return {}
+
+    def operator_type(self, extra: Sequence[Array]) -> Operator:
+        """The stack of its transposed Jacobians, in shapes and dtypes.
+
+        Args:
+          extra: values that a given Jacobian closes over.
+        """
+
+        def made(consts, carry, xs, extra):
+            extra = self.linearisation.invariants(consts, extra)
+            return self.linearisation.adjoint_operator(Steps(consts, carry, xs, carry, extra))
+
+        stacked = [
+            [jax.ShapeDtypeStruct((self.length, *a.shape), a.dtype) for a in avals]
+            for avals in (self.body.carry_avals, self.body.x_avals)
+        ]
+        return eval_shape(made, list(self.body.const_avals), *stacked, list(extra))
 
     @functools.cached_property
     def groups(self) -> Sequence[tuple[int, ...]]:

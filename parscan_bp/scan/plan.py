@@ -18,6 +18,7 @@ from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable, scan_counts
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
+from parscan_bp.linearise.base import Linearisation
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.check import check_operator
@@ -167,6 +168,7 @@ def make_plan(
     solver: Solver | None,
     jacobian: str | Callable = "auto",
     forward: Fused | Parallel | None = None,
+    memory_limit: int | None = None,
 ) -> ScanPlan:
     """Decides how the derivatives of a traced scan are computed.
 
@@ -178,6 +180,7 @@ def make_plan(
       solver: a named solver, or ``None``.
       jacobian: a name that `scan` takes, or a function.
       forward: what makes the values, or ``None`` for those of `lax.scan`.
+      memory_limit: that of a solver which is chosen; ``None`` for its own.
 
     Raises:
       NotImplementedError: if a named solver or forward pass cannot take the body.
@@ -212,7 +215,11 @@ def make_plan(
         solver.check_nothing_kept()
     may_form, ours = adjoins and fused is None, adjoins and other is None
     facts = facts_of(params, body, structure, linear, cell, may_form=may_form)
-    choice = _choice(staged, body, solver, jacobian, other, facts)
+    refusal = functools.partial(_refusal, linearise, params, memory_limit)
+    choice = _choice(staged, body, solver, jacobian, other, facts, refusal)
+    if choice.solver is not None and memory_limit is not None:
+        limited = choice.solver.with_memory_limit(memory_limit)
+        choice = dataclasses.replace(choice, solver=limited)
     if choice.solver is None:
         return ScanPlan(staged, body, choice, structure, None, facts)
     if may_form and _forms(choice.solver):
@@ -294,6 +301,7 @@ def _choice(
     jacobian: str | Callable,
     other: FusedLoop | ParallelLoop | None,
     facts: Facts,
+    refusal: Callable[[Solver], str | None],
 ) -> Choice:
     """The solver that was named, or that follows from what else was; or one that is chosen."""
     if solver is not None:
@@ -306,10 +314,40 @@ def _choice(
     if callable(jacobian):
         return Choice(Sweep(), "a Jacobian is given")
     work = work_of(body.jaxpr, body.num_consts, body.num_carry)
-    choice = choose(Question(facts, work, _key(staged, body, facts)))
+    choice = choose(Question(facts, work, _key(staged, body, facts)), refusal)
     if other is not None and (choice.solver is None or choice.solver.keeps):
         return Choice(Sweep(), "the forward pass is a method's, and keeps the carries alone")
     return choice
+
+
+def _refusal(
+    linearise: Callable[..., tuple[Linearisation, Sequence[Any]]],
+    params: dict[str, Any],
+    memory_limit: int | None,
+    solver: Solver,
+) -> str | None:
+    """Why a solver that nobody named cannot take the steps, if it cannot.
+
+    Args:
+      linearise: makes the linearisation, as `linearisation_of`.
+      params: of the scan's equation.
+      memory_limit: see `make_plan`.
+      solver: the solver.
+    """
+    if memory_limit is not None:
+        solver = solver.with_memory_limit(memory_limit)
+    linear, extra = linearise(formed=_forms(solver))
+    scan = LinearScan(linear, solver, params["length"], params["reverse"])
+    try:
+        if not linear.can_keep:
+            solver.check_nothing_kept()
+        for group in scan.groups if _forms(solver) else ():
+            operator = scan.restricted(group).operator_type(extra)
+            solver.check(type(operator))
+            solver.check_memory(scan.length, operator)
+    except (NotImplementedError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def _key(staged: Staged, body: Body, facts: Facts) -> str:

@@ -22,7 +22,7 @@ from parscan_bp.devices import Traffic
 from parscan_bp.operators import Operator, for_trees, to_scaled
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.report import Rounds
-from parscan_bp.system import Block, Ragged, System, block_shape, zeros_of_shape
+from parscan_bp.system import Ragged, System, block_shape, zeros_of_shape
 from parscan_bp.trees import add, eval_shape, nbytes, stretch, write_stretch
 from parscan_bp.types import Array, PyTree
 
@@ -230,6 +230,16 @@ class Solver(abc.ABC):
                 f"operators: {why}. Sweep() takes every structure"
             )
 
+    def check_memory(self, n: int, operator: Operator) -> None:  # noqa: B027
+        """Raises `ValueError` if n steps of such operators need more than its memory limit.
+
+        Args:
+          n: number of steps.
+          operator: their stack, whose arrays may be types.
+
+        One that has no limit raises nothing.
+        """
+
 
 SUCH_AS = {
     "uniform": "a solver such as Sweep(), Chunked(), Blelloch(), Associative() or Pallas()",
@@ -313,7 +323,7 @@ class TreeSolver(Solver):
         n = system.length
         shape = block_shape(system, n)
         self.check(type(shape.operator))
-        self._check_memory(n, shape)
+        self.check_memory(n, shape.operator)
         block = system.block(0, n)
         operator = self.form(block.operator)
         b = block.leaving
@@ -340,13 +350,13 @@ class TreeSolver(Solver):
         operator = super().form(operator)
         return to_scaled(operator) if self.scaled else operator
 
-    def _check_memory(self, n: int, shape: Block) -> None:
-        one = eval_shape(self.form, shape.operator)
+    def check_memory(self, n, operator):
+        one = eval_shape(self.form, operator)
         need = nbytes(one) * max(1, -(-self.complexity(n).operators // max(n, 1)))
         if need > self.memory_limit:
             raise ValueError(
                 f"memory_limit: {type(self).__name__} needs about {need:,} bytes for {n} Jacobians "
-                f"({type(shape.operator).__name__}, {one.shape[0]}x{one.shape[1]}) and their "
+                f"({type(operator).__name__}, {one.shape[0]}x{one.shape[1]}) and their "
                 f"products, more than the limit of {self.memory_limit:,}; raise memory_limit= or "
                 "use Sweep()"
             )

@@ -168,3 +168,39 @@ def test_nothing_is_told_where_nothing_was_measured():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pb.explain(step, INIT, XS)
+
+
+def mix(h, x):
+    return jnp.tanh(h @ (jnp.eye(8) / 2) + x), h
+
+
+def gradient(scan, xs, **options):
+    return jax.grad(lambda xs: jnp.sum(scan(mix, jnp.zeros((4, 8)), xs, **options)[1]))(xs)
+
+
+@pytest.mark.parametrize(
+    ("length", "options"),
+    [(21, {}), (20, {"memory_limit": 2**10})],
+    ids=["its own, at another length", "the caller's"],
+)
+def test_what_its_limits_refuse_is_left_for_the_rules(length, options):
+    init, xs = jnp.zeros((4, 8)), jnp.ones((20, 4, 8))
+    by_rules = pb.explain(mix, init, xs).choice
+    jacobians = xs.nbytes * 8
+    solver = pb.Blelloch(memory_limit=2 * jacobians)
+    wisdom.remember(key(mix, init, xs), Remembered(solver, TIMINGS))
+    assert pb.explain(mix, init, xs).choice == repr(solver)
+    xs = jnp.ones((length, 4, 8))
+    found = pb.explain(mix, init, xs, **options)
+    assert found.choice == by_rules and "refuses: memory_limit" in found.reason
+    wanted = gradient(jax.lax.scan, xs)
+    np.testing.assert_allclose(gradient(pb.scan, xs, **options), wanted, rtol=1e-5)
+
+
+def test_what_keeps_residuals_is_left_where_none_are_kept():
+    wisdom.remember(
+        key(mix, XS[0, :4, :1] * jnp.ones(8), jnp.ones((20, 4, 8))),
+        Remembered(pb.Sweep(recompute=False), TIMINGS),
+    )
+    found = pb.explain(mix, jnp.ones((4, 8)), jnp.ones((20, 4, 8)), jacobian="dense")
+    assert "refuses" in found.reason and "recompute" in found.reason

@@ -192,7 +192,9 @@ def test_the_winner_of_one_scan_is_taken_for_it_alone(monkeypatch):
     assert first.winner == first.by_rules and second.solver == pb.Blelloch()
     seen = []
     monkeypatch.setattr(
-        sys.modules["parscan_bp.scan.plan"], "choose", lambda q: seen.append(choose(q)) or seen[-1]
+        sys.modules["parscan_bp.scan.plan"],
+        "choose",
+        lambda q, _: seen.append(choose(q)) or seen[-1],
     )
     jax.eval_shape(lambda w, xs: loss(w, xs), WEIGHTS, LONG)
     assert [choice.solver for choice in seen] == [SOLVERS["rules"], pb.Blelloch()]
