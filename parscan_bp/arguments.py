@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -70,6 +71,19 @@ def check_number(name: str, value: Any, least: float = 0) -> None:
         raise TypeError(f"{name}: got {described(value)}; {wanted}")
     if not float(value) >= least:
         raise ValueError(f"{name}: got {value}; {wanted}")
+
+
+def check_positive(name: str, value: Any, most: float = sys.float_info.max) -> None:
+    """Raises `TypeError` unless ``value`` is a real number, `ValueError` unless positive.
+
+    Args:
+      name: of the argument.
+      value: what came.
+      most: what it may be at most; `math.inf` for any size.
+    """
+    check_number(name, value)
+    if not 0 < value <= most:
+        raise ValueError(f"{name}: got {value}; a positive number is wanted")
 
 
 def check_array(name: str, value: Any, wanted: str = "an array is wanted") -> None:

@@ -34,11 +34,7 @@ def _known(folder: pathlib.Path | None, generation: Hashable) -> Machine:
 
 
 def remember_machine(machine: Machine) -> pathlib.Path | None:
-    """Writes it down for this process and later ones; where to, or ``None`` if nothing is kept.
-
-    Raises:
-      OSError: if the folder cannot be written to.
-    """
+    """Writes it down for this process and later ones; where to, see `store.write`."""
     return store.write(_key(), {"machine": dataclasses.asdict(machine)})
 
 
@@ -47,6 +43,4 @@ def _key() -> str:
 
 
 def _parsed(held: Mapping[str, Any]) -> Machine:
-    rates = dict(held["machine"])
-    rates["convolution"] = tuple((most, rate) for most, rate in rates["convolution"])
-    return Machine(**rates)
+    return Machine(**held["machine"])

@@ -1,21 +1,26 @@
 """A folder of small files that several processes write and read: one file for each key.
 
 A file is written aside and then put in its place, so that no process loses what another one wrote.
-``PARSCAN_BP_WISDOM`` names another folder than that in the user's cache, or is "off".
+``PARSCAN_BP_WISDOM`` names another folder than that in the user's cache; or it is "off", "0" or
+empty, and nothing is kept. What others may have written there is not trusted: a file is believed
+if it is one that this package writes, and the whole of it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import pathlib
+import stat
 import tempfile
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 VARIABLE = "PARSCAN_BP_WISDOM"
+OFF = ("off", "0", "")
 SCHEMA = 2
 """Of the files; others are not read."""
 
@@ -47,60 +52,111 @@ def folder() -> pathlib.Path | None:
     """
     named = os.environ.get(VARIABLE)
     if named is not None:
-        return None if named in ("", "off") else pathlib.Path(named)
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(cache) / "parscan_bp" / "wisdom"
+        return None if named.lower() in OFF else pathlib.Path(os.path.expanduser(named))
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    # Of a user without a home, "~" stays.
+    return pathlib.Path(cache) / "parscan_bp" / "wisdom" if os.path.isabs(cache) else None
+
+
+_DAMAGED = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a file raises that is not what it should be."""
 
 
 def read(key: str, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
-    """What is kept for a key; ``None`` if nothing is, or what is there cannot be read.
+    """What is kept for a key; ``None`` if nothing is, or, with a warning, what is there is damaged.
 
     Args:
       key: any text.
-      parse: makes of the file's contents what is returned; what it raises (ValueError, TypeError,
-        KeyError or AttributeError) makes the file one that is ignored, with a warning.
+      parse: makes of the file's contents what is returned; it raises `ValueError`, or what Python
+        raises of values of a wrong type, where they are not what they should be.
     """
     path = _path(key)
     if path is None:
         return None
     try:
-        text = path.read_text()
-    except OSError:
-        return None
-    try:
+        text = _text(path)
+        if text is None:
+            return None
         held = json.loads(text)
         if held["schema"] != SCHEMA or held["key"] != key:
             raise ValueError("it is of another version, or of another key")
         return parse(held)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        # A warning of Python is shown once for each text.
-        warnings.warn(f"{path}: this measurement is ignored: {error}", stacklevel=3)
+    except (OSError, *_DAMAGED) as error:
+        _warn(f"{path}: this measurement is ignored: {_printable(error)}")
         return None
 
 
-def write(key: str, held: Mapping[str, Any]) -> pathlib.Path | None:
-    """Keeps it for this process and later ones; where, or ``None`` if nothing is kept.
+def _text(path: pathlib.Path) -> str | None:
+    """What is in a file; ``None`` if there is none. One that is not regular might have no end."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("it is no regular file")
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
-    Raises:
-      OSError: if the folder cannot be written to.
+
+def _printable(error: Exception) -> str:
+    """An error, which may quote what is in a file, in a line that does nothing to a terminal."""
+    text = f"{type(error).__name__}: {error}"[:200]
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def write(key: str, held: Mapping[str, Any]) -> pathlib.Path | None:
+    """Keeps it for this process and later ones.
+
+    Returns:
+      Where it is; ``None`` if nothing is kept, with a warning where that is since it cannot be.
     """
     path = _path(key)
     if path is None:
         return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as aside:
-        json.dump({"schema": SCHEMA, "key": key, **held}, aside, indent=1)
-    os.replace(aside.name, path)
+    try:
+        _put(path, json.dumps({"schema": SCHEMA, "key": key, **held}, indent=1))
+    except OSError as error:
+        _warn(f"a measurement is not kept: {error}; {VARIABLE} names another folder, or is 'off'")
+        return None
     _Generation.count += 1
     return path
 
 
+def _put(path: pathlib.Path, text: str) -> None:
+    """Writes a file aside and puts it in its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(aside, path)
+    except OSError:
+        os.unlink(aside)
+        raise
+
+
 def remove(key: str) -> None:
-    """Removes what is kept for a key, if anything is."""
+    """Removes what is kept for a key, if anything is; a warning where that cannot be."""
     path = _path(key)
-    if path is not None:
+    if path is None:
+        return
+    try:
         path.unlink(missing_ok=True)
-        _Generation.count += 1
+    except NotADirectoryError:
+        return
+    except OSError as error:
+        _warn(f"an old measurement stays: {error}; {VARIABLE} names another folder, or is 'off'")
+        return
+    _Generation.count += 1
+
+
+_PACKAGE = str(pathlib.Path(__file__).parents[1])
+
+
+def _warn(text: str) -> None:
+    """Warns at the line that called the package; Python shows a text once for each line."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 def _path(key: str) -> pathlib.Path | None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
-from parscan_bp import solvers
+from parscan_bp.arguments import check_positive
 from parscan_bp.choice import store
 from parscan_bp.choice.device import device_kind
 from parscan_bp.linearise.body import Body
-from parscan_bp.solvers import Solver
+from parscan_bp.solvers import Associative, Blelloch, Chunked, Pallas, Solver, Sweep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,19 +92,36 @@ def recall(key: str) -> Remembered | None:
 
 
 def remember(key: str, found: Remembered) -> pathlib.Path | None:
-    """Writes it down for this process and later ones; where to, or ``None`` if nothing is kept.
-
-    Raises:
-      OSError: if the folder cannot be written to.
-    """
+    """Writes it down for this process and later ones; where to, see `store.write`."""
     timings = [dataclasses.asdict(t) for t in found.timings]
     held = {"solver": _described(found.solver), "timings": timings, "date": found.date}
     return store.write(key, held)
 
 
 def _parsed(held: Mapping[str, Any]) -> Remembered:
+    """What `remember` wrote.
+
+    Raises:
+      ValueError, TypeError, AttributeError, KeyError: if it is nothing that a race may say.
+    """
     timings = tuple(Timing(**t) for t in held["timings"])
-    return Remembered(_solver(held["solver"]), timings, held["date"])
+    if not timings:
+        raise ValueError("there are no timings")
+    for timing in timings:
+        _check(timing)
+    solver = None if held["solver"] is None else _solver(held["solver"])
+    return Remembered(solver, timings, datetime.date.fromisoformat(held["date"]).isoformat())
+
+
+def _check(timing: Timing) -> None:
+    if not timing.name.isprintable():
+        raise ValueError(f"the name {timing.name!r} is none that is printed")
+    for name in ("seconds", "speedup", "low", "high"):
+        check_positive(name, getattr(timing, name))
+
+
+RACED = (Sweep, Chunked, Blelloch, Associative, Pallas)
+"""The kinds of solvers that are raced, and so may be remembered: all of them are exact."""
 
 
 def _described(solver: Any) -> Any:
@@ -120,11 +137,10 @@ def _solver(held: Any) -> Any:
     """The inverse of `_described`.
 
     Raises:
-      ValueError, TypeError, AttributeError: if there is no such solver.
+      ValueError, TypeError, AttributeError, KeyError: if there is no such solver here.
     """
-    if not isinstance(held, dict):
-        return held
-    kind = getattr(solvers, held["solver"])
-    if not (isinstance(kind, type) and issubclass(kind, Solver)):
-        raise ValueError(f"{held['solver']} is no solver")
-    return kind(**{name: _solver(value) for name, value in held["options"].items()})
+    kind = {kind.__name__: kind for kind in RACED}[held["solver"]]
+    if kind is Pallas and jax.default_backend() != "gpu":
+        raise ValueError("its kernels want a GPU")
+    options = held["options"].items()
+    return kind(**{k: _solver(v) if isinstance(v, dict) else v for k, v in options})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
+from parscan_bp.arguments import check_number, check_positive, described
 from parscan_bp.operators import Cost, Operator
 
 
@@ -20,11 +22,14 @@ class Machine:
         matrix-vector product).
       shared: the same for a matrix that a batch shares (2 ns with a batch of 8).
       convolution: pairs (positions, flop/s), ascending: the rate of a convolution whose output
-        has at most so many positions. XLA's CPU convolution does 30 to 80 Gflop/s on large maps,
-        5 to 18 on 4x4 maps, and 0.4 on 2x2 maps of 512 channels.
+        has at most so many positions, `math.inf` the last. XLA's CPU convolution does 30 to 80
+        Gflop/s on large maps, 5 to 18 on 4x4 maps, and 0.4 on 2x2 maps of 512 channels.
       bandwidth: bytes/s (a matrix of order 2048 is applied in 1.7 ms).
       margin: part of the time that products, or a matrix in place of a convolution, have to save
         to be worth it; the rates are no better known.
+
+    Raises:
+      TypeError, ValueError: if a rate is no positive number, or there is none for a convolution.
 
     Example:
       >>> from parscan_bp.operators import Cost
@@ -41,6 +46,12 @@ class Machine:
     convolution: tuple[tuple[float, float], ...] = ((4, 4e8), (16, 1e10), (math.inf, 3e10))
     bandwidth: float = 1e10
     margin: float = 0.1
+
+    def __post_init__(self):
+        for name in ("products", "entries", "shared", "bandwidth"):
+            check_positive(name, getattr(self, name), math.inf)
+        check_number("margin", self.margin)
+        object.__setattr__(self, "convolution", _checked(self.convolution))
 
     def seconds(self, cost: Cost, rate: float) -> float:
         """Of an operation whose arithmetic runs at ``rate`` flop/s."""
@@ -69,6 +80,22 @@ class Machine:
             return getattr(self, name)
         positions = math.prod(op.out_shape[:-1])  # type: ignore[attr-defined]
         return next(rate for most, rate in self.convolution if positions <= most)
+
+
+def _checked(convolution: Any) -> tuple[tuple[float, float], ...]:
+    """Pairs of a number of positions and a rate, as tuples."""
+    wanted = "pairs (positions, flop/s), ascending, the last of math.inf positions, are wanted"
+    try:
+        pairs = tuple((most, rate) for most, rate in convolution)
+    except (TypeError, ValueError):
+        raise TypeError(f"convolution: got {described(convolution)}; {wanted}") from None
+    for pair in pairs:
+        for number in pair:
+            check_positive("convolution", number, math.inf)
+    positions = [most for most, _ in pairs]
+    if positions != sorted(positions) or positions[-1:] != [math.inf]:
+        raise ValueError(f"convolution: got {described(convolution)}; {wanted}")
+    return pairs
 
 
 CPU = Machine()

@@ -1,6 +1,7 @@
 """What was measured is remembered, and nothing that is not what it should be is believed."""
 
 import concurrent.futures
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from parscan_bp.choice import store, wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.linearise.body import Body
 from parscan_bp.scan.api import loop_options, plan_of
+from parscan_bp.tuning.candidates import candidates
 
 TIMINGS = (Timing("a", 1e-3, 2.0, 1.9, 2.1),)
 INIT, XS = jnp.ones((16, 3)), jnp.ones((20, 16, 3))
@@ -114,21 +116,113 @@ def test_what_is_damaged_or_foreign_is_ignored_and_told(text):
         assert wisdom.recall("k") is None
 
 
+def record(name, **options):
+    return {"solver": {"solver": name, "options": options}}
+
+
+TIMING = {"name": "a", "seconds": 1e-3, "speedup": 2.0, "low": 1.9, "high": 2.1}
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"solver": {"solver": "Complexity", "options": {}}},
-        {"solver": {"solver": "Sweep", "options": {"chunk": -1}}},
-        {"solver": {"solver": "Sweep", "options": {"no": 1}}},
-        {"solver": {"solver": "nothing"}},
-        {"timings": [{}]},
+        *({"solver": value} for value in ("Sweep", 3, [], {}, {"solver": "Sweep"})),
+        *(record(name) for name in ("Complexity", "Solver", "nothing", "os", "__init__")),
+        # What is never raced here: not exact, iterative, of other systems, of other devices.
+        record("Truncated", window=1),
+        record("Jacobi", sweeps=1),
+        *(record(name) for name in ("ChunkedCorrections", "Planned", "Richardson", "BiCGStab")),
+        record("Sharded", axis="x"),
+        pytest.param(
+            record("Pallas"),
+            marks=pytest.mark.skipif(jax.default_backend() == "gpu", reason="raced on a GPU"),
+        ),
+        record("Sweep", chunk=-1),
+        record("Sweep", chunk=2.5),
+        record("Sweep", no=1),
+        record("Chunked", inner=record("Truncated", window=1)["solver"]),
+        *({"timings": value} for value in (None, [], {}, ["a"], [{}])),
+        *(
+            {"timings": [TIMING | {"seconds": value}]}
+            for value in ("x", None, True, [], 0, -1.0, float("nan"), float("inf"), 10**400)
+        ),
+        *({"timings": [TIMING | {"name": value}]} for value in (7, "\x1b[31m")),
+        *({"date": value} for value in (5, None, "yesterday", "\x1b[31m")),
     ],
+    ids=repr,
 )
-def test_a_solver_that_is_none_is_ignored(change):
+def test_what_no_race_has_said_is_ignored(change):
     path = wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.warns(UserWarning, match="ignored") as told:
+        assert wisdom.recall("k") is None
+    assert len(told) == 1 and told[0].filename == __file__
+    assert str(told[0].message).isprintable()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
+        lambda path: path.write_text('{"schema": ' + "9" * 6000 + "}"),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        lambda path: (path.unlink(), os.mkfifo(path)),
+        lambda path: (path.unlink(), path.mkdir()),
+        lambda path: (path.unlink(), path.symlink_to(os.devnull)),
+        lambda path: (path.unlink(), path.symlink_to(path)),
+    ],
+    ids=["deep", "large", "binary", "FIFO", "folder", "device", "circle"],
+)
+def test_files_that_are_none_of_ours(make):
+    make(wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS)))
     with pytest.warns(UserWarning, match="ignored"):
         assert wisdom.recall("k") is None
+
+
+def test_all_that_is_raced_may_be_remembered():
+    plan, _ = plan_of(step, INIT, XS, loop_options(None, False, 1), None, "auto")
+    raced = {
+        type(solver)
+        for platform in ("cpu", "gpu")
+        for solver in candidates(dataclasses.replace(plan.facts, platform=platform)).values()
+    }
+    assert raced == {*wisdom.RACED, type(None)}
+    assert all(solver.exact and not solver.rounds_vary for solver in wisdom.RACED)
+
+
+@pytest.mark.parametrize("below", ["file", "/proc/nope"])
+def test_what_cannot_be_kept_is_told(below, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path / below))
+    with pytest.warns(UserWarning, match=f"not kept.*{store.VARIABLE}"):
+        assert wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS)) is None
+    assert wisdom.recall("k") is None
+    store.remove("k")
+
+
+def test_a_file_that_cannot_be_removed_is_told_of():
+    path = wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS))
+    path.unlink()
+    path.mkdir()
+    with pytest.warns(UserWarning, match=f"old measurement stays.*{store.VARIABLE}"):
+        store.remove("k")
+    with pytest.warns(UserWarning, match="not kept"):
+        assert wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS)) is None
+    assert not list(path.parent.glob("*.tmp"))
+
+
+def test_names_of_the_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for named in ("off", "OFF", "0", ""):
+        monkeypatch.setenv(store.VARIABLE, named)
+        assert store.folder() is None
+    monkeypatch.setenv(store.VARIABLE, "~/wisdom")
+    assert store.folder() == tmp_path / "wisdom"
+    monkeypatch.delenv(store.VARIABLE)
+    assert store.folder() == tmp_path / ".cache" / "parscan_bp" / "wisdom"
+    monkeypatch.setenv("XDG_CACHE_HOME", "~")  # as it stays for a user without a home
+    assert store.folder() is None
 
 
 def test_it_can_be_turned_off(monkeypatch):
