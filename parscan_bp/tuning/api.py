@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from parscan_bp.arguments import check_number, described
+from parscan_bp.arguments import as_array, check_bool, check_number, described
 from parscan_bp.choice.choose import Question, Trial, on_trial
+from parscan_bp.jaxprs.stage import is_jit_disabled
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
 from parscan_bp.tuning.candidates import LAX, candidates
@@ -58,7 +59,7 @@ def autotune(
 
     Raises:
       ValueError, TypeError: for an option that is not known, for traced values, or a scan of which
-        there is nothing to choose.
+        there is nothing to choose, as under `jax.disable_jit`.
       As `scan`.
 
     Example:
@@ -69,8 +70,8 @@ def autotune(
       value and gradient         ms  over the rules' choice
       Sweep()                ...
     """
-    if isinstance(wrt, str) or not wrt or any(name not in GROUPS for name in wrt):
-        raise ValueError(f"wrt: got {wrt!r}; some of {GROUPS} are wanted, in a tuple")
+    _check_wrt(wrt)
+    _check_options("autotune", budget_s, progress)
     how = loop_options(length, reverse, unroll)
     init, xs = jax.tree.map(drawn, (init, xs))
     plan, _ = plan_of(step, init, xs, how, None, "auto")
@@ -104,8 +105,8 @@ def autotune_calls(
     with each candidate for one scan; the next scan is raced with what was found for the first.
 
     Args:
-      fun: a function of arrays. Scans inside of a function of `jax.jit` are not seen, as JAX keeps
-        its trace: give what was compiled, not the compiled function.
+      fun: a function of arrays. What it calls of `jax.jit` and `jax.checkpoint` is traced anew for
+        each candidate.
       args: its arguments, pytrees of arrays, or of `jax.ShapeDtypeStruct`: then numbers are drawn.
       budget_s: seconds for the timing of each scan.
       progress: see `autotune`.
@@ -114,8 +115,9 @@ def autotune_calls(
       A result for each scan, in the order in which they are traced; equal ones are one.
 
     Raises:
-      ValueError: if ``fun`` runs no scan of which there is something to choose, or its arguments
-        are traced.
+      TypeError: if ``fun`` is no function, or an argument no arrays.
+      ValueError: if ``fun`` runs no scan of which there is something to choose, or what it takes or
+        closes over is traced; under `jax.disable_jit`.
 
     Example:
       >>> import jax.numpy as jnp, parscan_bp as pb
@@ -125,12 +127,16 @@ def autotune_calls(
     """
     if not callable(fun):
         raise TypeError(f"fun: got {described(fun)}; a function of arrays is wanted")
-    args = jax.tree.map(drawn, args)
+    _check_options("autotune_calls", budget_s, progress)
+    args = tuple(
+        jax.tree.map(lambda leaf, k=k: drawn(as_array(f"args[{k}]", leaf)), arg)
+        for k, arg in enumerate(args)
+    )
     race = _Races(Program(fun, args, range(len(args))), "autotune_calls", budget_s, progress)
     if not race.questions:
         raise ValueError(
             f"fun: got {described(fun)}, which runs no scan with solver=None of which there is "
-            "something to choose; in a function of jax.jit that was called before none is seen"
+            "something to choose"
         )
     return tuple(race.of(question) for question in race.questions)
 
@@ -139,12 +145,10 @@ class _Races:
     """The scans of a program, whose solvers are raced one scan after the other."""
 
     def __init__(self, program: Program, name: str, budget_s: float, progress: bool):
-        check_number("budget_s", budget_s)
-        program.check_concrete(name)
         self._program, self._name = program, name
         self._budget_s, self._progress = budget_s, progress
         with on_trial(Trial()) as heard:
-            program.trace()
+            program.trace(name)
         self.questions = list(heard.asked.values())
 
     def of(self, question: Question, others: Mapping[str, Program] | None = None) -> Tuning:
@@ -164,11 +168,24 @@ class _Races:
     def _compiled(self, trial: Trial) -> Callable[..., PyTree]:
         program = self._program.compiled(trial)
         if trial.key not in trial.asked:
-            raise TypeError(
-                "fun: one of its scans is inside of a function of jax.jit, whose trace JAX keeps, "
-                "so that no other solver can be tried; give the function without jax.jit"
-            )
+            raise ValueError("fun: it does not run the same scans each time that it is traced")
         return program
+
+
+def _check_wrt(wrt: Any) -> None:
+    names = () if isinstance(wrt, str) or not isinstance(wrt, Collection) else tuple(wrt)
+    if not names or any(name not in GROUPS for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"wrt: got {wrt!r}; some of {GROUPS}, each once, are wanted in a tuple")
+
+
+def _check_options(name: str, budget_s: Any, progress: Any) -> None:
+    check_number("budget_s", budget_s)
+    check_bool("progress", progress)
+    if is_jit_disabled():
+        raise ValueError(
+            f"{name}: jax.disable_jit is on, under which all scans are jax.lax.scan's own, whose "
+            "steps Python runs: there is nothing to race"
+        )
 
 
 def _opened(step: Callable, init: PyTree, xs: PyTree) -> tuple[PyTree, Callable]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp.choice.choose import Trial, on_trial
 from parscan_bp.jaxprs.read import is_differentiable
@@ -15,7 +17,7 @@ from parscan_bp.types import PyTree
 
 
 def drawn(leaf: Any) -> Any:
-    """Numbers for a type; an array as it is."""
+    """Numbers for a type; anything else as it is."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -34,7 +36,8 @@ class Program:
 
     def __init__(self, run: Callable[..., PyTree], args: Sequence[PyTree], wrt: Sequence[int]):
         self._run = run
-        self._leaves, self._tree = jax.tree.flatten(tuple(args))
+        leaves, self._tree = jax.tree.flatten(tuple(args))
+        self._leaves = [jnp.asarray(leaf) for leaf in leaves]
         owner = [k for k, arg in enumerate(args) for _ in jax.tree.leaves(arg)]
         self._moving = [
             j
@@ -42,45 +45,62 @@ class Program:
             if k in wrt and is_differentiable(jax.typeof(leaf))
         ]
 
-    def check_concrete(self, name: str) -> None:
-        """Raises ValueError, with the caller's name, if an argument is traced."""
-        if any(isinstance(v, jax.core.Tracer) for v in self._leaves):
+    def trace(self, name: str) -> None:
+        """Traces the function anew.
+
+        Args:
+          name: of the caller.
+
+        Raises:
+          ValueError: if an argument, or what the function closes over, is traced.
+        """
+        closed, _ = _traced(lambda leaves: self._value([], leaves), self._leaves)
+        if any(isinstance(v, jax.core.Tracer) for v in (*self._leaves, *closed.consts)):
             raise ValueError(
                 f"{name}: got traced values, of which nothing can be timed; call it outside of jit "
                 "and grad, or give jax.ShapeDtypeStruct"
             )
 
-    def trace(self) -> None:
-        """Traces the function anew."""
-        jax.eval_shape(lambda leaves: self._value([], leaves), self._leaves)
-
     def compiled(self, trial: Trial) -> Callable[..., PyTree]:
         """The program with a trial's solver, to be called.
 
-        It takes whether the arguments are moved by one rounding. A new function is traced, so that
-        JAX has no trace of another trial.
+        It takes whether the arguments are moved by one rounding.
         """
         floats = [self._leaves[k] for k in self._moving]
         with on_trial(trial):
-            traced = jax.jit(jax.value_and_grad(lambda *args: self._value(*args))).trace(
-                floats, self._leaves
-            )
-        program = traced.lower().compile()
+            closed, shape = _traced(jax.value_and_grad(self._value), floats, self._leaves)
+        program = jax.jit(jaxpr_as_fun(closed)).lower(*floats, *self._leaves).compile()
         beside = [v * (1 + jnp.finfo(v.dtype).eps) for v in floats]
+        tree = jax.tree.structure(shape)
 
         def call(moved: bool = False) -> PyTree:
-            return program(beside if moved else floats, self._leaves)
+            outs = program(*(beside if moved else floats), *self._leaves)
+            return jax.tree.unflatten(tree, outs)
 
         return call
 
     def _value(self, floats, leaves):
         at = self._moving if floats else []
         outs = self._run(*jax.tree.unflatten(self._tree, replace_at(leaves, at, floats)))
-        return sum(
+        weighed = [
             _weighed(k, v)
             for k, v in enumerate(jax.tree.leaves(outs))
             if is_differentiable(jax.typeof(v))
-        )
+        ]
+        return sum(weighed, 0.0)
+
+
+_COUNT = itertools.count()
+
+
+def _traced(fun: Callable, *args: PyTree) -> tuple[ClosedJaxpr, PyTree]:
+    """A function's program, and the shapes of what it returns; all in it is traced anew.
+
+    Of functions of `jax.jit` or `jax.checkpoint` inside, JAX keeps the traces, with another solver
+    in them; by the names of axes, too, and here is one that was never there.
+    """
+    axis = (f"trial {next(_COUNT)}", 1)
+    return jax.make_jaxpr(fun, axis_env=[axis], return_shape=True)(*args)
 
 
 def _weighed(k: int, v: Any) -> Any:

@@ -126,6 +126,9 @@ def test_nan_is_a_difference_and_amplified_rounding_is_none():
         ((step, INIT, XS), {"wrt": ("weights",)}, ValueError, "wrt: got"),
         ((step, INIT, XS), {"wrt": "init"}, ValueError, "wrt: got"),
         ((step, INIT, XS), {"wrt": ()}, ValueError, "wrt: got"),
+        ((step, INIT, XS), {"wrt": 3}, ValueError, "wrt: got"),
+        ((step, INIT, XS), {"wrt": ("xs", "xs")}, ValueError, "wrt: got"),
+        ((step, INIT, XS), {"progress": "x"}, TypeError, "progress: got"),
         ((step, INIT, XS), {"budget_s": -1}, ValueError, "budget_s"),
         ((step, INIT, XS), {"budget_s": "1"}, TypeError, "budget_s"),
         ((lambda c, x: (c + 1, x), 0, XS), {}, ValueError, "nothing to choose"),
@@ -220,14 +223,43 @@ def test_layers_of_flax():
 def test_scans_that_cannot_be_raced():
     with pytest.raises(ValueError, match=r"fun: got .* which runs no scan"):
         autotune_calls(jnp.sin, 1.0)
-    with pytest.raises(
-        TypeError, match=r"fun: one of its scans is inside of a function of jax\.jit"
-    ):
-        autotune_calls(jax.jit(loss), WEIGHTS, LONG)
     with pytest.raises(TypeError, match="fun: got"):
         autotune_calls(3)
     with pytest.raises(ValueError, match="autotune_calls: got traced values"):
         jax.jit(lambda w: autotune_calls(loss, w, LONG) and w)(WEIGHTS)
+    with pytest.raises(ValueError, match="autotune_calls: got traced values"):
+        jax.jit(lambda w: autotune_calls(lambda xs: loss(w, xs), LONG) and w)(WEIGHTS)
+    with pytest.raises(TypeError, match=r"args\[1\]: got 'a', of type str"):
+        autotune_calls(loss, WEIGHTS, "a")
+    with jax.disable_jit():
+        with pytest.raises(ValueError, match=r"autotune_calls: jax\.disable_jit is on"):
+            autotune_calls(loss, WEIGHTS, LONG)
+        with pytest.raises(ValueError, match=r"autotune: jax\.disable_jit is on"):
+            autotune(step, INIT, XS)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.checkpoint])
+def test_what_jax_has_a_trace_of_is_traced_anew(transform):
+    """A Python number among the arguments, too."""
+
+    def run(scale, xs):
+        return pb.scan(step, scale * INIT, xs)[1]
+
+    inner = transform(run)
+    inner(2.0, XS)
+    (found,) = autotune_calls(lambda *args: inner(*args), 2.0, XS)
+    names = {"lax.scan", repr(pb.Sweep()), repr(pb.Blelloch())}
+    assert names <= {t.name for t in found.timings} and not found.refused
+
+
+def test_a_result_that_cannot_be_kept_is_not_lost(race_of, tmp_path, monkeypatch):
+    race_of(lax=[3, 3.1, 3], rules=[2, 2.1, 2], other=[1, 1.1, 1])
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match=f"not kept.*{store.VARIABLE}") as told:
+        found = decided({name: program(1) for name in SOLVERS})
+    assert found.solver == pb.Blelloch() and found.path is None and len(told) == 1
+    assert "is not kept" in str(found)
 
 
 def test_a_trial_leaves_nothing_behind():
