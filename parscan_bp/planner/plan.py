@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
-from parscan_bp.planner.machine import FLOPS, Machine
+from parscan_bp.planner.machine import CPU, FLOPS, Machine
 from parscan_bp.planner.outlook import Outlook, Step, outlook, steps
 from parscan_bp.planner.schedule import Schedule, blelloch, linear, span
 from parscan_bp.planner.search import candidates
@@ -60,6 +60,7 @@ class Plan:
         lines = [
             f"{self.schedule.length} operators, batch {problem.stack or 1}, "
             f"{self.workers} worker{'s' * (self.workers > 1)}; costs in {unit}",
+            *_rates(self.table.machine),
             f"{'step':<9}{'operators':<26}{'structure':<14}{'shape':>14}"
             f"{'nnz':>11}{'flops':>10}{'bytes':>10}{'cost':>10}",
         ]
@@ -87,6 +88,15 @@ class Plan:
             f"{step.kind:<9}{name:<25.25} {type(op).__name__:<14}{shape:>14}{op.nnz:>11}"
             f"{task.cost.flops:>10.2e}{task.nbytes:>10.2e}{task.seconds:>10.2e}"
         )
+
+
+def _rates(machine: Machine) -> list[str]:
+    """Where the rates are from that costs are counted with, in a line."""
+    if machine == FLOPS:
+        return []
+    if machine == CPU:
+        return ["rates: the package's own; pb.measure_machine() measures those of this machine"]
+    return [f"rates, measured or named: {machine}"]
 
 
 @functools.lru_cache(maxsize=128)

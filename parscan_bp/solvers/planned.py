@@ -25,7 +25,9 @@ class Planned(Solver):
       workers: operations that run side by side.
       memory_limit: bytes of operators, products, index plans and vectors; ``None`` is 4 GiB, or
         what the linear scan needs if that is more.
-      machine: what costs are counted in; `parscan_bp.planner.FLOPS` counts operations.
+      machine: what costs are counted in, by default the package's own rates, not those that
+        `measure_machine` measured, which ``solver=None`` of `chain` takes;
+        `parscan_bp.planner.FLOPS` counts operations.
 
     Raises:
       TypeError, ValueError: if a number is not a positive int; on solving, if no schedule keeps

@@ -55,7 +55,7 @@ def autotune(
       progress: whether progress is shown on stderr.
 
     Returns:
-      The result; ``print`` it.
+      The result; ``print`` it. Where the winner cannot be remembered, a warning says so.
 
     Raises:
       ValueError, TypeError: for an option that is not known, for traced values, or a scan of which

@@ -34,7 +34,8 @@ def measure_machine(*, budget_s: float = 5.0) -> Machine:
       budget_s: seconds for the timing; compilation comes on top.
 
     Returns:
-      The machine. ``Planned(machine=...)`` takes it by name.
+      The machine. ``Planned(machine=...)`` takes it by name. Where it cannot be remembered, a
+      warning says so.
 
     Raises:
       TypeError, ValueError: if the budget is no number of seconds.

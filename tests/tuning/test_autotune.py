@@ -283,4 +283,7 @@ def test_a_machine_is_measured_and_remembered(monkeypatch):
     assert all(rate > 1e4 for rate in dataclasses.astuple(machine)[:3])
     layers = [pb.layers.Linear(4), jax.nn.relu, pb.layers.Linear(2)]
     params = pb.layers.init(layers, jax.random.key(0), (3,))
-    assert pb.explain_chain(layers, params, jnp.ones((5, 3))).table.machine == machine
+    plan = pb.explain_chain(layers, params, jnp.ones((5, 3)))
+    assert plan.table.machine == machine and f"rates, measured or named: {machine}" in str(plan)
+    named = pb.explain_chain(layers, params, jnp.ones((5, 3)), solver=pb.Planned())
+    assert "rates: the package's own" in str(named)
