@@ -10,7 +10,6 @@ import platform
 import jax
 
 
-@functools.lru_cache
 def device_kind() -> str:
     """The model of the default device, and of a CPU the cores that this process may use.
 
@@ -32,6 +31,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
+@functools.lru_cache
 def _cpu_model() -> str:
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
