@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -170,8 +171,19 @@ def test_what_a_solver_cannot_take_is_refused():
         pb.solve(pb.Uniform(free.broadcast(2), jnp.ones((3, 3))), pb.CyclicReduction())
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_deep_rnns_are_one_recurrence(k):
+DEEP = [pb.CyclicReduction(), pb.Blelloch(), pb.Chunked(2), pb.Sweep(), pb.Jacobi()]
+SHORT = [(2, pb.CyclicReduction()), (3, pb.Blelloch())]  # to compile
+
+
+@pytest.mark.parametrize(
+    ("k", "solver"),
+    [
+        pytest.param(k, s, marks=() if (k, s) in SHORT else pytest.mark.slow)
+        for k, s in itertools.product((1, 2, 3, 4), DEEP)
+    ],
+    ids=str,
+)
+def test_deep_rnns_are_one_recurrence(k, solver):
     n, rows, units = 9, 2, 3
     rng = np.random.default_rng(k)
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), DTYPE)  # noqa: E731
@@ -201,9 +213,8 @@ def test_deep_rnns_are_one_recurrence(k):
         grads = jax.grad(f, (0, 1, 2))
         return grads(ws, c, xs), jax.jvp(grads, (ws, c, xs), (ws, c, xs))[1]
 
-    want = jit_once(lambda: derivatives(by_layers))()
-    for solver in (pb.CyclicReduction(), pb.Blelloch(), pb.Chunked(2), pb.Sweep(), pb.Jacobi()):
-        close(jit_once(lambda s=solver: derivatives(functools.partial(joint, solver=s)))(), want)
+    scans = (functools.partial(joint, solver=solver), by_layers)
+    close(*(jit_once(lambda s=s: derivatives(s))() for s in scans))
 
 
 def test_a_tree_over_a_deep_rnn_multiplies_triangular_blocks():
