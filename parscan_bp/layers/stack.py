@@ -57,6 +57,11 @@ def apply_at(k: int, layer: Layer, params: PyTree, x: Array) -> Array:
         ) from error
     if not isinstance(y, jax.Array):
         raise ValueError(f"layers[{k}], {layer}: makes {described(y)}; one array is wanted")
+    if y.shape[:1] != x.shape[:1]:
+        raise ValueError(
+            f"layers[{k}], {layer}: makes shape {tuple(y.shape)} of {tuple(x.shape)}; the batch of "
+            f"{x.shape[0]} is wanted as the leading axis, its entries are independent"
+        )
     return y
 
 

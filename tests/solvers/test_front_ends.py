@@ -267,3 +267,30 @@ def test_products_that_eliminate_the_layers_of_a_step(k, monkeypatch):
     h = (jnp.ones(2),) * k
     jax.eval_shape(jacobian, h, jnp.ones(2), h)
     assert len(made) == eliminated(k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [pb.Blelloch(), pb.CyclicReduction()], ids=str)
+def test_four_layers_and_a_thousand_steps_in_every_mode(solver):
+    k, n, units = 4, 1000, 2
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), DTYPE)  # noqa: E731
+    args = 0.4 * draw(k, 2, units, units), draw(k, units), draw(n, units)
+
+    def layer(w, h, x):
+        return 2 * (jnp.tanh(h @ w[0] + x @ w[1]),)
+
+    def loss(scan, ws, c, xs):
+        step, jacobian = pb.deep_rnn([functools.partial(layer, w) for w in ws])
+        last, ys = scan(jacobian)(step, tuple(c), xs)
+        return jnp.sum(jnp.sin(ys)) + sum(jnp.sum(h**2) for h in last)
+
+    def tree(jacobian):
+        return functools.partial(pb.scan, solver=solver, jacobian=jacobian)
+
+    got, want = (
+        jit_once(lambda s=s: everything(functools.partial(loss, s), args))()
+        for s in (tree, lambda jacobian: lax.scan)
+    )
+    for mode in want:
+        close(got[mode], want[mode], 30 * TOL)
