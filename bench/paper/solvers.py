@@ -152,7 +152,6 @@ def draw(result: Result) -> dict[str, Figure]:
         "Below, framed: fewer rounds than n, where iterations should."
     )
     figure.suptitle(title, fontsize=8)
-    figure.tight_layout()
     return {"": figure}
 
 
@@ -182,7 +181,7 @@ def _draw_entry(axes: Axes, entry: Result, names: Sequence[str]) -> None:
     fewer = min(entry["solvers"][name]["rounds"] for name in names) < size["n"]
     framed = fewer and not set(names) & set(DIRECT)
     how = {"cmap": "RdBu", "vmin": -4, "vmax": 4, "edgecolors": "black" if framed else "none"}
-    axes.scatter([size["n"]], [size["h"]], s=420, c=[math.log2(best)], linewidths=1.5, **how)
+    axes.scatter([size["n"]], [size["h"]], s=500, c=[math.log2(best)], linewidths=1.5, **how)
     color = "white" if abs(math.log2(best)) > 2.5 else "black"
     place = (size["n"], size["h"])
     axes.annotate(f"{best:.2g}", place, fontsize=7, ha="center", va="center", color=color)
@@ -260,7 +259,7 @@ BENCH = Bench(
     rows=Named("points"),
     text=text,
     options=(
-        Option("n", [16, 64, 256, 1024], "steps"),
+        Option("n", [16, 128, 1024], "steps"),
         Option("hidden", [2, 8, 32], "units of a step"),
         Option("batch", [1, 32], "right-hand sides"),
         Option("maps", ["shared", "own"], "of all samples, or of each", ("shared", "own")),
