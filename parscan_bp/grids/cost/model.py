@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 
@@ -13,6 +14,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parscan_bp.arguments import as_int, check_number
+from parscan_bp.devices import Link
 from parscan_bp.grids.cost.paper import Paper
 from parscan_bp.grids.cost.program import Program
 
@@ -56,6 +58,17 @@ class CostModel:
     def program(self) -> Program:
         """The compiled programs."""
         return Program(self.alpha, self.beta)
+
+    @property
+    def link(self) -> Link:
+        """The same machine for ``Sharded(link=)``.
+
+        Example:
+          >>> import parscan_bp as pb
+          >>> pb.parallel.CORI_KNL.link == pb.parallel.Link()
+          True
+        """
+        return Link(self.alpha, 1 / self.beta if self.beta else math.inf)
 
 
 CORI_KNL = CostModel(2e-6, 1 / 6e9)
