@@ -272,10 +272,12 @@ class Sharded(Solver):
         if self.method == "turns" or not each or devices == 1:
             steps = inner.steps * devices * bool(each) + rest
             return Complexity(steps, 0, vectors, inner.operators * devices)
-        rounds = (devices - 1).bit_length()
+        doubling = self.method in ("auto", "ppermute")
+        rounds = (devices - 1).bit_length() if doubling else devices - 1
+        between = max(2 * rounds - 3, 0) if doubling else 0
         return Complexity(
             steps=each - 1 + rounds + inner.steps + rest,
-            matrix_products=devices * (each - 1 + max(2 * rounds - 3, 0)),
+            matrix_products=devices * (each - 1 + between),
             vector_products=devices * (each + rounds) + vectors,
             operators=devices * (inner.operators + 3),
         )
