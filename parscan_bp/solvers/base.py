@@ -285,7 +285,7 @@ class TreeSolver(Solver):
         error bound of a sweep, see `operators.Scaled`. Products of matrices larger than 4x4 take 5
         to 25 times as long (CPU), of diagonals hardly longer.
       collect_chunk: steps per chunk when contributions are collected afterwards;
-        ``None`` chooses by size.
+        ``None`` chooses by size, and takes all at once in GPU kernels.
     """
 
     memory_limit: int = DEFAULT_MEMORY_LIMIT
@@ -324,8 +324,18 @@ class TreeSolver(Solver):
             b = lax.broadcast(jnp.zeros_like(state), (n,))
         shown, last = self._traverse(operator, b, state, system.backward)
         shown = add(block.entering, shown)
-        summed, out = collect_in_chunks(system, shown, None, last, self.collect_chunk)
+        size = self.collect_chunk or self.steps_to_collect(n, shown)
+        summed, out = collect_in_chunks(system, shown, None, last, size)
         return last, summed, out
+
+    def steps_to_collect(self, n: int, shown: Array) -> int:
+        """Of how many of n steps contributions are collected at a time: what stays in a cache.
+
+        Args:
+          n: all steps.
+          shown: the vectors shown in them.
+        """
+        return default_chunk(n, nbytes(shown))
 
     def _traverse(self, operator, b, state, backward) -> tuple[Array, Array]:
         """`states` with steps in the order of their positions."""
