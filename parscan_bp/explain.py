@@ -192,7 +192,7 @@ def _collectives(facts: Facts, solver: Solver | None) -> Mapping[str, Traffic]:
     """What a solver sends between devices, for the whole batch."""
     vector = facts.batch * facts.itemsize * facts.features
     matrix = vector * (1 if facts.structure == "diagonal" else facts.features)
-    return {} if solver is None else solver.traffic(matrix + vector, vector)
+    return {} if solver is None else solver.traffic(matrix + vector, vector, facts.length)
 
 
 def _candidates(facts: Facts) -> tuple[Candidate, ...]:

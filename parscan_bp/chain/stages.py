@@ -145,7 +145,7 @@ class Stages:
         """What a device takes part in, by its purpose."""
         rows = self.stages[0].x.shape[0] * self.dtype.itemsize
         vector = rows * self.width
-        return self.solver.traffic(vector + vector * self.width, vector)
+        return self.solver.traffic(vector + vector * self.width, vector, len(self.stages))
 
     def __str__(self):
         count = sum(len(s.layers) for s in self.stages)

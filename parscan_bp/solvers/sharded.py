@@ -28,6 +28,8 @@ from parscan_bp.devices import (
     is_bound,
     undivided,
 )
+from parscan_bp.devices import divided as spread_over
+from parscan_bp.jaxprs.read import communicates_over
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
@@ -67,6 +69,9 @@ class Sharded(Solver):
     the same on all devices (what the others are given is not looked at), and so is its last one.
     Cotangents there are what JAX makes of ``psum``, see `parscan_bp.parallel`.
 
+    Maps are products, and overflow where those of a `TreeSolver` do; "turns" and "corrections" make
+    none.
+
     Steps 2 T/P and the scan over devices; T forward. Collectives in reverse-mode: those of the
     method, one exchange of a carry, and one sum of the parameters' cotangents.
 
@@ -90,7 +95,8 @@ class Sharded(Solver):
     Raises:
       TypeError: if an argument is none such; when used, if there is no mesh with this axis.
       ValueError: if the mesh has no such axis or there is no such method.
-      NotImplementedError: if ``inner`` cannot be wrapped.
+      NotImplementedError: if ``inner`` cannot be wrapped; when used, for a step that communicates
+        over the same axis.
 
     Source: BPPSA (Wang, Bai, Pekhimenko, MLSys 2020), sections 2.2 and 3.6.
 
@@ -176,8 +182,11 @@ class Sharded(Solver):
     def on_each_place(self, f, whole, divided):
         line = Line(self.axis)
         if is_bound(self.axis):
-            return f(line.position, whole, divided)
+            part = lambda a: lax.dynamic_index_in_dim(a, line.position)  # noqa: E731
+            return f(line.position, whole, jax.tree.map(part, divided))
         mesh = find_mesh(self.axis, self.mesh, (whole, divided))
+        whole = spread_over(whole, self.axis, mesh, leading=False)
+        divided = spread_over(divided, self.axis, mesh, leading=True)
         how = {"mesh": mesh, "axis_names": {self.axis}, "out_specs": PartitionSpec()}
         specs = (PartitionSpec(), PartitionSpec(self.axis))
         call = lambda whole, divided: f(line.position, whole, divided)  # noqa: E731
@@ -198,9 +207,23 @@ class Sharded(Solver):
 
         return run
 
+    def obstacle(self, jaxpr):
+        name = communicates_over(jaxpr, self.axis)
+        if name is None:
+            return None
+        return (
+            f"the step contains {name} over {self.axis!r}, the axis over which {self!r} divides "
+            "the steps: devices are at different steps, and would wait for one another"
+        )
+
+    @property
+    def has_all_steps(self):
+        return not is_bound(self.axis)
+
     def traced_as(self, init, xs):
         if is_bound(self.axis):
             return Line(self.axis).varying(init), xs
+        find_mesh(self.axis, self.mesh, (init, xs))  # before the step is traced, if there is none
         return init, undivided(xs, self.axis)
 
     def entering(self, init, after, *, reverse):
@@ -248,8 +271,10 @@ class Sharded(Solver):
                 "parscan_bp.scan sees to that; a bare system wants jax.shard_map around it"
             )
 
-    def traffic(self, pair, vector):
+    def traffic(self, pair, vector, length):
         devices = self.places(())
+        if length < devices:
+            return {}  # all devices run all steps
         turns = Traffic(devices - 1, (devices - 1) * vector)
         methods = {name: of(devices, pair, vector) for name, of in METHODS.items()}
         # With one round; each is a vector, and a flag from all.
