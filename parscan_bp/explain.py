@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from parscan_bp.chain.api import plan_chain
+from parscan_bp.chain.stages import Stages
 from parscan_bp.choice.facts import Facts
 from parscan_bp.devices import Traffic
 from parscan_bp.forward import Forward
@@ -15,7 +16,7 @@ from parscan_bp.scan.api import checked_solver, left_to_lax, loop_options, plan_
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import Left, ScanPlan
-from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Solver, Sweep
+from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Sharded, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
 
@@ -133,19 +134,20 @@ def explain_chain(
     params: Sequence[PyTree],
     x: Array,
     *,
-    solver: Planned | None = None,
-) -> Plan:
+    solver: Planned | Sharded | None = None,
+) -> Plan | Stages:
     """What `chain` does for the gradient of the parameters, and what else it might do.
 
     Args:
       layers, params, x: as in `chain`. Arrays may be `jax.ShapeDtypeStruct`.
-      solver: whose plan; ``None`` is ``Planned()``.
+      solver: whose plan; ``None`` is ``Planned()``. It may be `Sharded`.
 
     Returns:
       The plan: ``str()`` is a table of its products with their structures, non-zero numbers,
       flops, bytes and predicted cost, and of the same for back-propagation by VJPs, the linear
       scan, and Algorithm 1 of BPPSA whole and truncated. ``.steps``, ``.outlook`` and
-      ``.baselines`` hold the numbers.
+      ``.baselines`` hold the numbers. Of a `Sharded` solver, the layers of each device, how many
+      of them cotangents pass one after the other (``.depth``), and what goes between devices.
 
     Raises:
       TypeError: if ``solver`` is another solver.
@@ -190,7 +192,7 @@ def _collectives(facts: Facts, solver: Solver | None) -> Mapping[str, Traffic]:
     """What a solver sends between devices, for the whole batch."""
     vector = facts.batch * facts.itemsize * facts.features
     matrix = vector * (1 if facts.structure == "diagonal" else facts.features)
-    return {} if solver is None else solver.traffic(matrix + vector, vector)
+    return {} if solver is None else solver.traffic(matrix + vector, vector, facts.length)
 
 
 def _candidates(facts: Facts) -> tuple[Candidate, ...]:

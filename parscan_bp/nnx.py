@@ -20,7 +20,7 @@ from parscan_bp.layers import BatchNorm, LayerNorm
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import FORWARD_OPTIONS, Fused, solve_within
-from parscan_bp.solvers import Solver, check_solver
+from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
 
 try:
@@ -144,6 +144,8 @@ class RNN(FlaxRNN):
 
         Raises:
           ValueError: if a mask or a reset does not fit.
+          NotImplementedError: for ``reverse`` or ``seq_lengths`` with a `parscan_bp.Sharded` solver
+            inside of `jax.shard_map` or `jax.pmap`.
           flax.errors.TraceContextError: if the layer is closed over by a transformation of JAX.
         """
         options = {
@@ -152,6 +154,8 @@ class RNN(FlaxRNN):
             "reverse": self.reverse if reverse is None else bool(reverse),
             "keep_order": self.keep_order if keep_order is None else bool(keep_order),
         }
+        used = {"reverse": options["reverse"], "seq_lengths": seq_lengths is not None}
+        check_has_all_steps(self.solver, **used)
         cell, sequence = self.cell, masked(inputs, mask, reset)
         if isinstance(sequence, Masked):
             sequence = sequence.directed(

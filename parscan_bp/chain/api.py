@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import as_array, check_array, check_bool, check_concrete, described
 from parscan_bp.chain.rule import ChainRule, obstacle
-from parscan_bp.chain.stages import run_in_stages
+from parscan_bp.chain.stages import Stages, in_stages, run_in_stages
 from parscan_bp.choice.machine import known_machine
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.layers import Layer, adjoint_operators
@@ -156,12 +156,15 @@ def layer_cotangents(
 
 
 def plan_chain(
-    layers: Sequence[Any], params: Sequence[PyTree], x: Array, solver: Planned | None = None
-) -> Plan:
+    layers: Sequence[Any], params: Sequence[PyTree], x: Array, solver: Solver | None = None
+) -> Plan | Stages:
     """The plan of the parameters' gradient, see `parscan_bp.explain_chain`."""
     stack, params, x, solver = _checked(layers, params, x, solver, abstract=True)
+    count = solver.places((params, x))
+    if count is not None:
+        return in_stages(stack, params, x, solver, count)[0]
     if not isinstance(solver, Planned):  # no other solver makes a plan
-        raise TypeError(f"solver: got {described(solver)}; None or Planned() is wanted")
+        raise TypeError(f"solver: got {described(solver)}; None, Planned() or Sharded is wanted")
     xs = jax.eval_shape(functools.partial(batched_activations, stack), params, x)
     ops = jax.eval_shape(functools.partial(adjoint_operators, stack), params, xs)
     moving = [k for k, own in enumerate(params, start=1) if jax.tree.leaves(own)]
