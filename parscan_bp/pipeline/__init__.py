@@ -6,6 +6,9 @@ contract.
 
 from parscan_bp.pipeline.blocks import Block as Block
 from parscan_bp.pipeline.blocks import as_block as as_block
+from parscan_bp.pipeline.executors import SpmdProgram as SpmdProgram
+from parscan_bp.pipeline.executors import run_spmd as run_spmd
+from parscan_bp.pipeline.executors import spmd_program as spmd_program
 from parscan_bp.pipeline.momentum import unified_momentum as unified_momentum
 from parscan_bp.pipeline.pipe import Pipe as Pipe
 from parscan_bp.pipeline.remedies import DelayCompensation as DelayCompensation
@@ -59,6 +62,7 @@ __all__ = [
     "Remedy",
     "Schedule",
     "Span",
+    "SpmdProgram",
     "StaleState",
     "Staleness",
     "Stragglers",
@@ -69,7 +73,9 @@ __all__ = [
     "ZeroBubble",
     "as_block",
     "bubble",
+    "run_spmd",
     "simulate",
+    "spmd_program",
     "stale",
     "stale_params",
     "straggler_slow_down",

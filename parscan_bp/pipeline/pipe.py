@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.fitting import check_batch, check_fit
-from parscan_bp.pipeline.programs import Loss, Optimiser, Reads, programs_of, update_of
+from parscan_bp.pipeline.programs import Loss, Optimiser, Reads, key_of, programs_of, update_of
 from parscan_bp.pipeline.schedules import Table, Task
 from parscan_bp.pipeline.schedules.table import last_reads
 from parscan_bp.types import Array, PyTree
@@ -99,7 +99,7 @@ class Pipe:
             self._enter(task.batch)
         labels = self.labels.pop(where[1:]) if k == self._last else None
         x = self.outputs.pop((k - 1, *where[1:]))
-        reads = Reads(x, self.states[k], _key_of(self._key, *where), labels)
+        reads = Reads(x, self.states[k], key_of(self._key, *where), labels)
         if self._table.keeps[k]:
             y, state, self.linearisations[where] = self._programs[k].linearise(weights, reads)
         else:
@@ -183,13 +183,6 @@ class Pipe:
 
 def _is_float(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-@jax.jit
-def _key_of(key: Array, block: int, batch: int, part: int) -> Array:
-    for number in (block, batch, part):
-        key = jax.random.fold_in(key, number)
-    return key
 
 
 @jax.jit
