@@ -7,6 +7,7 @@ contract.
 from parscan_bp.pipeline.blocks import Block as Block
 from parscan_bp.pipeline.blocks import as_block as as_block
 from parscan_bp.pipeline.executors import SpmdProgram as SpmdProgram
+from parscan_bp.pipeline.executors import run_mpmd as run_mpmd
 from parscan_bp.pipeline.executors import run_spmd as run_spmd
 from parscan_bp.pipeline.executors import spmd_program as spmd_program
 from parscan_bp.pipeline.momentum import unified_momentum as unified_momentum
@@ -73,6 +74,7 @@ __all__ = [
     "ZeroBubble",
     "as_block",
     "bubble",
+    "run_mpmd",
     "run_spmd",
     "simulate",
     "spmd_program",
