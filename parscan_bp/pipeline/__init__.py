@@ -12,6 +12,7 @@ from parscan_bp.pipeline.executors import run_spmd as run_spmd
 from parscan_bp.pipeline.executors import spmd_program as spmd_program
 from parscan_bp.pipeline.momentum import unified_momentum as unified_momentum
 from parscan_bp.pipeline.pipe import Pipe as Pipe
+from parscan_bp.pipeline.pipeline_report import PipelineReport as PipelineReport
 from parscan_bp.pipeline.remedies import DelayCompensation as DelayCompensation
 from parscan_bp.pipeline.remedies import ErrorFeedback as ErrorFeedback
 from parscan_bp.pipeline.remedies import LearningRateByStaleness as LearningRateByStaleness
@@ -43,10 +44,13 @@ from parscan_bp.pipeline.timeline import Span as Span
 from parscan_bp.pipeline.timeline import bubble as bubble
 from parscan_bp.pipeline.timeline import time_per_batch as time_per_batch
 from parscan_bp.pipeline.timeline import timeline as timeline
+from parscan_bp.pipeline.trainer import BasePipeline as BasePipeline
+from parscan_bp.pipeline.trainer import Pipeline as Pipeline
 
 __all__ = [
     "DSP",
     "BackPropagation",
+    "BasePipeline",
     "Block",
     "Costs",
     "DelayCompensation",
@@ -60,6 +64,8 @@ __all__ = [
     "Pipe",
     "PipeDream",
     "PipeDream2BW",
+    "Pipeline",
+    "PipelineReport",
     "Remedy",
     "Schedule",
     "Span",

@@ -18,6 +18,19 @@ Where = tuple[int, int, int]
 Part = tuple[int, int]
 """Batch, part."""
 
+HELD = (
+    "key",
+    "weights",
+    "state",
+    "optimiser_state",
+    "inputs",
+    "linearisations",
+    "cotangents",
+    "gradients",
+    "new_states",
+)
+"""Attributes of a `BlockRun` that are arrays."""
+
 What = Literal["output", "labels", "cotangent", "loss"]
 """The output of a block; labels and loss, of the last one; the derivative of the loss by the output
 of a block."""
@@ -39,6 +52,7 @@ class BlockRun:
     Attributes:
       weights: by version, the newest and those still to be read.
       state, optimiser_state: of the block.
+      key: random key of the run.
       inputs: by (batch, part), what a backward pass will read.
       linearisations: what a backward pass will pull through, of a block that keeps them. Each has
         its own copy of the weights that it reads, as no output of a program is its input.
@@ -63,7 +77,7 @@ class BlockRun:
     ):
         self.number, self._last = number, blocks - 1
         self._parts, self._keeps = parts, keeps
-        self._programs, self._update, self._key = programs, update, key
+        self._programs, self._update, self.key = programs, update, key
         self.weights = {0: params}
         self.state, self.optimiser_state = state, optimiser_state
         self.inputs: dict[Part, Reads] = {}
@@ -78,11 +92,24 @@ class BlockRun:
         """The newest weights."""
         return self.weights[max(self.weights)]
 
+    @property
+    def holds(self) -> PyTree:
+        """All that it holds."""
+        return [getattr(self, name) for name in HELD]
+
     def place(self, device: Any) -> None:
-        """Puts on a device what the block starts with."""
-        own = (self._key, self.weights, self.state, self.optimiser_state)
-        own = jax.device_put(own, device)
-        self._key, self.weights, self.state, self.optimiser_state = own
+        """Puts all that the block holds on a device."""
+        for name in HELD:
+            setattr(self, name, jax.device_put(getattr(self, name), device))
+
+    def linear_of(self, reads: Reads) -> Any:
+        """The linearisation that is kept of shapes and dtypes, as shapes and dtypes."""
+        return jax.eval_shape(self._programs.linearise, self.newest, reads)[2]
+
+    def restart(self, salt: int) -> None:
+        """Counts versions and batches from 0 again, with other random keys, once all is done."""
+        self.weights = {0: self.newest}
+        self.key = jax.random.fold_in(self.key, salt)
 
     def run(self, task: Task, post: Post, unread: Sequence[int] = ()) -> None:
         """Does a task, and drops the versions of the weights that nobody reads after it."""
@@ -102,7 +129,7 @@ class BlockRun:
         k, part = self.number, (task.batch, task.part)
         labels = post.take("labels", (k, *part)) if k == self._last else None
         x = post.take("output", (k - 1, *part))
-        reads = Reads(x, self.state, key_of(self._key, k, *part), labels)
+        reads = Reads(x, self.state, key_of(self.key, k, *part), labels)
         if self._keeps:
             y, state, self.linearisations[part] = self._programs.linearise(weights, reads)
         else:

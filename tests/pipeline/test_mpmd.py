@@ -13,6 +13,7 @@ import pytest
 from networks import cross_entropy, data, net, same_bits
 from schedule_cases import CASES
 
+import parscan_bp as pb
 from parscan_bp import layers, pipeline
 from parscan_bp.pipeline.executors.stream import Stream, of_blocks
 from parscan_bp.pipeline.schedules.table import last_reads
@@ -116,6 +117,43 @@ def test_states_keys_and_layers_are_those_of_the_simulator():
     )
     options = {"states": [jnp.zeros(4), ()], "key": jax.random.key(7)}
     assert same_bits(pipeline.run_mpmd(*given, **options), pipeline.simulate(*given, **options))
+
+
+def test_a_scan_in_a_block_and_the_pipeline_between_blocks():
+    """The backward pass of either block is that of the solver that it names."""
+
+    def recurrent(w, x):
+        step = lambda h, x: (jnp.tanh(h @ w + x), None)  # noqa: E731
+        xs = jnp.broadcast_to(x, (12, *x.shape))
+        return pb.scan(step, jnp.zeros_like(x), xs, solver=pb.Chunked(chunks=3))[0]
+
+    stack = [layers.Linear(3), jnp.tanh, layers.Linear(3)]
+
+    def layered(params, x):
+        return pb.chain(stack, params, x, solver=pb.Blelloch())
+
+    rng = np.random.default_rng(0)
+    affine = lambda a: {"kernel": rng.normal(size=(a, 3)), "bias": np.zeros(3)}  # noqa: E731
+    params = jax.tree.map(jnp.float32, [rng.normal(size=(4, 4)) / 4, [affine(4), None, affine(3)]])
+    batches = data(6)
+
+    def plain(params, batch):
+        def step(h, x):
+            return jnp.tanh(h @ params[0] + x), None
+
+        x, (a, _, b) = jnp.broadcast_to(batch[0], (12, *batch[0].shape)), params[1]
+        x = jax.lax.scan(step, jnp.zeros_like(batch[0]), x)[0]
+        x = jnp.tanh(x @ a["kernel"] + a["bias"]) @ b["kernel"] + b["bias"]
+        return cross_entropy(x, batch[1])
+
+    sgd = optax.sgd(0.1)
+    made = pipeline.run_mpmd(
+        [recurrent, layered], pipeline.BackPropagation(), sgd, cross_entropy, params, batches
+    )
+    for batch in batches:
+        gradient = jax.grad(plain)(params, batch)
+        params = jax.tree.map(lambda w, g: w - 0.1 * g, params, gradient)
+    assert networks.largest_difference(made.params, params) < 1e-6
 
 
 def _seconds(schedule, slow=None, blocks=3, batches=14):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import threading
 import time
@@ -42,11 +43,12 @@ class Threads:
       parts: of a batch.
       lockstep: of the schedule.
       lasts: (task, seconds that it took) to the seconds that it is to take.
+      remember: how many of the last tasks; ``None`` is all.
 
     Attributes:
       runs: what each block holds; to be read when all is `idle`.
       post: what is between them.
-      spans: of all tasks done, in seconds since the start.
+      spans: of the tasks done, in seconds since the start.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class Threads:
         *,
         lockstep: bool,
         lasts: Callable[[Task, float], float],
+        remember: int | None = None,
     ):
         self.runs, self._parts = runs, parts
         self.post = Post(len(runs), lockstep=lockstep)
-        self.spans: list[Span] = []
+        self.spans: collections.deque[Span] = collections.deque(maxlen=remember)
         self._began = time.perf_counter()
         ports = [Port(self.post, device, lasts) for device in devices]
         self._threads = [

@@ -36,8 +36,8 @@ class Stream:
       >>> stream = Stream(pb.pipeline.DSP((1, 1, 0), (4, 2, 0)), blocks=3)
       >>> print(*(task for task, _ in stream.step(1000) if task.block == 0))
       F1000@996 B996@996 U996@996
-      >>> print(*(task for task, _ in stream.rest(1001) if task.block == 0)[:1])
-      B997@997
+      >>> print(*(task for task, _ in stream.rest(1001) if task.block == 0))
+      B997@997 U997@997 B998@998 U998@998 B999@999 U999@999 B1000@1000 U1000@1000
     """
 
     def __init__(self, schedule: Schedule, blocks: int):
