@@ -7,7 +7,9 @@ contract.
 from parscan_bp.pipeline.blocks import Block as Block
 from parscan_bp.pipeline.blocks import as_block as as_block
 from parscan_bp.pipeline.executors import SpmdProgram as SpmdProgram
+from parscan_bp.pipeline.executors import blocks_here as blocks_here
 from parscan_bp.pipeline.executors import run_mpmd as run_mpmd
+from parscan_bp.pipeline.executors import run_processes as run_processes
 from parscan_bp.pipeline.executors import run_spmd as run_spmd
 from parscan_bp.pipeline.executors import spmd_program as spmd_program
 from parscan_bp.pipeline.momentum import unified_momentum as unified_momentum
@@ -79,8 +81,10 @@ __all__ = [
     "WeightPrediction",
     "ZeroBubble",
     "as_block",
+    "blocks_here",
     "bubble",
     "run_mpmd",
+    "run_processes",
     "run_spmd",
     "simulate",
     "spmd_program",

@@ -76,6 +76,7 @@ class BlockRun:
         optimiser_state: PyTree,
     ):
         self.number, self._last = number, blocks - 1
+        self.is_last = number == blocks - 1
         self._parts, self._keeps = parts, keeps
         self._programs, self._update, self.key = programs, update, key
         self.weights = {0: params}

@@ -116,6 +116,21 @@ def check_one_shape(block: Block, x: PyTree, params: PyTree, state: PyTree, key:
         )
 
 
+def output_shapes(
+    blocks: Sequence[Block],
+    x: PyTree,
+    params: Sequence[PyTree],
+    states: Sequence[PyTree],
+    key: Array,
+) -> list[PyTree]:
+    """Shapes and dtypes of what each block makes of x, in a row."""
+    outputs = []
+    for block, own, state in zip(blocks, params, states, strict=True):
+        x = jax.eval_shape(block.apply, own, state, x, key)[0]
+        outputs.append(x)
+    return outputs
+
+
 def _types(tree: PyTree) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     return structure, [(np.shape(leaf), _dtype(leaf)) for leaf in leaves]

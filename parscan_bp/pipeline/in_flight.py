@@ -10,7 +10,8 @@ import jax
 from parscan_bp.pipeline.block_run import BlockRun
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.checkpoint import Entry
-from parscan_bp.pipeline.executors.post import Box
+from parscan_bp.pipeline.executors.mail import Box
+from parscan_bp.pipeline.fitting import output_shapes
 from parscan_bp.pipeline.programs import Reads
 from parscan_bp.types import Array, PyTree
 
@@ -64,10 +65,8 @@ class Structures:
     ):
         self._runs, self._labels = runs, labels
         # values[k] is the input of block k.
-        self._values = [x]
-        for block, own in zip(blocks, runs, strict=True):
-            y, _ = jax.eval_shape(block.apply, own.newest, own.state, self._values[-1], key)
-            self._values.append(y)
+        params, states = [own.newest for own in runs], [own.state for own in runs]
+        self._values = [x, *output_shapes(blocks, x, params, states, key)]
         self._key = jax.eval_shape(lambda: key)
 
     def of(self, name: str, which: Sequence[int]) -> Any:

@@ -181,7 +181,7 @@ class BasePipeline(abc.ABC):
             "before": self._before,
             "batch": checkpoint.skeleton("batch", self._example),
         }
-        checkpoint.write(path, about, entries_of(self._threads.runs, self._threads.post.box))
+        checkpoint.write(path, about, entries_of(self._threads.runs, self._threads.mail.box))
 
     def restore(self, path: str | os.PathLike) -> None:
         """Goes on from a file of `save`; the next batch is the one with the number `batches`.
@@ -300,9 +300,9 @@ class BasePipeline(abc.ABC):
             lasts=lambda task, took: took,
             remember=REMEMBERED * steady,
         )
-        self._threads.post.box.update(box)
-        # The threads know the post and their blocks, not the pipeline: it ends them when it goes.
-        weakref.finalize(self, self._threads.post.close)
+        self._threads.mail.box.update(box)
+        # The threads know the mail and their blocks, not the pipeline: it ends them when it goes.
+        weakref.finalize(self, self._threads.mail.close)
 
 
 @final

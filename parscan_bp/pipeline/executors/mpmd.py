@@ -7,17 +7,23 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.arguments import described
-from parscan_bp.pipeline.block_run import BlockRun
-from parscan_bp.pipeline.executors.post import Port, Post, Stopped
+from parscan_bp.pipeline.block_run import BlockRun, Post
+from parscan_bp.pipeline.executors.mail import Mail, Port, Stopped
 from parscan_bp.pipeline.executors.stream import Due
-from parscan_bp.pipeline.fitting import block_at, check_batch, check_fit, one_each
+from parscan_bp.pipeline.fitting import (
+    block_at,
+    check_batch,
+    check_fit,
+    one_each,
+    output_shapes,
+)
 from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.schedules import Schedule, Table, Task
@@ -44,10 +50,11 @@ class Threads:
       lockstep: of the schedule.
       lasts: (task, seconds that it took) to the seconds that it is to take.
       remember: how many of the last tasks; ``None`` is all.
+      reach: what reaches blocks that are elsewhere, of what reaches those here.
 
     Attributes:
       runs: what each block holds; to be read when all is `idle`.
-      post: what is between them.
+      mail: what is between them.
       spans: of the tasks done, in seconds since the start.
     """
 
@@ -60,12 +67,14 @@ class Threads:
         lockstep: bool,
         lasts: Callable[[Task, float], float],
         remember: int | None = None,
+        reach: Callable[[Post], Post] = lambda mail: mail,
     ):
         self.runs, self._parts = runs, parts
-        self.post = Post(len(runs), lockstep=lockstep)
+        self.mail = Mail([own.number for own in runs], lockstep=lockstep)
         self.spans: collections.deque[Span] = collections.deque(maxlen=remember)
         self._began = time.perf_counter()
-        ports = [Port(self.post, device, lasts) for device in devices]
+        post = reach(self.mail)
+        ports = [Port(post, device, lasts) for device in devices]
         self._threads = [
             threading.Thread(target=self._work, args=own, daemon=True)
             for own in zip(runs, ports, strict=True)
@@ -79,46 +88,53 @@ class Threads:
         k = run.number
         try:
             while True:
-                task, unread = self.post.next(k)
+                task, unread = self.mail.next(k)
                 port.begin(task)
                 run.run(task, port, unread)
                 port.settle((run.gradients, run.optimiser_state, run.weights))
                 self.spans.append(Span(task, port.start - self._began, port.stop - self._began))
-                self.post.done(k)
+                self.mail.done(k)
         except Stopped:
             pass
         except BaseException as error:
             error.add_note(f"in the thread of block {k}")
-            self.post.fail(error)
+            self.mail.fail(error)
 
     def enter(self, batch: int, pairs: Sequence[tuple[PyTree, PyTree]]) -> None:
-        """The parts of a batch. Waits while there are enough before block 0."""
-        last = self._parts - 1
-        self._wait(lambda: self.post.wait_taken("output", (-1, batch - WAITING, last)))
+        """The parts of a batch, for the first and the last block. Waits while there are enough."""
+        first, last = self.runs[0], self.runs[-1]
+        before = (batch - WAITING, self._parts - 1)
+        if first.number == 0:
+            self._wait(lambda: self.mail.wait_taken("output", (-1, *before)))
+        elif last.is_last:
+            self._wait(lambda: self.mail.wait_taken("labels", (last.number, *before)))
         for part, (x, labels) in enumerate(pairs):
-            self.post.put("output", (-1, batch, part), x)
-            self.post.put("labels", (len(self.runs) - 1, batch, part), labels)
+            if first.number == 0:
+                self.mail.put("output", (-1, batch, part), x)
+            if last.is_last:
+                self.mail.put("labels", (last.number, batch, part), labels)
 
     def give(self, due: Iterable[Due]) -> None:
         """More tasks, in an order in which they can run."""
-        self.post.give(due)
+        self.mail.give(due)
 
     def loss(self, batch: int) -> Array:
         """Of a batch, the mean over its parts; waits for it. To be asked for once."""
-        last = len(self.runs) - 1
         parts = [
-            self._wait(functools.partial(self.post.take, "loss", (last, batch, part)))
+            self._wait(
+                functools.partial(self.mail.take, "loss", (self.runs[-1].number, batch, part))
+            )
             for part in range(self._parts)
         ]
         return jnp.mean(jnp.stack(parts))
 
     def idle(self) -> None:
         """Waits until all tasks that were given are done."""
-        self._wait(self.post.wait_idle)
+        self._wait(self.mail.wait_idle)
 
     def close(self) -> None:
         """Ends the threads, whatever is left to do."""
-        self.post.close()
+        self.mail.close()
         for thread in self._threads:
             thread.join()
 
@@ -126,7 +142,7 @@ class Threads:
         try:
             return how()
         except Stopped:
-            self.post.raise_failure()
+            self.mail.raise_failure()
             raise RuntimeError("the threads of this pipeline have ended") from None
 
 
@@ -185,21 +201,11 @@ def run_mpmd(
       >>> bool(run.losses[-1] < 0.1 * run.losses[0])
       True
     """
-    blocks = [block_at(k, block) for k, block in enumerate(blocks)]
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
-    table = schedule.table(len(blocks), len(batches))
-    params = one_each("params", params, len(blocks))
-    states = [()] * len(blocks) if states is None else one_each("states", states, len(blocks))
-    key = jax.random.key(0) if key is None else key
-    check_separable(optimiser, params)
-    if optimiser_states is not None:
-        optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))
-    lasts = _lasts(table, costs, slow)
-    runs = block_runs(blocks, table, optimiser, loss, key, params, states, optimiser_states)
-    places = devices_of(devices, len(blocks))
-    first = check_batch(0, batches[0], table.parts, table.name)
-    check_fit(blocks, loss, first[0], params, states, key)
+    made = prepared(
+        blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key
+    )
+    table, runs = made.table, made.runs
+    lasts, places = _lasts(table, costs, slow), devices_of(devices, table.blocks)
     threads = Threads(runs, places, table.parts, lockstep=table.lockstep, lasts=lasts)
     try:
         unread = last_reads(table.tasks)
@@ -212,6 +218,53 @@ def run_mpmd(
         threads.close()
     if spans is not None:
         spans += threads.spans
+    return trained(runs, losses)
+
+
+class Prepared(NamedTuple):
+    """A run before its first task.
+
+    Attributes:
+      table: the tick table.
+      runs: what each block holds.
+      outputs: shapes and dtypes of the output of each block, for a part of a batch.
+    """
+
+    table: Table
+    runs: list[BlockRun]
+    outputs: list[PyTree]
+
+
+def prepared(
+    blocks: Sequence[Any],
+    schedule: Schedule,
+    optimiser: Optimiser,
+    loss: Loss,
+    params: Sequence[PyTree],
+    batches: Sequence[tuple[PyTree, PyTree]],
+    states: Sequence[PyTree] | None,
+    optimiser_states: Sequence[PyTree] | None,
+    key: Array | None,
+) -> Prepared:
+    """Checks all arguments, with the errors of `simulate`."""
+    blocks = [block_at(k, block) for k, block in enumerate(blocks)]
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+    table = schedule.table(len(blocks), len(batches))
+    params = one_each("params", params, len(blocks))
+    states = [()] * len(blocks) if states is None else one_each("states", states, len(blocks))
+    key = jax.random.key(0) if key is None else key
+    check_separable(optimiser, params)
+    if optimiser_states is not None:
+        optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))
+    pair = check_batch(0, batches[0], table.parts, table.name)[0]
+    check_fit(blocks, loss, pair, params, states, key)
+    runs = block_runs(blocks, table, optimiser, loss, key, params, states, optimiser_states)
+    return Prepared(table, runs, output_shapes(blocks, pair[0], params, states, key))
+
+
+def trained(runs: Sequence[BlockRun], losses: Array) -> Trained:
+    """What is left of a run."""
     params, states = [own.newest for own in runs], [own.state for own in runs]
     return Trained(params, states, [own.optimiser_state for own in runs], losses)
 

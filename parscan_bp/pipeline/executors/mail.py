@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from parscan_bp.pipeline.block_run import What, Where
+from parscan_bp.pipeline.block_run import Post, What, Where
 from parscan_bp.pipeline.executors.stream import Due
 from parscan_bp.types import PyTree
 
@@ -21,24 +21,24 @@ class Stopped(Exception):
     """Another thread has failed, or nobody wants the rest."""
 
 
-class Post:
+class Mail:
     """Boxes of what has been sent, and for each block its tasks; shared by all threads.
 
     All changes are made, and waited for, under one condition: there are few blocks, and what they
     wait for are passes, not instructions.
 
     Args:
-      blocks: K.
+      blocks: the numbers of the blocks here.
       lockstep: whether no block begins a tick before all are done with the one before.
 
     Attributes:
       box: what has been sent and not been taken.
     """
 
-    def __init__(self, blocks: int, *, lockstep: bool):
+    def __init__(self, blocks: Iterable[int], *, lockstep: bool):
         self._changed = threading.Condition()
         self._lockstep = lockstep
-        self._due: list[collections.deque[Due]] = [collections.deque() for _ in range(blocks)]
+        self._due: dict[int, collections.deque[Due]] = {k: collections.deque() for k in blocks}
         self._failure: BaseException | None = None
         self.box: Box = {}
 
@@ -56,7 +56,9 @@ class Post:
         def may_begin() -> bool:
             if not own or not self._lockstep:
                 return bool(own)
-            return all(not other or other[0][0].tick >= own[0][0].tick for other in self._due)
+            return all(
+                not other or other[0][0].tick >= own[0][0].tick for other in self._due.values()
+            )
 
         self._wait(may_begin)
         return own[0]
@@ -85,7 +87,7 @@ class Post:
 
     def wait_idle(self) -> None:
         """Waits until all tasks are done."""
-        self._wait(lambda: not any(self._due))
+        self._wait(lambda: not any(self._due.values()))
 
     def fail(self, error: BaseException) -> None:
         """Ends all waiting; the first failure is the one that counts."""
@@ -110,14 +112,14 @@ class Post:
 
 
 class Port:
-    """A block's own end of the post: what it takes, and when it sends.
+    """A block's own end of a `Post`: what it takes, and when it sends.
 
     Values come to the block's device. A pass keeps the block busy from when its operands are there
     until its result is; with ``least`` for so many seconds at least, by sleeping, and so much
     longer as it is slow.
 
     Args:
-      post: of all.
+      post: what it takes from and sends by.
       device: of the block.
       lasts: seconds that a task took to those that it is to take.
     """
