@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
     *("docs/choose.md", "docs/extend.md", "docs/use.md"),
-    *("docs/choose.md", "docs/devices.md", "docs/extend.md"),
+    *("docs/choose.md", "docs/devices.md", "docs/extend.md", "docs/pipelines.md"),
 )
 
 
@@ -38,7 +38,7 @@ def test_every_example_of_the_readme_runs():
     [
         *(
             pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
-            for name in ("choose", "devices")
+            for name in ("choose", "devices", "pipelines")
         ),
         "docs/extend.md",
     ],
