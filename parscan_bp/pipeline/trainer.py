@@ -209,6 +209,8 @@ class BasePipeline(abc.ABC):
     def report(self) -> PipelineReport:
         """Bubble, memory, staleness, block by block. Waits until what has begun is done.
 
+        Times are those of the last steps; of a run that has just begun they contain compiling.
+
         Raises:
           ValueError: before the first batch.
         """

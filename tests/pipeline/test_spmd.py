@@ -147,7 +147,7 @@ assert set(stats) == {"all-reduce"}, stats
 @pytest.mark.parametrize("x64", [False, True])
 def test_rows_are_divided_over_a_data_axis(run_on_devices, x64):
     program = """
-both = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "stage"))
+both = jax.make_mesh((2, 2), ("data", "stage"))  # of explicit axes
 for schedule in (alike.TWO, pipeline.GPipe(2)):
     given = (schedule, optax.adam(1e-2), cross_entropy, params_of(2), batches_of(schedule, 2))
     made = pipeline.run_spmd(alike.residual, *given, mesh=both, data="data")

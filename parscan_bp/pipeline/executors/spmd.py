@@ -148,6 +148,8 @@ def spmd_program(
         raise TypeError(f"mesh: got {described(mesh)}; a jax.sharding.Mesh is wanted")
     for name in (axis, *([] if data is None else [data])):
         check_axis(name, mesh)
+    # Results are divided up outside of the program, where explicit axes would have to be resolved.
+    mesh = Mesh(mesh.devices, mesh.axis_names)
     blocks = len(params) if isinstance(params, Sequence) else 0
     params = one_each("params", params, mesh.shape[axis])
     states = [()] * blocks if states is None else one_each("states", states, blocks)
