@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from parscan_bp.pipeline.schedules import Held, Staleness
-from parscan_bp.pipeline.timeline import Span
+from parscan_bp.pipeline.schedules import Held, Schedule, Staleness
+from parscan_bp.pipeline.timeline import Costs, Span, time_per_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,22 @@ def busy_seconds(spans: Sequence[Span], blocks: int) -> tuple[list[float], float
     return busy, max(s.stop for s in spans) - min(s.start for s in spans)
 
 
-def mean_seconds(spans: Sequence[Span], blocks: int, kind: str) -> list[float]:
+def modelled_bubble(schedule: Schedule, blocks: int, spans: Sequence[Span]) -> float:
+    """The bubble of a full pipeline by the event recursion, of the mean times of the passes."""
+    forward = _mean_seconds(spans, blocks, "forward")
+    kinds = ("backward", "input_gradient", "weight_gradient")
+    down = [sum(own) for own in zip(*(_mean_seconds(spans, blocks, k) for k in kinds), strict=True)]
+    # A backward pass that linearises again is measured with what the model counts apart.
+    again = [0.0 if k else f for k, f in zip(schedule.keeps(blocks), forward, strict=True)]
+    backward = [max(0.0, own - more) for own, more in zip(down, again, strict=True)]
+    whole = lambda parts: tuple(schedule.parts * own for own in parts)  # noqa: E731
+    costs = Costs(whole(forward), whole(backward))
+    a_batch = time_per_batch(schedule, blocks, costs, batches=8)
+    work = schedule.parts * sum(map(sum, (forward, backward, again)))
+    return 1 - work / (blocks * a_batch) if a_batch else 0.0
+
+
+def _mean_seconds(spans: Sequence[Span], blocks: int, kind: str) -> list[float]:
     """Of a task of one kind at each block; 0 where there was none."""
     own: list[list[float]] = [[] for _ in range(blocks)]
     for span in spans:

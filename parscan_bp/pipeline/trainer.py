@@ -25,13 +25,12 @@ from parscan_bp.pipeline.pipeline_report import (
     BlockReport,
     PipelineReport,
     busy_seconds,
-    mean_seconds,
+    modelled_bubble,
 )
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.progress import Progress
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.separable import check_separable
-from parscan_bp.pipeline.timeline import Costs, time_per_batch
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
 
@@ -241,23 +240,9 @@ class BasePipeline(abc.ABC):
             batches=self.batches,
             seconds=total * self._schedule.parts / max(1, len(begun)),
             bubble=1 - sum(busy) / (blocks * total),
-            modelled=self._modelled(spans),
+            modelled=modelled_bubble(self._schedule, blocks, spans),
             blocks=own,
         )
-
-    def _modelled(self, spans: Sequence[Any]) -> float:
-        """The bubble of a full pipeline, by the event recursion."""
-        parts, blocks = self._schedule.parts, self._blocks
-        forward = mean_seconds(spans, blocks, "forward")
-        backward = mean_seconds(spans, blocks, "backward")
-        halves = [mean_seconds(spans, blocks, f"{which}_gradient") for which in ("input", "weight")]
-        keeps = self._schedule.keeps(blocks)
-        again = [0.0 if keep else f for keep, f in zip(keeps, forward, strict=True)]
-        down = [max(0.0, sum(own) - r) for r, *own in zip(again, backward, *halves, strict=True)]
-        costs = Costs(tuple(parts * f for f in forward), tuple(parts * b for b in down))
-        a_batch = time_per_batch(self._schedule, blocks, costs, batches=8)
-        work = sum(forward) + sum(down) + sum(again)
-        return 1 - parts * work / (blocks * a_batch) if a_batch else 0.0
 
     def close(self) -> None:
         """Ends the threads. What is on the way is lost."""

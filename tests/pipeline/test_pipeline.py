@@ -20,6 +20,7 @@ from schedule_cases import CASES
 from parscan_bp import pipeline
 from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.balance import balanced
+from parscan_bp.pipeline.pipeline_report import modelled_bubble
 from parscan_bp.pipeline.progress import Progress
 
 SGD = optax.sgd(0.1, momentum=0.9)
@@ -266,3 +267,19 @@ def test_the_optimiser_has_to_be_separable():
     own = _pipeline(CASES["GPipe"], optimiser=clipped)
     with pytest.raises(NotImplementedError, match="global norm"):
         own.step(data(1)[0])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_of_the_models_own_spans_the_bubble_is_the_models(name):
+    """Passes of F = 1 and B = 2 give the bubble of such passes, whatever the schedule."""
+    case = CASES[name]
+    schedule, blocks = case.schedule, case.blocks
+    table = schedule.table(blocks, schedule.on_the_way(blocks) + 3)
+    merged = {}
+    for span in pipeline.timeline(table):  # threads linearise again within the backward pass
+        before = merged.get(span.task, 0.0)
+        merged[span.task] = before + span.stop - span.start
+    spans = [pipeline.Span(task, 0.0, seconds) for task, seconds in merged.items()]
+    work = sum(3.0 + (not keep) for keep in schedule.keeps(blocks))
+    wanted = 1 - work / (blocks * pipeline.time_per_batch(schedule, blocks, batches=8))
+    assert np.isclose(modelled_bubble(schedule, blocks, spans), wanted)
