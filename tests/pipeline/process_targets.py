@@ -43,3 +43,24 @@ def refuse():
     except NotImplementedError as error:
         return str(error)
     return jnp.nan
+
+
+def fail():
+    """The last block, in the last process, raises in mid-flight."""
+    functions, params = net(3)
+
+    def hot(params, x):
+        seen = []
+
+        def stop(x):
+            seen.append(x)
+            if len(seen) > 4:
+                raise ArithmeticError("too hot")
+            return x
+
+        still = jax.lax.stop_gradient(x)
+        return functions[-1](params, x) + jax.pure_callback(stop, still, still)[:, :1]
+
+    blocks = [*functions[:-1], hot]
+    given = (pipeline.PipeDream(), optax.sgd(0.1), cross_entropy, params, data(20))
+    pipeline.run_processes(blocks, *given)

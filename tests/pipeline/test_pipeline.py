@@ -283,3 +283,18 @@ def test_of_the_models_own_spans_the_bubble_is_the_models(name):
     work = sum(3.0 + (not keep) for keep in schedule.keeps(blocks))
     wanted = 1 - work / (blocks * pipeline.time_per_batch(schedule, blocks, batches=8))
     assert np.isclose(modelled_bubble(schedule, blocks, spans), wanted)
+
+
+def test_whoever_is_stopped_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
+    path, entries = tmp_path / "flight", [("weights", [0, 0], [np.arange(3)])]
+    checkpoint.write(path, {"batches": 1}, entries)
+
+    def stopped(file, **arrays):
+        file.write(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.np, "savez", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.write(path, {"batches": 2}, entries)
+    about, read = checkpoint.read(path)
+    assert about["batches"] == 1 and (read[0][2][0] == np.arange(3)).all()

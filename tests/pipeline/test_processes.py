@@ -24,3 +24,10 @@ def test_two_processes_have_the_simulators_bits_after_40_ticks(name):
 def test_lockstep_is_refused_by_name():
     for told in pb.parallel.launch("tests.pipeline.process_targets:refuse", 2):
         assert told.startswith("schedule: the blocks of FeaturesReplay wait for each other")
+
+
+@pytest.mark.slow
+def test_a_block_that_fails_ends_all_processes_and_is_named():
+    with pytest.raises(pb.parallel.LaunchError, match="too hot") as told:
+        pb.parallel.launch("tests.pipeline.process_targets:fail", 2, timeout=90)
+    assert "in the thread of block 2" in str(told.value)

@@ -142,8 +142,9 @@ class Threads:
         try:
             return how()
         except Stopped:
-            self.mail.raise_failure()
-            raise RuntimeError("the threads of this pipeline have ended") from None
+            pass
+        self.mail.raise_failure()
+        raise RuntimeError("the threads of this pipeline have ended")
 
 
 def run_mpmd(
