@@ -33,6 +33,7 @@ def _batches(count):
     return [(image(), rng.integers(2, size=8)) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_without_staleness_it_is_the_plain_training_of_the_model():
     """Of a model with batch norm and no dropout, whose streams are copies in each layer."""
     model = _model()

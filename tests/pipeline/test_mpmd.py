@@ -19,13 +19,7 @@ from parscan_bp.pipeline.executors.stream import Stream, of_blocks
 from parscan_bp.pipeline.schedules.table import last_reads
 
 EACH = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-SOME = (
-    "DSP(2,0,1,0;7,4,3,0)",
-    "DelayedGradients",
-    "FeaturesReplay",
-    "PipeDream2BW",
-    "ZeroBubble, H2",
-)
+SOME = ("DSP(1,1,0;4,2,0)", "DelayedGradients", "PipeDream2BW")
 SGD = optax.sgd(0.1, momentum=0.9)
 
 

@@ -25,7 +25,14 @@ from parscan_bp.pipeline.progress import Progress
 
 SGD = optax.sgd(0.1, momentum=0.9)
 NAMES = ("DSP(2,0,1,0;7,4,3,0)", "FeaturesReplay", "OneFOneB", "PipeDream2BW", "ZeroBubble, H2")
-EACH = pytest.mark.parametrize("case", [CASES[name] for name in NAMES], ids=NAMES)
+SOME = ("DSP(2,0,1,0;7,4,3,0)", "PipeDream2BW")
+EACH = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(CASES[name], id=name, marks=[] if name in SOME else [pytest.mark.slow])
+        for name in NAMES
+    ],
+)
 
 
 def _pipeline(case, **new):
