@@ -30,6 +30,7 @@ BENCHES = {
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
     "pipeline": "bench.paper.pipeline.bench",
+    "executors": "bench.paper.executors.bench",
     "gpu": "bench.gpu",
     "tables": "bench.tables",
 }

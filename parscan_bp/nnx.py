@@ -13,6 +13,7 @@ from parscan_bp.adapters.fixed import is_fixed
 from parscan_bp.adapters.flax_cells import NNX, view_of
 from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.nnx_block import as_block as as_block
+from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function, takes
 from parscan_bp.arguments import check_bool
 from parscan_bp.forward import Forward
@@ -37,7 +38,16 @@ except ImportError as error:
         "parscan_bp.nnx needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
     ) from error
 
-__all__ = ["RNN", "Bidirectional", "Conv", "DeepRNN", "Linear", "Sequential", "as_block"]
+__all__ = [
+    "RNN",
+    "Bidirectional",
+    "Conv",
+    "DeepRNN",
+    "Linear",
+    "Pipeline",
+    "Sequential",
+    "as_block",
+]
 
 Rngs = nnx.Rngs | nnx.RngStream
 

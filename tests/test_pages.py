@@ -11,7 +11,7 @@ from bench.__main__ import BENCHES
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
-    *(f"docs/{name}.md" for name in ("choose", "devices", "extend", "gpu", "use")),
+    *(f"docs/{name}.md" for name in ("choose", "devices", "extend", "gpu", "pipelines", "use")),
 )
 
 
@@ -37,7 +37,7 @@ def test_every_example_of_the_readme_runs():
     [
         *(
             pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
-            for name in ("choose", "devices")
+            for name in ("choose", "devices", "pipelines")
         ),
         "docs/extend.md",
         "docs/gpu.md",
