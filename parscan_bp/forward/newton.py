@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 import jax
@@ -120,6 +121,18 @@ class Newton(Forward):
         states, count, converged = iterate(flat.image, correct, start, tolerance, self.max_passes)
         tree = jax.tree.structure(recurrence.init)
         return Trajectory(jax.tree.unflatten(tree, flat.leaves(states)), count, converged)
+
+    def expected(self, length, exponent, tolerance):
+        """Of the whole Jacobian without damping: log2(G log2(1 / tolerance)).
+
+        From errors of about 1 / G on the number of right digits doubles with each pass, G being
+        what the recurrence makes of a residual, 1 / (1 - e^exponent) for one that forgets.
+        """
+        if exponent >= 0 or self.jacobian != "dense" or self.damping is not None:
+            return None
+        passes = math.log2(-math.log2(tolerance) / -math.expm1(exponent))
+        most = min(length, max(1, math.ceil(passes)))
+        return most if most <= self.max_passes else None
 
     def _models(self, flat: FlatRecurrence, solver: Solver) -> list[Linearisation]:
         """How the Jacobians are obtained: of the carry as one, or the diagonal of each leaf."""

@@ -170,7 +170,6 @@ def test_a_bound_names_what_it_does_not_know():
 
 OPTIONS = [
     ({"forward": "chunk"}, ValueError, "forward: got 'chunk'"),
-    ({"forward": "auto"}, ValueError, "forward: got 'auto'"),
     ({"forward": pb.Chunks}, ValueError, "forward: got"),
     ({"certify": "proof"}, ValueError, "certify: got 'proof'"),
     ({"tolerance": 0.0}, ValueError, "tolerance: got 0.0"),
