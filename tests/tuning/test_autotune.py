@@ -172,6 +172,9 @@ def test_nothing_is_timed_in_a_trace():
 def test_candidates():
     plan, _ = plan_of(step, INIT, XS, loop_options(None, False, 1), None, "auto")
     assert {"lax.scan", "Sweep()", "Blelloch()"} <= set(candidates(plan.facts))
+    rounds = repr(pb.ChunkedCorrections())
+    assert rounds not in candidates(plan.facts)  # of 40 steps it is a sweep
+    assert rounds in candidates(dataclasses.replace(plan.facts, length=200))
 
 
 def loss(w, xs):
