@@ -39,7 +39,8 @@ class Newton(Forward):
     Whatever M_t is, x_1..x_i are exact after i passes. A pass has a trust region along time: it is
     believed up to the first state whose residual is not finite, or larger than any before the pass;
     what follows takes f of the states before it. It ends as not converged where that brings nothing
-    more, or where an exact state is not finite.
+    more, or too little for the passes that are left, as in chaos, or where an exact state is not
+    finite.
 
     Args:
       jacobian: "dense", the whole Jacobian in the structure that the step has (rows of a batch are
