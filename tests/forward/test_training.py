@@ -86,7 +86,7 @@ def test_newton_before_and_after():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [pb.Chunks(4), pb.Newton()], ids=["chunks", "newton"])
+@pytest.mark.parametrize("method", [pb.Chunks(4, rounds=3), pb.Newton()], ids=["chunks", "newton"])
 def test_training_follows_the_exact_curve(method, tmp_path, monkeypatch):
     """As closely as two runs do whose parameters began with one rounding more, and one less."""
     losses, after = exactly()
