@@ -144,16 +144,14 @@ def test_chaos_is_said_not_to_converge():
 
 
 def test_chaos_is_given_up_by_its_pace():
-    """What converges slowly is not, as a linear pace of residuals or of exact states is one."""
+    """What converges slowly is not, as a linear pace is one."""
     chaos = Recurrence(lambda x, u: 3.9 * x * (1 - x), jnp.full(2, 0.3), None, 2000)
     made = evaluated(Newton(), chaos)
     assert not made.converged and 2 * WINDOW <= made.iterations <= 5 * WINDOW
-    slow = Recurrence(lambda x, u: 0.7 * jnp.sin(x + 1) + u, jnp.zeros(2), draw(1, 400, 2), 400)
+    slow = Recurrence(lambda x, u: 0.8 * x + u, jnp.zeros(2), 0.3 * draw(1, 400, 2), 400)
     made = evaluated(Newton(damping=0.9), slow)
     assert made.converged and made.iterations > 2 * WINDOW
     check_close(made.states, sequential(slow))
-    made = evaluated(Newton(), elman(60, gain=30.0), 0.0, jax.jit)
-    assert made.converged and made.iterations > 2 * WINDOW
 
 
 def test_a_trajectory_that_leaves_the_range_is_given_up_at_once():

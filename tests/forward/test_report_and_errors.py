@@ -104,10 +104,13 @@ def test_a_finished_entry_is_what_it_is_alone():
             np.testing.assert_array_equal(a[k], b[0])
 
 
+LONG = 4 * LENGTH
+
+
 def _sequential_passes(jaxpr, within=False):
     """The loops over all steps, one after the other: whether each is in a branch of a choice."""
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "scan" and eqn.params["length"] == LENGTH:
+        if eqn.primitive.name == "scan" and eqn.params["length"] == LONG:
             yield within
         for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_program):
             if _is_program(inner):
@@ -121,7 +124,8 @@ def _is_program(value):
 
 def test_a_fall_back_is_no_trip_of_those_that_need_none():
     """Alone and in a batch, where the choice is one for all entries."""
-    run = functools.partial(reported, forward=pb.Chunks(8))
+    xs = jnp.zeros(LONG)  # the certificate's own loops are shorter
+    run = lambda rate: pb.scan(logistic(rate), jnp.float32(0.3), xs, forward=pb.Chunks(8))  # noqa: E731
     for f, rate in ((run, jnp.float32(2)), (jax.vmap(run), jnp.full(3, 2, jnp.float32))):
         passes = list(_sequential_passes(jax.make_jaxpr(f)(rate).jaxpr))
         assert passes and all(passes)
