@@ -26,6 +26,7 @@ BENCHES = {
     "spgemm": "bench.paper.spgemm",
     "reuse": "bench.paper.reuse",
     "solvers": "bench.paper.solvers",
+    "truncated": "bench.paper.truncated",
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
     "pipeline": "bench.paper.pipeline.bench",

@@ -29,6 +29,7 @@ try:
     from flax.nnx import Sequential as FlaxSequential
     from flax.nnx.transforms.general import merge_inputs, split_inputs
 
+    from parscan_bp.adapters.deep_nnx import DeepRNN as DeepRNN
     from parscan_bp.adapters.divided_nnx import Conv as Conv
     from parscan_bp.adapters.divided_nnx import Linear as Linear
 except ImportError as error:
@@ -36,7 +37,7 @@ except ImportError as error:
         "parscan_bp.nnx needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
     ) from error
 
-__all__ = ["RNN", "Bidirectional", "Conv", "Linear", "Sequential", "as_block"]
+__all__ = ["RNN", "Bidirectional", "Conv", "DeepRNN", "Linear", "Sequential", "as_block"]
 
 Rngs = nnx.Rngs | nnx.RngStream
 

@@ -307,6 +307,8 @@ class TreeSolver(Solver):
           operator: explicit stack M in traversal order.
           leaving: vectors b with ``state <- M state + b``, stacked.
           state: the state before the first traversed step.
+
+        They are given by these names.
         """
 
     def run(self, system, state):
@@ -330,11 +332,18 @@ class TreeSolver(Solver):
     def _traverse(self, operator, b, state, backward) -> tuple[Array, Array]:
         """`states` with steps in the order of their positions."""
         operator = operator.broadcast(b.shape[0])  # a tree slices all leaves
-        if not backward:
-            return self.states(operator, b, state)
-        operator, b = jax.tree.map(lambda a: a[::-1], (operator, b))
-        shown, last = self.states(operator, b, state)
-        return shown[::-1], last
+        if backward:
+            operator, b = jax.tree.map(lambda a: a[::-1], (operator, b))
+        # By name: one's own solver may take them in another order.
+        made = self.states(operator=operator, leaving=b, state=state)
+        got, want = jax.tree.map(jnp.shape, made), (b.shape, state.shape)
+        if not isinstance(made, tuple) or got != want:
+            raise ValueError(
+                f"{type(self).__name__}.states returned {got}, in shapes; (the state that enters "
+                f"each step, the last that leaves), {want}, is wanted"
+            )
+        shown, last = made
+        return (shown[::-1] if backward else shown), last
 
     def form(self, operator):
         operator = super().form(operator)
