@@ -136,7 +136,7 @@ def test_reverse_and_other_options(measured):
     )
     check_equal(got, want)
     *_, report = reported(CALM, tolerance=1e-2, fallback=False)
-    assert report.forward.tolerance == np.float32(1e-2)
+    assert np.isclose(report.forward.tolerance, 1e-2)
     with pytest.raises(ValueError, match="fallback: False wants report=True"):
         pb.scan(CALM, INIT, XS, forward="auto", fallback=False)
 
