@@ -7,7 +7,7 @@ import datetime
 import math
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -52,8 +52,13 @@ class Remembered:
     @property
     def reason(self) -> str:
         """The table in one line."""
-        told = ", ".join(f"{t.name} {1e3 * t.seconds:.3g} ms" for t in self.timings)
-        return f"measured on this machine on {self.date}: {told}"
+        return told(self.timings, self.date)
+
+
+def told(timings: Sequence[Timing], date: str) -> str:
+    """A table of timings in one line."""
+    named = ", ".join(f"{t.name} {1e3 * t.seconds:.3g} ms" for t in timings)
+    return f"measured on this machine on {date}: {named}"
 
 
 def key_of(jaxpr: Any, length: int, unroll: int | bool) -> str:
@@ -83,26 +88,26 @@ def remember(key: str, found: Remembered) -> pathlib.Path | None:
       OSError: if the folder cannot be written to.
     """
     timings = [dataclasses.asdict(t) for t in found.timings]
-    held = {"solver": _described(found.solver), "timings": timings, "date": found.date}
+    held = {"solver": described(found.solver), "timings": timings, "date": found.date}
     return store.write(key, held)
 
 
 def _parsed(held: Mapping[str, Any]) -> Remembered:
     timings = tuple(Timing(**t) for t in held["timings"])
-    return Remembered(_solver(held["solver"]), timings, held["date"])
+    return Remembered(solver_of(held["solver"]), timings, held["date"])
 
 
-def _described(solver: Any) -> Any:
+def described(solver: Any) -> Any:
     """A solver as JSON: its name and its options, solvers among them."""
     if not isinstance(solver, Solver):
         return solver
     fields = dataclasses.fields(solver)  # type: ignore[arg-type]
-    options = {f.name: _described(getattr(solver, f.name)) for f in fields}
+    options = {f.name: described(getattr(solver, f.name)) for f in fields}
     return {"solver": type(solver).__name__, "options": options}
 
 
-def _solver(held: Any) -> Any:
-    """The inverse of `_described`.
+def solver_of(held: Any) -> Any:
+    """The inverse of `described`.
 
     Raises:
       ValueError, TypeError, AttributeError: if there is no such solver.
@@ -112,4 +117,4 @@ def _solver(held: Any) -> Any:
     kind = getattr(solvers, held["solver"])
     if not (isinstance(kind, type) and issubclass(kind, Solver)):
         raise ValueError(f"{held['solver']} is no solver")
-    return kind(**{name: _solver(value) for name, value in held["options"].items()})
+    return kind(**{name: solver_of(value) for name, value in held["options"].items()})
