@@ -26,9 +26,11 @@ BENCHES = {
     "spgemm": "bench.paper.spgemm",
     "reuse": "bench.paper.reuse",
     "solvers": "bench.paper.solvers",
+    "truncated": "bench.paper.truncated",
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
     "pipeline": "bench.paper.pipeline.bench",
+    "executors": "bench.paper.executors.bench",
     "gpu": "bench.gpu",
     "tables": "bench.tables",
 }

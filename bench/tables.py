@@ -195,16 +195,23 @@ def gpu_steps() -> str:
 
 
 def _gpu(phase: str, shown: Any) -> str:
-    points = read("gpu")["points"]
+    points = [p for p in read("gpu")["points"] if p["cell"] == "elman"]
+    points = [p for p in points if p.get("dtype", "float32") == "float32"]
     points.sort(key=lambda p: (p["batch"], p["length"]))
     rows = [
         [
             f"{p['batch']}, {p['length']}",
-            *(shown(p["contenders"][s]["times"][phase]["median"]) for s in _SIDES.values()),
+            *(_shown(p["contenders"].get(s), phase, shown) for s in _SIDES.values()),
         ]
         for p in points
     ]
     return pages.markdown(["B, T", *_SIDES], rows)
+
+
+def _shown(side: Record | None, phase: str, shown: Any) -> str:
+    """The median of one side, nothing where it was not timed."""
+    times = {} if side is None else side["times"]
+    return shown(times[phase]["median"]) if phase in times else ""
 
 
 def _number(compared: Record | None) -> str:

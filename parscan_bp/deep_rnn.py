@@ -19,12 +19,13 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from parscan_bp.arguments import described
 from parscan_bp.operators import BlockTriangular, Dense, Operator, compose
 from parscan_bp.types import Array, PyTree
 
-Step = Callable[[Array, Array], tuple[Array, Array]]
+Step = Callable[[PyTree, Array], tuple[PyTree, Array]]
 
 
 def deep_rnn(steps: Sequence[Step]) -> tuple[Callable, Callable]:
@@ -32,7 +33,8 @@ def deep_rnn(steps: Sequence[Step]) -> tuple[Callable, Callable]:
 
     Args:
       steps: k functions ``(h, x) -> (new h, y)`` of arrays (*batch, features), whose rows are
-        independent. ``y`` is the next one's ``x``. All h have the same number of features.
+        independent. ``y`` is the next one's ``x``. ``h`` may be a pytree of such arrays, as the two
+        of an LSTM; all h have the same number of features.
 
     Returns:
       ``(step, jacobian)``: the step of the tuple of all h, whose output is the last y, and the
@@ -86,25 +88,34 @@ def deep_rnn(steps: Sequence[Step]) -> tuple[Callable, Callable]:
 def _check_carry(carry: PyTree, count: int) -> None:
     if not isinstance(carry, Sequence) or len(carry) != count:
         raise ValueError(f"carry: got {described(carry)}; a tuple of {count} arrays is wanted")
-    sizes = {jnp.shape(h)[-1:] for h in carry}
-    if len(sizes) != 1 or () in sizes:
+    shapes = [[jnp.shape(a) for a in jax.tree.leaves(h)] for h in carry]
+    features = {sum(shape[-1] for shape in own if shape) for own in shapes}
+    if len(features) != 1 or any(() in own for own in shapes):
         raise ValueError(
-            f"carry: got arrays of shapes {[jnp.shape(h) for h in carry]}; as many features in "
-            "each are wanted"
+            f"carry: got arrays of shapes {shapes}; as many features in each layer are wanted"
         )
 
 
-def _slopes(own: Step, h: Array, x: Array) -> dict[str, Dense]:
+def _slopes(own: Step, h: PyTree, x: Array) -> dict[str, Dense]:
     """The transposed Jacobians of a layer, (*batch, of, by), ``"hx"`` being d new h / d x."""
 
     def columns(f, at):
-        basis = jnp.eye(at.shape[-1], dtype=at.dtype)
+        """d (new h, y) by an array or several, whose features are joined."""
+        leaves, tree = jax.tree.flatten(at)
+        sizes = [a.shape[-1] for a in leaves]
 
         def push(v):
-            return jax.jvp(f, (at,), (jnp.broadcast_to(v, at.shape),))[1]
+            parts = jnp.split(v, np.cumsum(sizes)[:-1])
+            spread = [
+                jnp.broadcast_to(part.astype(a.dtype), a.shape)
+                for part, a in zip(parts, leaves, strict=True)
+            ]
+            new, y = jax.jvp(f, (at,), (jax.tree.unflatten(tree, spread),))[1]
+            return jnp.concatenate(jax.tree.leaves(new), axis=-1), y
 
         # One direction in each row at once: rows are independent. (by, *batch, of) -> transposed.
-        return [Dense(jnp.moveaxis(a, 0, -2)) for a in jax.vmap(push)(basis)]
+        slopes = jax.vmap(push)(jnp.eye(sum(sizes), dtype=jnp.result_type(*leaves)))
+        return [Dense(jnp.moveaxis(a, 0, -2)) for a in slopes]
 
     hh, yh = columns(lambda h: own(h, x), h)
     hx, yx = columns(lambda x: own(h, x), x)

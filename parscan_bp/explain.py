@@ -6,16 +6,20 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from parscan_bp.chain.api import plan_chain
+from parscan_bp.chain.stages import Stages
 from parscan_bp.choice.facts import Facts
 from parscan_bp.devices import Traffic
 from parscan_bp.forward import Forward
 from parscan_bp.planner import Plan
-from parscan_bp.scan.api import checked_solver, left_to_lax, loop_options, plan_of
+from parscan_bp.scan.api import as_cell, checked_solver, left_to_lax, loop_options, plan_of
+from parscan_bp.scan.auto_forward import ForwardChoice, by_method, choose_forward
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import Left, ScanPlan
-from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Solver, Sweep
+from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Sharded, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
 
@@ -50,6 +54,7 @@ class Explanation:
       stored: what is kept from the forward pass for derivatives.
       candidates: predicted costs.
       collectives: of a solver over several devices, what each takes part in, by its purpose.
+      forward: what makes the values with ``forward="auto"``.
     """
 
     choice: str
@@ -61,9 +66,11 @@ class Explanation:
     stored: str
     candidates: tuple[Candidate, ...]
     collectives: Mapping[str, Traffic] = dataclasses.field(default_factory=dict)
+    forward: ForwardChoice | None = None
 
     def __str__(self):
-        lines = [f"derivatives by {self.choice}: {self.reason}"]
+        lines = [] if self.forward is None else [str(self.forward)]
+        lines += [f"derivatives by {self.choice}: {self.reason}"]
         if self.structure is not None:
             lines.append(
                 f"Jacobian: {self.structure}, {self.columns} columns per batch entry, "
@@ -102,7 +109,8 @@ def explain(
     Returns:
       The decision with its reason, and for every solver the predicted steps, flops and
       bytes of the bi-diagonal solve (BPPSA eqs. 6 and 7 times the cost of a product). Under
-      an outer `jax.vmap` the mapped axis is not seen.
+      an outer `jax.vmap` the mapped axis is not seen. With ``forward="auto"`` the decision on the
+      values, too: for that a few of the steps are run, where there are arrays.
 
     Raises:
       As `scan`.
@@ -117,10 +125,19 @@ def explain(
     values = checked_forward(forward)
     how = loop_options(length, reverse, unroll)
     left = left_to_lax(solver, jacobian, values.by)
-    if left is not None:
-        return _left_to_lax(left)
-    plan, _ = plan_of(f, init, xs, how, solver, jacobian, values.by, memory_limit)
-    return _left_to_lax(plan.reason) if isinstance(plan, Left) else _explanation(plan)
+
+    def plan_with(by):
+        return plan_of(f, init, xs, how, solver, jacobian, by, memory_limit)[0]
+
+    plan = Left(left) if left is not None else plan_with(values.by)
+    forward_choice = None
+    if values.auto is not None:
+        args = jax.tree.leaves((as_cell(f)[1], init, xs))
+        forward_choice = choose_forward(plan, args, values.auto, plan_with, always_probe=True)
+        if isinstance(forward_choice.forward, Forward):
+            plan = plan_with(by_method(values.auto, forward_choice.forward))
+    found = _left_to_lax(plan.reason) if isinstance(plan, Left) else _explanation(plan)
+    return dataclasses.replace(found, forward=forward_choice)
 
 
 def _left_to_lax(why: str) -> Explanation:
@@ -133,19 +150,20 @@ def explain_chain(
     params: Sequence[PyTree],
     x: Array,
     *,
-    solver: Planned | None = None,
-) -> Plan:
+    solver: Planned | Sharded | None = None,
+) -> Plan | Stages:
     """What `chain` does for the gradient of the parameters, and what else it might do.
 
     Args:
       layers, params, x: as in `chain`. Arrays may be `jax.ShapeDtypeStruct`.
-      solver: whose plan; ``None`` is ``Planned()``.
+      solver: whose plan; ``None`` is ``Planned()``. It may be `Sharded`.
 
     Returns:
       The plan: ``str()`` is a table of its products with their structures, non-zero numbers,
       flops, bytes and predicted cost, and of the same for back-propagation by VJPs, the linear
       scan, and Algorithm 1 of BPPSA whole and truncated. ``.steps``, ``.outlook`` and
-      ``.baselines`` hold the numbers.
+      ``.baselines`` hold the numbers. Of a `Sharded` solver, the layers of each device, how many
+      of them cotangents pass one after the other (``.depth``), and what goes between devices.
 
     Raises:
       TypeError: if ``solver`` is another solver.
@@ -190,7 +208,7 @@ def _collectives(facts: Facts, solver: Solver | None) -> Mapping[str, Traffic]:
     """What a solver sends between devices, for the whole batch."""
     vector = facts.batch * facts.itemsize * facts.features
     matrix = vector * (1 if facts.structure == "diagonal" else facts.features)
-    return {} if solver is None else solver.traffic(matrix + vector, vector)
+    return {} if solver is None else solver.traffic(matrix + vector, vector, facts.length)
 
 
 def _candidates(facts: Facts) -> tuple[Candidate, ...]:

@@ -17,7 +17,7 @@ from parscan_bp.forward import Forward
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import FORWARD_OPTIONS, Fused, solve_within
-from parscan_bp.solvers import Solver, check_solver
+from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
 
 try:
@@ -105,13 +105,17 @@ class RNN(nn.RNN):
 
         Raises:
           ValueError: if a mask or a reset does not fit.
+          NotImplementedError: for ``reverse`` or ``seq_lengths`` with a `parscan_bp.Sharded` solver
+            inside of `jax.shard_map` or `jax.pmap`.
         """
+        turned = self.reverse if reverse is None else reverse
+        check_has_all_steps(self.solver, reverse=turned, seq_lengths=seq_lengths is not None)
         sequence = masked(inputs, mask, reset)
         if isinstance(sequence, Masked):
             sequence = sequence.directed(
                 self.cell.num_feature_axes,
                 time_major=self.time_major if time_major is None else time_major,
-                reverse=self.reverse if reverse is None else reverse,
+                reverse=turned,
             )
 
         view = view_of(self.cell, LINEN, nn)

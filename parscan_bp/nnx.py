@@ -13,6 +13,7 @@ from parscan_bp.adapters.fixed import is_fixed
 from parscan_bp.adapters.flax_cells import NNX, view_of
 from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.nnx_block import as_block as as_block
+from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function, takes
 from parscan_bp.arguments import check_bool
 from parscan_bp.forward import Forward
@@ -20,7 +21,7 @@ from parscan_bp.layers import BatchNorm, LayerNorm
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import FORWARD_OPTIONS, Fused, solve_within
-from parscan_bp.solvers import Solver, check_solver
+from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
 
 try:
@@ -29,6 +30,7 @@ try:
     from flax.nnx import Sequential as FlaxSequential
     from flax.nnx.transforms.general import merge_inputs, split_inputs
 
+    from parscan_bp.adapters.deep_nnx import DeepRNN as DeepRNN
     from parscan_bp.adapters.divided_nnx import Conv as Conv
     from parscan_bp.adapters.divided_nnx import Linear as Linear
 except ImportError as error:
@@ -36,7 +38,16 @@ except ImportError as error:
         "parscan_bp.nnx needs Flax, which is not installed: pip install 'parscan_bp[flax]'"
     ) from error
 
-__all__ = ["RNN", "Bidirectional", "Conv", "Linear", "Sequential", "as_block"]
+__all__ = [
+    "RNN",
+    "Bidirectional",
+    "Conv",
+    "DeepRNN",
+    "Linear",
+    "Pipeline",
+    "Sequential",
+    "as_block",
+]
 
 Rngs = nnx.Rngs | nnx.RngStream
 
@@ -143,6 +154,8 @@ class RNN(FlaxRNN):
 
         Raises:
           ValueError: if a mask or a reset does not fit.
+          NotImplementedError: for ``reverse`` or ``seq_lengths`` with a `parscan_bp.Sharded` solver
+            inside of `jax.shard_map` or `jax.pmap`.
           flax.errors.TraceContextError: if the layer is closed over by a transformation of JAX.
         """
         options = {
@@ -151,6 +164,8 @@ class RNN(FlaxRNN):
             "reverse": self.reverse if reverse is None else bool(reverse),
             "keep_order": self.keep_order if keep_order is None else bool(keep_order),
         }
+        used = {"reverse": options["reverse"], "seq_lengths": seq_lengths is not None}
+        check_has_all_steps(self.solver, **used)
         cell, sequence = self.cell, masked(inputs, mask, reset)
         if isinstance(sequence, Masked):
             sequence = sequence.directed(

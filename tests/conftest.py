@@ -101,11 +101,14 @@ def _values(case: Any) -> set[tuple[str, int]]:
 def run_on_devices() -> Callable[..., None]:
     """Runs a program in a process of its own, where JAX has so many CPU devices.
 
-    What it compiles is not optimised below the level at which collectives are chosen.
+    What it compiles is not optimised below the level at which collectives are chosen, unless it
+    is to be ``optimised``.
     """
 
-    def run(program: str, devices: int, *, x64: bool = False) -> None:
-        flags = {"force_host_platform_device_count": devices, "backend_optimization_level": 0}
+    def run(program: str, devices: int, *, x64: bool = False, optimised: bool = False) -> None:
+        flags = {"force_host_platform_device_count": devices}
+        if not optimised:
+            flags["backend_optimization_level"] = 0
         xla = " ".join(f"--xla_{name}={value}" for name, value in flags.items())
         env = {**os.environ, "XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
         env["JAX_ENABLE_X64"] = str(int(x64))

@@ -11,8 +11,7 @@ from bench.__main__ import BENCHES
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
-    *("docs/choose.md", "docs/extend.md", "docs/use.md"),
-    *("docs/choose.md", "docs/devices.md", "docs/extend.md"),
+    *(f"docs/{name}.md" for name in ("choose", "devices", "extend", "gpu", "pipelines", "use")),
 )
 
 
@@ -38,9 +37,10 @@ def test_every_example_of_the_readme_runs():
     [
         *(
             pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
-            for name in ("choose", "devices")
+            for name in ("choose", "devices", "pipelines")
         ),
         "docs/extend.md",
+        "docs/gpu.md",
     ],
 )
 def test_every_example_of_the_docs_runs(page):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 import parscan_bp
 from bench.gpu import floor, grid
@@ -16,7 +17,8 @@ from bench.shared.training import Trainer
 from parscan_bp import kernels
 from parscan_bp.operators import Factored
 
-STEP, SOLVE = "step", "solve"
+STEP, STEPS, SOLVE, DENSE = "step", "steps", "solve", "dense"
+"""A training step; one of many in a program; the kernels alone; a loss that reads every step."""
 PLAIN, AUTO, PALLAS, KERNELS = "lax.scan", "auto", "pallas", "kernels"
 # A fused forward pass, and backward the parallel kernels or the fused sequential one.
 FUSED, SEQUENTIAL = "fused", "fused_sequential"
@@ -28,8 +30,11 @@ PRECISION = "highest"
 # What stands in a compiled program for a Pallas kernel of Mosaic GPU.
 _KERNEL_CALL = 'custom_call_target="mosaic_gpu'
 
-_PASSES = (timing.FORWARD, timing.VALUE_AND_GRAD)
+_PASSES = (timing.FORWARD, timing.BACKWARD, timing.VALUE_AND_GRAD)
 _ALL = (*_PASSES, STEP)
+_FUSED = (*_ALL, STEPS, DENSE)
+IN_ONE, SOLVES = 20, 8
+"""Training steps, and solves, of one call where that is not to be of the host."""
 
 
 def _ours(**options: Any) -> Callable[[int], candidates.Scan]:
@@ -41,9 +46,9 @@ def _ours(**options: Any) -> Callable[[int], candidates.Scan]:
 SCANS: dict[str, tuple[Callable[[int], candidates.Scan], tuple[str, ...]]] = {
     PLAIN: (candidates.baseline, _ALL),
     AUTO: (_ours(), _ALL),
-    PALLAS: (_ours(solver=parscan_bp.Pallas()), _ALL),
-    FUSED: (_ours(solver=parscan_bp.Pallas(), forward="fused"), _ALL),
-    SEQUENTIAL: (_ours(forward="fused"), _ALL),
+    PALLAS: (_ours(solver=parscan_bp.Pallas()), (*_ALL, DENSE)),
+    FUSED: (_ours(solver=parscan_bp.Pallas(), forward="fused"), _FUSED),
+    SEQUENTIAL: (_ours(forward="fused"), _FUSED),
     **{name: (functools.partial(candidates.candidate, name), _PASSES) for name in PURE},
 }
 
@@ -78,6 +83,43 @@ class Compiled:
         return {**sizes, "pallas_kernels": self.program.run.as_text().count(_KERNEL_CALL)}
 
 
+@dataclasses.dataclass(frozen=True)
+class Repeated(Compiled):
+    """A lane of JAX whose program does one thing several times.
+
+    Attributes:
+        count: how often.
+    """
+
+    count: int
+
+    def seconds(self, repeats: int) -> float:
+        return super().seconds(repeats) / self.count
+
+
+class Donated:
+    """Training steps in one program, which is given its own state back and writes over it.
+
+    Args:
+        program: `state -> (losses, state)`, compiled with its argument donated.
+        state: the first one.
+        count: the steps of a call.
+    """
+
+    def __init__(self, program: Any, state: Any, count: int) -> None:
+        self._program, self._state, self._count = program, state, count
+
+    def __call__(self) -> Any:
+        losses, self._state = self._program(self._state)
+        return losses
+
+    def seconds(self, repeats: int) -> float:
+        return timing.queued(self, repeats) / self._count
+
+    def to_json(self) -> dict[str, Any]:
+        return {"pallas_kernels": self._program.as_text().count(_KERNEL_CALL)}
+
+
 Builders = Mapping[str, Callable[[], Lane]]
 
 
@@ -98,13 +140,45 @@ def scan_lane(
         Exception: whatever the scan or the compiler refuses with.
     """
     with jax.default_matmul_precision(PRECISION):
-        if program == STEP:
+        if program in (STEP, STEPS):
             optimiser = optax.adam(grid.LEARNING_RATE)
             trainer = Trainer(work.training_loss(make(unroll)), optimiser)
             state = trainer.start(work.params)
+            if program == STEPS:
+                return _many_steps(trainer, state, work.batch)
             return Compiled(programs.build(trainer.step, state, work.batch))
-        function = programs.derivatives(work.loss(make(unroll)))[program]
+        if program == timing.BACKWARD:
+            return _pullback(work, work.loss(make(unroll)))
+        dense = program == DENSE
+        loss = work.dense_loss(make(unroll)) if dense else work.loss(make(unroll))
+        function = programs.derivatives(loss)[timing.VALUE_AND_GRAD if dense else program]
         return Compiled(programs.build(function, work.point, None, work.batch.labels))
+
+
+def _pullback(work: grid.Workload, loss: programs.Loss) -> Compiled:
+    """The backward half alone, of what the forward half kept."""
+    forward = jax.jit(lambda point, labels: jax.vjp(lambda at: loss(at, labels), point))
+    value, pull = forward(work.point, work.batch.labels)
+    return Compiled(programs.build(lambda pull, ct: pull(ct)[0], pull, jnp.ones_like(value)))
+
+
+def _many_steps(trainer: Trainer, state: Any, batch: Any) -> Donated:
+    """Steps of training in one program, their state as one array for each dtype, donated.
+
+    So a GPU can run them as one graph whose buffers stay where they are.
+    """
+    flat, rebuild = ravel_pytree(state)
+
+    def step(flat, _):
+        loss, after = trainer.step(rebuild(flat), batch)
+        return ravel_pytree(after)[0], loss
+
+    def steps(flat):
+        flat, losses = jax.lax.scan(step, flat, length=IN_ONE)
+        return losses, flat
+
+    compiled = jax.jit(steps, donate_argnums=0).lower(flat).compile()
+    return Donated(compiled, flat, IN_ONE)
 
 
 def system_of(shape: grid.Shape) -> floor.System:
@@ -117,8 +191,11 @@ def radices_of(shape: grid.Shape) -> list[int]:
     return kernels.radices_of(shape.length, shape.batch, shape.hidden)
 
 
-def kernel_lane(shape: grid.Shape, work: grid.Workload) -> Compiled:
+def kernel_lane(shape: grid.Shape, work: grid.Workload) -> Repeated:
     """The kernels alone, on the system of this point: the part that the floor bounds.
+
+    A program solves several times, from what the last solve ended with, so that what a call costs
+    the host is not counted.
 
     Raises:
         Exception: whatever the kernels or the compiler refuse with.
@@ -126,17 +203,26 @@ def kernel_lane(shape: grid.Shape, work: grid.Workload) -> Compiled:
     reason = kernels.missing()
     if reason is not None:
         raise NotImplementedError(reason)
+    if shape.cell == grid.LSTM or shape.dtype != "float32":
+        raise NotImplementedError("the solve is timed alone for the RNN and the GRU in float32")
     operator = _operator(work)
     sizes = (shape.length, shape.batch, shape.hidden)
     cotangents = jax.random.normal(jax.random.key(1), sizes, jnp.float32)
     start = jnp.zeros_like(cotangents[0])
     how = {"radices": radices_of(shape), "reverse": True}
+    maps: tuple[jax.Array, ...] = (operator.as_dense(),)
+    scan: Callable[..., jax.Array] = kernels.dense_scan
     if system_of(shape).weighted:
-        run = functools.partial(kernels.weighted_scan, **how)
-        gates = operator.gates[..., 0, 0, :]
-        return Compiled(programs.build(run, operator.weight, gates, cotangents, start))
-    run = functools.partial(kernels.dense_scan, **how)
-    return Compiled(programs.build(run, operator.as_dense(), cotangents, start))
+        maps = operator.weight, operator.gates[..., 0, 0, :]
+        scan = kernels.weighted_scan
+
+    def solves(*arguments):
+        *system, state = arguments
+        for _ in range(SOLVES):
+            state = scan(*system, state, **how)[0]
+        return state
+
+    return Repeated(programs.build(solves, *maps, cotangents, start), SOLVES)
 
 
 def _operator(work: grid.Workload) -> Factored:

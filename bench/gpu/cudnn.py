@@ -18,7 +18,7 @@ from bench.shared import timing
 
 EAGER, GRAPH = "cudnn", "cudnn_graph"
 _WARM_UPS = 3
-_MODULES = {grid.RNN: "RNN", grid.GRU: "GRU"}
+_MODULES = {grid.RNN: "RNN", grid.GRU: "GRU", grid.LSTM: "LSTM"}
 
 
 def load() -> Any:
@@ -59,14 +59,17 @@ def lane(program: str, shape: grid.Shape, work: grid.Workload, graph: bool) -> c
     """
     torch = load()
     model = Model(torch, shape, work)
+    if graph and model.device != "cuda":
+        raise NotImplementedError("a CUDA graph needs a CUDA GPU")
+    if program == timing.BACKWARD:
+        call = _captured_backward(torch, model) if graph else model.backward_of(model.loss())
+        return Eager(torch, call, model.device, model.as_gradient)
     call = {
         timing.FORWARD: model.loss,
         timing.VALUE_AND_GRAD: model.value_and_grad,
         contenders.STEP: model.step,
     }[program]
     if graph:
-        if model.device != "cuda":
-            raise NotImplementedError("a CUDA graph needs a CUDA GPU")
         call = _captured(torch, call)
     layout = model.as_jax if program == timing.VALUE_AND_GRAD else None
     return Eager(torch, call, model.device, layout)
@@ -112,9 +115,10 @@ class Model:
 
     def __init__(self, torch: Any, shape: grid.Shape, work: grid.Workload) -> None:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        tensor = functools.partial(_tensor, torch, self.device)
+        dtype = getattr(torch, shape.dtype)
+        tensor = functools.partial(_tensor, torch, self.device, dtype)
         module = getattr(torch.nn, _MODULES[shape.cell])
-        self.cell = module(shape.inputs, shape.hidden).to(self.device)
+        self.cell = module(shape.inputs, shape.hidden).to(self.device, dtype)
         cell = work.params["cell"]
         first = cell["bi" if shape.cell == grid.GRU else "b"]
         weights = {
@@ -127,7 +131,8 @@ class Model:
             for name, value in weights.items():
                 getattr(self.cell, name).copy_(tensor(value))
         self.head, self.bias = (tensor(work.params[name]) for name in ("head", "bias"))
-        self.inputs, self.labels = tensor(work.batch.inputs), tensor(work.batch.labels).long()
+        self.inputs = tensor(work.batch.inputs)
+        self.labels = torch.tensor(np.asarray(work.batch.labels), device=self.device).long()
         self.weights = [*(getattr(self.cell, name) for name in weights), self.head, self.bias]
         for leaf in (self.head, self.bias, self.inputs):
             leaf.requires_grad_()
@@ -147,6 +152,11 @@ class Model:
         value = self.loss()
         return value, self._torch.autograd.grad(value, [*self.weights, self.inputs])
 
+    def backward_of(self, value: Any) -> Callable[[], Any]:
+        """The gradients of a loss that was computed before, as often as one likes."""
+        leaves = [*self.weights, self.inputs]
+        return lambda: self._torch.autograd.grad(value, leaves, retain_graph=True)
+
     def step(self) -> Any:
         """A step of Adam: the loss before it. As in training, inputs get no gradient."""
         self._adam.zero_grad(set_to_none=True)
@@ -158,11 +168,17 @@ class Model:
     def as_jax(self, result: tuple[Any, Any]) -> tuple[Any, Any]:
         """What `value_and_grad` returns, in the layout of `grid.Workload.point`."""
         value, gradients = result
-        wi, wh, bi, bh, head, bias, inputs = (leaf.detach().cpu().numpy() for leaf in gradients)
+        return value.detach().float().cpu().numpy(), self.as_gradient(gradients)
+
+    def as_gradient(self, gradients: Any) -> Any:
+        """Gradients in the layout of `grid.Workload.point`."""
+        numbers = [leaf.detach().float().cpu().numpy() for leaf in gradients]
+        wi, wh, bi, bh, head, bias, inputs = numbers
         cell = {"wi": wi.T, "wh": wh.T}
-        cell |= {"b": bi} if isinstance(self.cell, self._torch.nn.RNN) else {"bi": bi, "bh": bh}
+        # The GRU alone has a bias for each product.
+        cell |= {"bi": bi, "bh": bh} if isinstance(self.cell, self._torch.nn.GRU) else {"b": bi}
         params = {"cell": cell, "head": head, "bias": bias}
-        return value.detach().cpu().numpy(), {"params": params, "inputs": inputs}
+        return {"params": params, "inputs": inputs}
 
     def _loss(self, inputs: Any) -> Any:
         outputs, _ = self.cell(inputs)
@@ -192,5 +208,25 @@ def _captured(torch: Any, call: Callable[[], Any]) -> Callable[[], Any]:
     return replay
 
 
-def _tensor(torch: Any, device: str, value: Any) -> Any:
-    return torch.tensor(np.asarray(value), device=device)
+def _captured_backward(torch: Any, model: Model) -> Callable[[], Any]:
+    """The backward pass alone as a graph, of a forward pass that another graph has run.
+
+    Both take their memory from one pool, so that what the forward pass keeps stays where it is.
+    """
+    _captured(torch, model.value_and_grad)
+    forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(forward, capture_error_mode="thread_local"):
+        call = model.backward_of(model.loss())
+    with torch.cuda.graph(backward, pool=forward.pool(), capture_error_mode="thread_local"):
+        result = call()
+    forward.replay()
+
+    def replay(owners: Any = (forward, call)) -> Any:
+        backward.replay()
+        return result
+
+    return replay
+
+
+def _tensor(torch: Any, device: str, dtype: Any, value: Any) -> Any:
+    return torch.tensor(np.asarray(value, np.float32), device=device).to(dtype)

@@ -36,7 +36,8 @@ def draw(result: Result, path: pathlib.Path) -> list[pathlib.Path]:
     Returns:
         The files written.
     """
-    axes = _axes([p for p in result["points"] if p["cell"] == grid.RNN])
+    shapes = [(p, summary.shape_of(p)) for p in result["points"]]
+    axes = _axes([p for p, s in shapes if s.cell == grid.RNN and s.dtype == "float32"])
     figure_8, beside_floor = (path.with_name(f"{path.stem}_{s}.png") for s in ("figure8", "floor"))
     _figure_8(axes, result["settings"]["names"], figure_8)
     _floor(axes, beside_floor)

@@ -15,7 +15,9 @@ _TORCH = (cudnn.EAGER, cudnn.GRAPH)
 NAMES = (*_TORCH, *contenders.SCANS, contenders.KERNELS)
 MEASURED, REFUSED, WRONG = "measured", "refused", "wrong"
 
-_TORCH_PROGRAMS = (timing.FORWARD, timing.VALUE_AND_GRAD, contenders.STEP)
+_TORCH_PROGRAMS = (timing.FORWARD, timing.BACKWARD, timing.VALUE_AND_GRAD, contenders.STEP)
+# Timed at some points only; `lax.scan` is built at all, as what results are checked with.
+_AT_FEW = (contenders.PLAIN, contenders.AUTO, contenders.PALLAS, *contenders.PURE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Side:
 
     Attributes:
         lanes: its programs that are timed.
+        dense: value and gradient of a loss that reads every step, which is only checked.
         status: whether it is timed, and if not, whether it refused or is wrong.
         reasons: why programs are not timed, by program.
         error: the largest difference of its gradients from `jax.lax.scan`'s, relative to the
@@ -57,6 +60,7 @@ class Side:
     status: str = MEASURED
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     error: float | None = None
+    dense: contenders.Lane | None = None
 
     def without_times(self, status: str, reason: str) -> "Side":
         """None of its programs is timed, for one reason."""
@@ -64,9 +68,7 @@ class Side:
 
     def to_json(self, samples: Mapping[str, Any]) -> dict[str, Any]:
         """Status, reasons, and the times of the programs that have any."""
-        rests = (rest for rest, needed in timing.REST.items() if set(needed) <= set(samples))
-        quantities = [*samples, *rests]
-        times = {name: timing.samples_of(samples, name).tolist() for name in quantities}
+        times = {name: taken.tolist() for name, taken in samples.items()}
         return {
             "status": self.status,
             "reasons": dict(self.reasons),
@@ -91,20 +93,22 @@ def measure(
         An entry of the result file. A contender that cannot run is there with its reason.
     """
     work = grid.make(shape, settings.seed)
-    plain = partial(
-        contenders.scan_lane, timing.VALUE_AND_GRAD, work, contenders.SCANS[contenders.PLAIN][0]
-    )
+    make, _ = contenders.SCANS[contenders.PLAIN]
+
+    def plain(unroll: int, program: str = timing.VALUE_AND_GRAD) -> contenders.Compiled:
+        return contenders.scan_lane(program, work, make, unroll)
+
     options = settings.unrolls if unroll is None else (unroll,)
     lanes = dict(zip(options, _in_parallel(plain, options), strict=True))
     if unroll is None:
         unroll = min(options, key=lambda u: timing.seconds_per_call(lanes[u], _sample))
-    reference = lanes[unroll]
-    wanted = reference()
-    moved = reference.program.run(programs.one_ulp_up(work.point), None, work.batch.labels)
-    allowed = programs.tolerance(wanted, moved, shape.length * shape.batch)
+    wanted = Wanted.by(lanes[unroll], work, shape)
+    dense = Wanted.by(plain(unroll, program=contenders.DENSE), work, shape)
 
-    sides = _sides(shape, work, settings.names, unroll)
-    sides = {name: _checked(name, side, wanted, allowed) for name, side in sides.items()}
+    few = shape in (*grid.ALL_SIDES, *grid.REHEARSAL)
+    names = [name for name in settings.names if few or name not in _AT_FEW]
+    sides = _sides(shape, work, names, unroll)
+    sides = {name: _checked(name, side, wanted, dense) for name, side in sides.items()}
     if contenders.KERNELS in sides:
         sides[contenders.KERNELS] = _trusted(sides)
     outcome = timing.race(
@@ -119,7 +123,7 @@ def measure(
     return {
         **dataclasses.asdict(shape),
         "unroll": unroll,
-        "tolerance": allowed,
+        "tolerance": wanted.allowed,
         "floor": _floor(shape, peaks),
         "contenders": {
             name: side.to_json(outcome.candidates[name]) for name, side in sides.items()
@@ -160,26 +164,62 @@ def _builders(
     return {p: partial(cudnn.lane, p, shape, work, graph) for p in _TORCH_PROGRAMS}
 
 
+SHORT = 10 * 2.0**-7
+"""By how much gradients may differ in bfloat16: ten roundings."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What gradients are compared with.
+
+    Attributes:
+        result: value and gradient by `jax.lax.scan`.
+        allowed: by how much others may differ, relative to a leaf's largest entry.
+    """
+
+    result: Any
+    allowed: float
+
+    @classmethod
+    def by(cls, lane: contenders.Compiled, work: grid.Workload, shape: grid.Shape) -> "Wanted":
+        result = lane()
+        moved = lane.program.run(programs.one_ulp_up(work.point), None, work.batch.labels)
+        allowed = programs.tolerance(result, moved, shape.length * shape.batch)
+        return cls(result, allowed if shape.dtype == "float32" else SHORT)
+
+    def check(self, result: Any, what: str) -> float:
+        """The largest difference; `FloatingPointError` where that is too large."""
+        return programs.check_equal(self.result, result, self.allowed, what)
+
+
 def _side(made: Mapping[str, contenders.Lane | Exception]) -> Side:
     reasons = {p: record.reason_of(lane) for p, lane in made.items() if isinstance(lane, Exception)}
-    side = Side({p: lane for p, lane in made.items() if p not in reasons}, MEASURED, reasons)
+    lanes = {p: lane for p, lane in made.items() if p not in reasons}
+    dense = lanes.pop(contenders.DENSE, None)
+    side = Side(lanes, MEASURED, reasons, dense=dense)
     if timing.VALUE_AND_GRAD in reasons:
         return side.without_times(REFUSED, "no gradients to check")
     return side if side.lanes else dataclasses.replace(side, status=REFUSED)
 
 
-def _checked(name: str, side: Side, wanted: Any, allowed: float) -> Side:
+def _checked(name: str, side: Side, wanted: Wanted, dense: Wanted) -> Side:
     """The side without lanes if its gradients are wrong; every lane has run once after this."""
     try:
         results = {program: lane() for program, lane in side.lanes.items()}
-        jax.block_until_ready(results)
+        every = None if side.dense is None else side.dense()
+        jax.block_until_ready((results, every))
     # A kernel may fail when it runs; that too is recorded beside the point.
     except Exception as error:
         return side.without_times(REFUSED, f"running: {record.reason_of(error)}")
     if timing.VALUE_AND_GRAD not in results:
         return side
     try:
-        error = programs.check_equal(wanted, results[timing.VALUE_AND_GRAD], allowed, name)
+        error = wanted.check(results[timing.VALUE_AND_GRAD], name)
+        if timing.BACKWARD in results:
+            gradient = results[timing.BACKWARD]
+            error = max(error, wanted.check((wanted.result[0], gradient), f"{name}, backward"))
+        if every is not None:
+            dense.check(every, f"{name}, of every step")
     except FloatingPointError as problem:
         return side.without_times(WRONG, record.reason_of(problem))
     return dataclasses.replace(side, error=error)

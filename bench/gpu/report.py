@@ -11,8 +11,9 @@ Result = dict[str, Any]
 
 _QUANTITIES = {
     timing.FORWARD: "forward, residuals kept",
-    timing.BACKWARD: "backward = whole - forward",
+    timing.BACKWARD: "backward, the pullback alone",
     contenders.STEP: "training step, with Adam",
+    contenders.STEPS: f"training step, {contenders.IN_ONE} in a program",
     contenders.SOLVE: "solve, the kernels alone",
 }
 
@@ -59,17 +60,22 @@ def _times(result: Result, quantity: str) -> str:
     names = [
         name
         for name in result["settings"]["names"]
-        if any(quantity in p["contenders"][name]["times"] for p in result["points"])
+        if any(_of(p, name, quantity) for p in result["points"])
     ]
     with_floor = quantity in (timing.BACKWARD, contenders.SOLVE)
     header = [_QUANTITIES[quantity], *names, *(["floor"] if with_floor else [])]
     rows = []
     for point in result["points"]:
         row = [str(summary.shape_of(point))]
-        row += [_time(point["contenders"][name]["times"].get(quantity)) for name in names]
+        row += [_time(_of(point, name, quantity)) for name in names]
         row += [tables.seconds(point["floor"]["seconds"])] if with_floor else []
         rows.append(row)
     return tables.table(header, rows) if names else ""
+
+
+def _of(point: Result, name: str, quantity: str) -> dict[str, Any] | None:
+    """The times of a contender, which may not be timed there."""
+    return point["contenders"].get(name, {"times": {}})["times"].get(quantity)
 
 
 def _time(entry: dict[str, Any] | None) -> str:

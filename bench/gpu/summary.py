@@ -78,7 +78,9 @@ RATIOS = (
 
 def shape_of(point: Result) -> grid.Shape:
     """The point of the grid that an entry of the file is about."""
-    return grid.Shape(**{field.name: point[field.name] for field in dataclasses.fields(grid.Shape)})
+    names = (field.name for field in dataclasses.fields(grid.Shape))
+    # Older records say nothing of the dtype.
+    return grid.Shape(**{name: point[name] for name in names if name in point})
 
 
 def seconds(point: Result, name: str, quantity: str) -> list[float] | None:

@@ -12,12 +12,13 @@ most. Solutions are compared with the sweep's before anything is timed.
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import parscan_bp as pb
@@ -61,9 +62,11 @@ class Size:
 
 
 def points(options: Options) -> dict[str, Size]:
-    """All sizes whose maps fit the limit, by all kinds of maps."""
+    """All sizes whose maps fit the limit, by all kinds of maps; of one sample there is one kind."""
     sizes = itertools.product(options.n, options.hidden, options.batch, options.maps)
     found = [Size(*size) for size in sizes]
+    if "shared" in options.maps:
+        found = [s for s in found if s.maps == "shared" or s.r > 1]
     fit = [s for s in found if 4 * s.n * s.h**2 * (s.r if s.maps == "own" else 1) <= options.limit]
     return {f"n={s.n} H={s.h} r={s.r} {s.maps}": s for s in fit}
 
@@ -117,40 +120,71 @@ def _rounds(solver: Solver, a: jax.Array, g: jax.Array) -> int:
 
 
 def draw(result: Result) -> dict[str, Figure]:
-    """The speedup of the fastest direct solver at every size; framed where a rule has it pay."""
+    """The speedup of the fastest solver of either kind at every size, over where rules have it pay.
+
+    Direct solvers above, iterations below; a column for each batch and kind of maps. A rule for
+    direct ones is a region of n and H, that of iterations is about each size by itself: a frame.
+    """
     entries = list(result["points"].values())
-    kinds = sorted({(e["size"]["maps"], e["size"]["r"]) for e in entries})
-    figure = figures.new(2.6 * len(kinds), 3.6)
-    grid = np.atleast_1d(figure.subplots(1, len(kinds), sharey=True))
-    for axes, (maps, r) in zip(grid, kinds, strict=True):
-        for entry in entries:
-            size = entry["size"]
-            if (size["maps"], size["r"]) != (maps, r):
-                continue
-            best = max(_speedup(entry, name) for name in DIRECT if name in entry["solvers"])
-            pays = entry["rules"]["either"]
-            axes.scatter(
-                [size["n"]],
-                [size["h"]],
-                s=260,
-                c=[math.log2(best)],
-                cmap="RdBu",
-                vmin=-4,
-                vmax=4,
-                edgecolors="black" if pays else "none",
-                linewidths=1.5,
-            )
-            axes.annotate(f"{best:.2g}", (size["n"], size["h"]), fontsize=6, ha="center")
-        lengths = np.geomspace(2, max(e["size"]["n"] for e in entries) * 1.5, 100)
-        axes.plot(lengths, lengths / np.log2(lengths), color="grey", lw=0.8)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        axes.set_title(f"{maps} maps, r = {r}", fontsize=8)
+    columns = sorted({(e["size"]["r"], e["size"]["maps"]) for e in entries})
+    rows = {
+        "direct": [k for k in DIRECT if k in result["settings"]["solvers"]],
+        "iterative": [k for k in result["settings"]["solvers"] if k not in DIRECT],
+    }
+    figure = figures.new(2.8 * len(columns) + 1, 5.6)
+    grid = figure.subplots(2, len(columns), sharex=True, sharey=True, squeeze=False)
+    for axes_of_kind, (kind, names) in zip(grid, rows.items(), strict=True):
+        for axes, (r, maps) in zip(axes_of_kind, columns, strict=True):
+            shown = [e for e in entries if (e["size"]["r"], e["size"]["maps"]) == (r, maps)]
+            axes.set_title(f"{kind}, r = {r}, {maps} maps", fontsize=8)
+            _dress(axes, entries)
+            if kind == "direct":
+                _draw_rules(axes, r)
+            for entry in shown if names else ():
+                _draw_entry(axes, entry, names)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("H")
+    for axes in grid[1]:
         axes.set_xlabel("n")
-    grid[0].set_ylabel("H")
-    title = "Fastest direct solver over the sweep; framed: the paper's rule; grey: n / log2 n = H"
+    title = (
+        "Speedup of the fastest solver over the sweep: blue is faster, red slower.\n"
+        "Above, green: r >= H; grey: n / log2 n >= H, where direct solvers should pay.\n"
+        "Below, framed: fewer rounds than n, where iterations should."
+    )
     figure.suptitle(title, fontsize=8)
     return {"": figure}
+
+
+def _dress(axes: Axes, entries: Sequence[Result]) -> None:
+    """Logarithmic axes around all sizes, the same in every panel."""
+    for scale, limits, key in (
+        (axes.set_xscale, axes.set_xlim, "n"),
+        (axes.set_yscale, axes.set_ylim, "h"),
+    ):
+        scale("log", base=2)
+        sizes = [e["size"][key] for e in entries]
+        limits(min(sizes) / 2, max(sizes) * 2)
+
+
+def _draw_rules(axes: Axes, r: int) -> None:
+    """The two regions of n and H."""
+    lengths = np.geomspace(max(axes.get_xlim()[0], 2), axes.get_xlim()[1], 100)
+    lowest = axes.get_ylim()[0]
+    axes.fill_between(lengths, lowest, lengths / np.log2(lengths), color="grey", alpha=0.25, lw=0)
+    axes.axhspan(lowest, max(r, lowest), color="green", alpha=0.15, lw=0)
+
+
+def _draw_entry(axes: Axes, entry: Result, names: Sequence[str]) -> None:
+    """One size: the fastest of these solvers."""
+    size = entry["size"]
+    best = max(_speedup(entry, name) for name in names)
+    fewer = min(entry["solvers"][name]["rounds"] for name in names) < size["n"]
+    framed = fewer and not set(names) & set(DIRECT)
+    how = {"cmap": "RdBu", "vmin": -4, "vmax": 4, "edgecolors": "black" if framed else "none"}
+    axes.scatter([size["n"]], [size["h"]], s=500, c=[math.log2(best)], linewidths=1.5, **how)
+    color = "white" if abs(math.log2(best)) > 2.5 else "black"
+    place = (size["n"], size["h"])
+    axes.annotate(f"{best:.2g}", place, fontsize=7, ha="center", va="center", color=color)
 
 
 def _speedup(entry: Mapping[str, Any], name: str) -> float:
@@ -225,14 +259,14 @@ BENCH = Bench(
     rows=Named("points"),
     text=text,
     options=(
-        Option("n", [16, 64, 256, 1024, 4096], "steps"),
+        Option("n", [16, 128, 1024], "steps"),
         Option("hidden", [2, 8, 32], "units of a step"),
-        Option("batch", [1, 8, 64], "right-hand sides"),
+        Option("batch", [1, 32], "right-hand sides"),
         Option("maps", ["shared", "own"], "of all samples, or of each", ("shared", "own")),
         Option("solvers", list(SOLVERS), choices=list(SOLVERS)),
-        Option("limit", 2**27, "bytes of maps; larger sizes are left out"),
+        Option("limit", 2**25, "bytes of maps; larger sizes are left out"),
         Option("seed", 0),
-        *racing(15, 7, 6.0),
+        *racing(9, 3, 2.0),
     ),
     quick={
         **{"n": [5], "hidden": [2], "batch": [3], "maps": ["own"]},

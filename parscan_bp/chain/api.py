@@ -12,15 +12,15 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import as_array, check_array, check_bool, check_concrete, described
 from parscan_bp.chain.rule import ChainRule, obstacle
-from parscan_bp.chain.stages import run_in_stages
+from parscan_bp.chain.stages import Stages, in_stages, run_in_stages
 from parscan_bp.choice.machine import known_machine
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
-from parscan_bp.layers import Layer, activations, adjoint_operators
+from parscan_bp.layers import Layer, adjoint_operators
 from parscan_bp.layers.base import flat
 from parscan_bp.layers.closures import opened, reads_traced
 from parscan_bp.layers.keys import key_of
 from parscan_bp.layers.registry import as_stack
-from parscan_bp.layers.stack import checked_params
+from parscan_bp.layers.stack import batched_activations, checked_params
 from parscan_bp.planner import Plan
 from parscan_bp.report import report_on_values
 from parscan_bp.solve import solve_upper
@@ -102,7 +102,7 @@ def chain(
     may_be_left = solver is None or solver.leaves_to_lax
     left = may_be_left and obstacle(params, x) is not None
     if left or not stack:
-        y = activations(stack, params, x)[-1]
+        y = batched_activations(stack, params, x)[-1]
         fell_back = left and solver is not None
         return (y, report_on_values(y, fell_back=fell_back)) if report else y
     rule, params = _rule(stack, chosen, params, x)
@@ -142,7 +142,7 @@ def layer_cotangents(
     """
     stack, params, x, solver = _checked(layers, params, x, solver)
     check_no_obstacle(obstacle(params, x), solver)
-    xs = activations(stack, params, x)
+    xs = batched_activations(stack, params, x)
     ct = as_array("ct", ct)
     check_concrete("ct", ct)
     check_array("ct", ct)
@@ -156,13 +156,16 @@ def layer_cotangents(
 
 
 def plan_chain(
-    layers: Sequence[Any], params: Sequence[PyTree], x: Array, solver: Planned | None = None
-) -> Plan:
+    layers: Sequence[Any], params: Sequence[PyTree], x: Array, solver: Solver | None = None
+) -> Plan | Stages:
     """The plan of the parameters' gradient, see `parscan_bp.explain_chain`."""
     stack, params, x, solver = _checked(layers, params, x, solver, abstract=True)
+    count = solver.places((params, x))
+    if count is not None:
+        return in_stages(stack, params, x, solver, count)[0]
     if not isinstance(solver, Planned):  # no other solver makes a plan
-        raise TypeError(f"solver: got {described(solver)}; None or Planned() is wanted")
-    xs = jax.eval_shape(functools.partial(activations, stack), params, x)
+        raise TypeError(f"solver: got {described(solver)}; None, Planned() or Sharded is wanted")
+    xs = jax.eval_shape(functools.partial(batched_activations, stack), params, x)
     ops = jax.eval_shape(functools.partial(adjoint_operators, stack), params, xs)
     moving = [k for k, own in enumerate(params, start=1) if jax.tree.leaves(own)]
     # The vectors of a stack without parameters are wanted at its input.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from parscan_bp.arguments import described
 from parscan_bp.layers import Layer
@@ -24,7 +25,7 @@ from parscan_bp.primitives.zeros import empty_of, tied_zeros
 from parscan_bp.solve import solve_lower, solve_upper
 from parscan_bp.solvers import Solver
 from parscan_bp.trees import add
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Augmented:
         for k, (layer, own) in enumerate(zip(self.layers, ct_p, strict=True)):
             if own:
                 cts = layer.pullback(params[k], xs[k], xs[k + 1], lambdas[k + 1])
-                leaves = jax.tree.leaves(cts)
+                leaves = _leaves_like(cts, params[k], f"layers[{k}], {layer}: pullback")
                 own = [a + leaves[j] for a, j in zip(own, self.active.leaves[k], strict=True)]
             for_params.append(own)
         for_x = [lambdas[0]] if self.active.x else []
@@ -173,6 +174,16 @@ class Augmented:
         if dx is None:
             return jax.jvp(lambda moving: apply(moving, x), (at,), (dp,))[1]
         return jax.jvp(apply, (at, x), (dp, dx))[1]
+
+
+def _leaves_like(cts: PyTree, params: PyTree, what: str) -> list[Array]:
+    """The cotangents of parameters, as many and of the same shapes."""
+    got, want = ([tuple(jnp.shape(a)) for a in jax.tree.leaves(t)] for t in (cts, params))
+    if got != want:
+        raise ValueError(
+            f"{what} returned shapes {got}; those of the parameters, {want}, are wanted"
+        )
+    return jax.tree.leaves(cts)
 
 
 def _shaped(v: Array, like: Array) -> Array:

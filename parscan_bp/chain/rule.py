@@ -18,8 +18,9 @@ from jax.custom_derivatives import SymbolicZero
 from parscan_bp.chain.augmented import ActiveLayers, Augmented
 from parscan_bp.jaxprs.obstacles import check_no_obstacle, explicit_sharding, symbolic_size
 from parscan_bp.jaxprs.replay import vary_alike, varying_as
-from parscan_bp.layers import Layer, activations
+from parscan_bp.layers import Layer
 from parscan_bp.layers.base import flat
+from parscan_bp.layers.stack import batched_activations
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import empty_of, tied_zeros, zeros_of
 from parscan_bp.report import cotangents, report_on
@@ -47,12 +48,12 @@ class ChainRule:
     @functools.cached_property
     def trace(self):
         """Function from parameters and input, or their types, to the jaxpr of the layers."""
-        return jax.make_jaxpr(lambda params, x: activations(self.layers, params, x)[-1])
+        return jax.make_jaxpr(lambda params, x: batched_activations(self.layers, params, x)[-1])
 
     @functools.cached_property
     def _value(self):
         def value(params, x):
-            return activations(self.layers, params, x)[-1]
+            return batched_activations(self.layers, params, x)[-1]
 
         def jvp(primals, tangents):
             check_no_obstacle(obstacle(*primals), self.solver)
@@ -66,7 +67,7 @@ class ChainRule:
         """[x_0, ..., x_n], which derivatives need."""
 
         def run(params, x):
-            return activations(self.layers, params, x)
+            return batched_activations(self.layers, params, x)
 
         def jvp(primals, tangents):
             xs = values(*primals)
@@ -85,7 +86,7 @@ class ChainRule:
 
         @jax.jit
         def report(params, x):
-            xs = activations(self.layers, params, x)
+            xs = batched_activations(self.layers, params, x)
             leaves = [tuple(range(len(jax.tree.leaves(own)))) for own in params]
             active = ActiveLayers(tuple(leaves), not any(leaves), whole=True)
             operators = Augmented(self.layers, self.solver, active).operators(params, xs)

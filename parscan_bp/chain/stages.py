@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.devices import Traffic
 from parscan_bp.layers import Layer, activations, adjoint_operators
 from parscan_bp.layers.base import flat
 from parscan_bp.scan import scan
@@ -42,6 +43,20 @@ def run_in_stages(
     Raises:
       ValueError: if there are fewer layers than devices.
     """
+    chain, cuts = in_stages(layers, params, x, solver, count)
+    rows = packed([jax.tree.leaves(params[i:j]) for i, j in itertools.pairwise(cuts)])
+    last = chain.solver.on_each_place(chain.on_each, chain.entering(x), rows)
+    return chain.leaving(last)
+
+
+def in_stages(
+    layers: tuple[Layer, ...], params: Sequence[PyTree], x: Array, solver: Solver, count: int
+) -> tuple[Stages, list[int]]:
+    """A chain cut into ``count`` stretches, and where; arrays may be their types.
+
+    Raises:
+      ValueError: if there are fewer layers than devices.
+    """
     if len(layers) < count:
         raise ValueError(
             f"layers: got {len(layers)} for {count} devices; at least one for each is wanted"
@@ -53,11 +68,7 @@ def run_in_stages(
         Stage(layers[i:j], _types(params[i:j]), xs[i], xs[j]) for i, j in itertools.pairwise(cuts)
     )
     g = [None] * len(layers) + [jax.eval_shape(flat, xs[-1])]
-    solver = solver.for_stages(Ragged(operators, g))
-    chain = Stages(stages, solver)
-    rows = packed([jax.tree.leaves(params[i:j]) for i, j in itertools.pairwise(cuts)])
-    last = solver.on_each_place(chain.on_each, chain.entering(x), rows)
-    return chain.leaving(last)
+    return Stages(stages, solver.for_stages(Ragged(operators, g))), cuts
 
 
 def balanced(costs: Sequence[float], count: int) -> list[int]:
@@ -117,6 +128,40 @@ class Stages:
     @property
     def dtype(self):
         return jnp.result_type(*[v.dtype for s in self.stages for v in (s.x, s.y)])
+
+    @property
+    def depth(self) -> int:
+        """Layers that cotangents pass one after the other, products between devices among them.
+
+        A device whose Jacobian is multiplied passes its layers twice, once to make it.
+        """
+        counts = [len(stage.layers) for stage in self.stages]
+        steps = self.solver.complexity(len(counts)).steps
+        if self.solver.needs == "operators":
+            return 2 * max(counts) + steps - 1
+        return min(max(counts) * steps, sum(counts))
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What a device takes part in, by its purpose."""
+        rows = self.stages[0].x.shape[0] * self.dtype.itemsize
+        vector = rows * self.width
+        return self.solver.traffic(vector + vector * self.width, vector, len(self.stages))
+
+    def __str__(self):
+        count = sum(len(s.layers) for s in self.stages)
+        lines = [f"{count} layers on {len(self.stages)} devices by {self.solver!r}"]
+        for k, stage in enumerate(self.stages):
+            names = ", ".join(type(layer).__name__ for layer in stage.layers)
+            lines.append(f"  {k}: {names}")
+        lines.append(
+            f"backward: {self.depth} layers and products one after the other, of {count} in "
+            "back-propagation"
+        )
+        lines += [
+            f"{name}: {sent.collectives} collectives, {sent.bytes:,} bytes"
+            for name, sent in self.traffic().items()
+        ]
+        return "\n".join(lines)
 
     def entering(self, x: Array) -> Array:
         """Activations as what goes from one device to the next, (batch, width)."""

@@ -7,16 +7,25 @@ import datetime
 import math
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
+from parscan_bp import solvers
 from parscan_bp.arguments import check_positive
 from parscan_bp.choice import store
 from parscan_bp.choice.device import device_kind
 from parscan_bp.linearise.body import Body
-from parscan_bp.solvers import Associative, Blelloch, Chunked, Pallas, Solver, Sweep
+from parscan_bp.solvers import (
+    Associative,
+    Blelloch,
+    Chunked,
+    ChunkedCorrections,
+    Pallas,
+    Solver,
+    Sweep,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +62,13 @@ class Remembered:
     @property
     def reason(self) -> str:
         """The table in one line."""
-        told = ", ".join(f"{t.name} {1e3 * t.seconds:.3g} ms" for t in self.timings)
-        return f"measured on this machine on {self.date}: {told}"
+        return told(self.timings, self.date)
+
+
+def told(timings: Sequence[Timing], date: str) -> str:
+    """A table of timings in one line."""
+    named = ", ".join(f"{t.name} {1e3 * t.seconds:.3g} ms" for t in timings)
+    return f"measured on this machine on {date}: {named}"
 
 
 def key_of(body: Body, length: int, unroll: int | bool) -> str:
@@ -94,7 +108,7 @@ def recall(key: str) -> Remembered | None:
 def remember(key: str, found: Remembered) -> pathlib.Path | None:
     """Writes it down for this process and later ones; where to, see `store.write`."""
     timings = [dataclasses.asdict(t) for t in found.timings]
-    held = {"solver": _described(found.solver), "timings": timings, "date": found.date}
+    held = {"solver": described(found.solver), "timings": timings, "date": found.date}
     return store.write(key, held)
 
 
@@ -104,43 +118,55 @@ def _parsed(held: Mapping[str, Any]) -> Remembered:
     Raises:
       ValueError, TypeError, AttributeError, KeyError: if it is nothing that a race may say.
     """
+    solver = None if held["solver"] is None else solver_of(held["solver"])
+    if solver is not None:
+        _check_raced(solver)
+    return Remembered(solver, *timings_and_date(held))
+
+
+def timings_and_date(held: Mapping[str, Any]) -> tuple[tuple[Timing, ...], str]:
+    """Those of a race, from its file; raises as `_parsed`."""
     timings = tuple(Timing(**t) for t in held["timings"])
     if not timings:
         raise ValueError("there are no timings")
     for timing in timings:
-        _check(timing)
-    solver = None if held["solver"] is None else _solver(held["solver"])
-    return Remembered(solver, timings, datetime.date.fromisoformat(held["date"]).isoformat())
+        if not timing.name.isprintable():
+            raise ValueError(f"the name {timing.name!r} is none that is printed")
+        for name in ("seconds", "speedup", "low", "high"):
+            check_positive(name, getattr(timing, name))
+    return timings, datetime.date.fromisoformat(held["date"]).isoformat()
 
 
-def _check(timing: Timing) -> None:
-    if not timing.name.isprintable():
-        raise ValueError(f"the name {timing.name!r} is none that is printed")
-    for name in ("seconds", "speedup", "low", "high"):
-        check_positive(name, getattr(timing, name))
+RACED = (Sweep, Chunked, ChunkedCorrections, Blelloch, Associative, Pallas)
+"""The kinds of solvers that are raced, and so may be remembered."""
 
 
-RACED = (Sweep, Chunked, Blelloch, Associative, Pallas)
-"""The kinds of solvers that are raced, and so may be remembered: all of them are exact."""
+def _check_raced(solver: Solver) -> None:
+    if type(solver) not in RACED:
+        raise ValueError(f"{type(solver).__name__} is never raced")
+    if solver.inner is not None:
+        _check_raced(solver.inner)
 
 
-def _described(solver: Any) -> Any:
+def described(solver: Any) -> Any:
     """A solver as JSON: its name and its options, solvers among them."""
     if not isinstance(solver, Solver):
         return solver
     fields = dataclasses.fields(solver)  # type: ignore[arg-type]
-    options = {f.name: _described(getattr(solver, f.name)) for f in fields}
+    options = {f.name: described(getattr(solver, f.name)) for f in fields}
     return {"solver": type(solver).__name__, "options": options}
 
 
-def _solver(held: Any) -> Any:
-    """The inverse of `_described`.
+def solver_of(held: Mapping[str, Any]) -> Solver:
+    """The inverse of `described`.
 
     Raises:
       ValueError, TypeError, AttributeError, KeyError: if there is no such solver here.
     """
-    kind = {kind.__name__: kind for kind in RACED}[held["solver"]]
+    kind = getattr(solvers, held["solver"])
+    if not (isinstance(kind, type) and issubclass(kind, Solver) and kind.exact):
+        raise ValueError(f"{held['solver']} is no solver, or leaves something out")
     if kind is Pallas and jax.default_backend() != "gpu":
         raise ValueError("its kernels want a GPU")
     options = held["options"].items()
-    return kind(**{k: _solver(v) if isinstance(v, dict) else v for k, v in options})
+    return kind(**{k: solver_of(v) if isinstance(v, dict) else v for k, v in options})

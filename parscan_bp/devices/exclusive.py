@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.arguments import check_number
 from parscan_bp.devices.line import Line
 from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
@@ -42,8 +43,11 @@ class Link:
     """What a message between devices takes: a latency, and its bytes at a rate.
 
     Args:
-      latency: seconds before the first byte arrives.
-      bandwidth: bytes/s.
+      latency: seconds before the first byte arrives, at least 0.
+      bandwidth: bytes/s, above 0; infinite where bytes cost nothing.
+
+    Raises:
+      TypeError, ValueError: if one is none such.
 
     Source: the defaults are those of Gholami et al., "Integrated model, batch and domain
     parallelism in training neural networks", SPAA 2018, Table 1.
@@ -55,6 +59,12 @@ class Link:
 
     latency: float = 2e-6
     bandwidth: float = 6e9
+
+    def __post_init__(self):
+        check_number("latency", self.latency)
+        check_number("bandwidth", self.bandwidth)
+        if not self.bandwidth > 0:
+            raise ValueError(f"bandwidth: got {self.bandwidth}; bytes/s above 0 are wanted")
 
     def seconds(self, traffic: Traffic) -> float:
         """Of one collective after the other."""

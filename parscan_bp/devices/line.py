@@ -73,6 +73,12 @@ class Line:
 
         return jax.tree.map(vary, tree) if self.is_typed else tree
 
+    def numbers(self, tree: PyTree) -> PyTree:
+        """Keys as their data, all that they are, of types that vary; see `with_keys`."""
+        return self.varying(
+            jax.tree.map(lambda a: jax.random.key_data(a) if _is_key(a) else a, tree)
+        )
+
     def varies(self, a: Array) -> bool:
         """Whether the type of an array says that it differs from device to device."""
         return self.axis in jax.typeof(a).manual_axis_type.varying
@@ -83,11 +89,29 @@ class Line:
         return self.varies(lax.axis_index(self.axis))
 
 
+def kinds_of_keys(tree: PyTree) -> PyTree:
+    """Of each leaf the implementation of its keys, or "" if it is none."""
+    return jax.tree.map(lambda a: jax.random.key_impl(a) if _is_key(a) else "", tree)
+
+
+def with_keys(tree: PyTree, kinds: PyTree) -> PyTree:
+    """Keys of their data; the inverse of `Line.numbers`, by what `kinds_of_keys` told."""
+
+    def leaf(a, kind):
+        return a if kind == "" else jax.random.wrap_key_data(a, impl=kind)
+
+    return jax.tree.map(leaf, tree, kinds)
+
+
+def _is_key(a: Array) -> bool:
+    return jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
+
+
 def _on_numbers(f: Callable[[Array], Array], tree: PyTree) -> PyTree:
     """``f`` of all leaves as numbers: keys as their data, flags as small integers."""
 
     def on_leaf(a):
-        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+        if _is_key(a):
             return jax.random.wrap_key_data(f(jax.random.key_data(a)), impl=jax.random.key_impl(a))
         if a.dtype == bool:
             return f(a.astype(jnp.int8)).astype(bool)

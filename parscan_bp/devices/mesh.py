@@ -46,21 +46,32 @@ def is_bound(axis: str) -> bool:
 def find_mesh(axis: str, mesh: Any, tree: PyTree) -> Any:
     """The mesh with an axis: the one given, that of the arrays, or that of the context.
 
+    A mesh whose axes are explicit is taken as an automatic one where the types of the arrays do not
+    speak of it.
+
     Args:
       axis: its name.
       mesh: the mesh that the caller gave, or ``None``.
       tree: the arrays.
 
     Raises:
-      TypeError: if there is none.
+      TypeError: if there is none; or if arrays are sharded explicitly over another of its axes,
+        and it is not the one of `jax.set_mesh`.
     """
+    context = jax.sharding.get_abstract_mesh()
+    if mesh is not None and axis in context.axis_names and context.manual_axes:
+        return context  # the rest of a mesh along which the program runs already
+    leaves = jax.tree.leaves(tree)
     if mesh is not None:
+        if context.empty and not any(map(_explicit_axes, leaves)):
+            return _automatic(mesh)
+        _check_set(axis, leaves, context)
         return mesh
-    for leaf in jax.tree.leaves(tree):
+    for leaf in leaves:
         for sharding in (getattr(leaf, "sharding", None), jax.typeof(leaf).sharding):
             if isinstance(sharding, NamedSharding) and axis in sharding.mesh.axis_names:
+                _check_set(axis, leaves, context)
                 return sharding.mesh
-    context = jax.sharding.get_abstract_mesh()
     if axis in context.axis_names:
         return context
     raise TypeError(
@@ -68,6 +79,31 @@ def find_mesh(axis: str, mesh: Any, tree: PyTree) -> Any:
         "jax.jit does not say it, unless their sharding is explicit), not the one of jax.set_mesh. "
         "Sharded(axis, mesh) names it; inside jax.shard_map or jax.pmap the axis itself is enough"
     )
+
+
+def _explicit_axes(leaf: Any) -> set[str]:
+    """The explicit mesh axes over which the type of an array divides it."""
+    sharding = getattr(jax.typeof(leaf), "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return set()
+    return {name for part in sharding.spec if part is not None for name in _names(part)}
+
+
+def _automatic(mesh: Any) -> Any:
+    """A mesh whose axes are the compiler's; one without devices is left as it is."""
+    if not isinstance(mesh, Mesh):
+        return mesh
+    kinds = (AxisType.Auto,) * len(mesh.axis_names)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+
+
+def _check_set(axis: str, leaves: list[Any], context: Any) -> None:
+    others = sorted(set().union(*map(_explicit_axes, leaves)) - {axis})
+    if others and context.empty:
+        raise TypeError(
+            f"mesh: arrays are sharded explicitly over its axes {others}, and it is not the one of "
+            "jax.set_mesh; `with jax.set_mesh(mesh):` around the call is wanted"
+        )
 
 
 def divided(tree: PyTree, axis: str, mesh: Any, *, leading: bool) -> PyTree:

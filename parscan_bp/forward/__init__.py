@@ -4,6 +4,8 @@ from parscan_bp.forward.base import Forward as Forward
 from parscan_bp.forward.base import Recurrence as Recurrence
 from parscan_bp.forward.base import Trajectory as Trajectory
 from parscan_bp.forward.chunks import Chunks as Chunks
+from parscan_bp.forward.exponent import Forgetting as Forgetting
+from parscan_bp.forward.exponent import forgetting as forgetting
 from parscan_bp.forward.fixed_point import FixedPoint as FixedPoint
 from parscan_bp.forward.frozen import FrozenActivations as FrozenActivations
 from parscan_bp.forward.newton import Newton as Newton
@@ -12,10 +14,12 @@ from parscan_bp.forward.report import ForwardReport as ForwardReport
 __all__ = [
     "Chunks",
     "FixedPoint",
+    "Forgetting",
     "Forward",
     "ForwardReport",
     "FrozenActivations",
     "Newton",
     "Recurrence",
     "Trajectory",
+    "forgetting",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -77,8 +78,20 @@ def with_guess(method: Forward, guess: Carry | None) -> Forward:
     return dataclasses.replace(method, guess=guess)  # type: ignore[type-var]
 
 
+def steps_to_forget(exponent: float, tolerance: float) -> float:
+    """Steps after which a difference of 1 is below the tolerance; infinite if it does not shrink.
+
+    Example:
+      >>> round(steps_to_forget(-0.5, 1e-6), 1), steps_to_forget(0.0, 1e-6)
+      (27.6, inf)
+    """
+    return math.log(tolerance) / exponent if exponent < 0 else math.inf
+
+
 class Forward(abc.ABC):
     """A method that evaluates a recurrence in parallel. A new one defines `evaluate`.
+
+    It may define `expected`, too, from which ``forward="auto"`` knows when it is worth a try.
 
     Concrete ones are frozen dataclasses. A guess is made of arrays; all other options are hashable.
 
@@ -105,3 +118,16 @@ class Forward(abc.ABC):
         Raises:
           NotImplementedError: if the step is not of the kind that it takes.
         """
+
+    def expected(self, length: int, exponent: float, tolerance: float) -> int | None:
+        """The iterations that it is expected to take, before anything has run.
+
+        Args:
+          length: steps of the recurrence.
+          exponent: the largest Lyapunov exponent per step.
+          tolerance: as of `evaluate`.
+
+        Returns:
+          Their number; ``None`` where it is not expected to converge, or nothing is known.
+        """
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import set_ints
-from parscan_bp.forward.base import Carry, Forward, Recurrence, Trajectory
+from parscan_bp.forward.base import Carry, Forward, Recurrence, Trajectory, steps_to_forget
 from parscan_bp.originals import lax_scan
 from parscan_bp.trees import stretch, write_stretch
 from parscan_bp.types import Array, PyTree
@@ -77,6 +78,14 @@ class Chunks(Forward):
 
         made = lax.while_loop(more, one_round, first)
         return Trajectory(cut.joined(made.states), made.rounds, ~jnp.any(made.live))
+
+    def expected(self, length, exponent, tolerance):
+        """A chunk is right as soon as it has forgotten where it began: in the first round, if that
+        takes no more than half of its steps, as it forgets faster here and more slowly there."""
+        cut = _Cut.of(length, self.chunks)
+        needed = 2 * steps_to_forget(exponent, tolerance) / cut.steps
+        rounds = cut.chunks - 1 if needed > cut.chunks - 1 else math.ceil(needed)
+        return rounds if rounds <= self.rounds else None
 
 
 class _Rounds(NamedTuple):

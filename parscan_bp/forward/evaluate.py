@@ -85,7 +85,8 @@ def evaluate(
     method = how.method if guess is None else with_guess(how.method, guess)
     recurrence = Recurrence(update, init, xs, length)
     tolerance = tolerance_of(how, jax.tree.leaves(init))
-    states, rounds, converged = method.evaluate(recurrence, _stop(tolerance, init))
+    stop = stop_of(tolerance, jax.tree.leaves(init))
+    states, rounds, converged = method.evaluate(recurrence, stop)
     # One evaluation of all steps has the outputs, and the residuals.
     entering = recurrence.entering(states)
     images, ys = over_steps(lambda c, x: steps.step(consts, c, x), length, entering, xs)
@@ -136,7 +137,7 @@ def tolerance_of(how: Certified, carry: Sequence[Any]) -> float:
     return max(math.sqrt(jnp.finfo(jnp.result_type(leaf)).eps) for leaf in carry)
 
 
-def _stop(tolerance: float, init: Carry) -> float:
-    """The tolerance of the method."""
-    eps = max(float(jnp.finfo(jnp.result_type(a)).eps) for a in jax.tree.leaves(init))
+def stop_of(tolerance: float, carry: Sequence[Any]) -> float:
+    """The tolerance of the method, for that of the result."""
+    eps = max(float(jnp.finfo(jnp.result_type(a)).eps) for a in carry)
     return max(4 * eps, tolerance / BELOW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import set_ints
-from parscan_bp.forward.base import Forward, Trajectory, over_steps
+from parscan_bp.forward.base import Forward, Trajectory, over_steps, steps_to_forget
 from parscan_bp.forward.vectors import guessed, settled
 
 
@@ -70,3 +71,8 @@ class FixedPoint(Forward):
         first = start, image(start), jnp.zeros((), jnp.int32)
         states, new, passes = lax.while_loop(goes_on, one_pass, first)
         return Trajectory(states, passes, settled(states, new, tolerance))
+
+    def expected(self, length, exponent, tolerance):
+        """As many passes as the step needs to forget."""
+        needed = min(length, steps_to_forget(exponent, tolerance))
+        return math.ceil(needed) if needed <= self.max_passes else None

@@ -15,6 +15,11 @@ than the largest before it, and finite. The states behind take f of the last pas
 of a fixed point iteration, which multiplies nothing; where that is not finite, either, they stay as
 they were. Thus states remain finite, residuals do not grow where the linear model is used, and the
 sound part in front gets longer.
+
+In chaos it gets longer by a few states a pass, and would be given up at the last pass only. So from
+time to time the pace is looked at: where neither the settled states in front, nor the sound ones,
+nor the largest residual would be there in the passes that are left, were they `OPTIMISM` times as
+fast as since the last look, it is given up.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -30,6 +36,29 @@ from parscan_bp.types import Array
 
 PATIENCE = 8
 """Passes in a row that may bring no more sound states than any before them."""
+
+
+WINDOW = 10
+"""Passes between two looks at the pace; the second look is the first that may give up."""
+
+OPTIMISM = 4
+"""How many times as fast things may still become: convergence speeds up where it is quadratic. Of
+720 runs with random systems of 520 steps, contracting to chaotic, those that fail end after 25
+passes instead of 66, and 13 of 270 that take long are given up."""
+
+
+class _Pace(NamedTuple):
+    """How far it has come.
+
+    Attributes:
+      settled: states in front whose residuals are within the tolerance, of all rows.
+      sound: as ``most`` of the passes.
+      residual: the largest that is finite, relative to 1 + |x|.
+    """
+
+    settled: Array
+    sound: Array
+    residual: Array
 
 
 class _Passes(NamedTuple):
@@ -41,6 +70,7 @@ class _Passes(NamedTuple):
       made: passes so far.
       most: sound states of the best pass that was not sound throughout.
       stalled: passes since then.
+      pace: at the last look.
     """
 
     states: Vectors
@@ -48,6 +78,7 @@ class _Passes(NamedTuple):
     made: Array
     most: Array
     stalled: Array
+    pace: _Pace
 
 
 def iterate(
@@ -60,7 +91,8 @@ def iterate(
     """Corrects states until they are those of the recurrence, or it is clear that they will not be.
 
     It ends when residuals are within the tolerance, after ``max_passes``, when `PATIENCE` is at
-    its end, or when an exact state is not finite.
+    its end, when the pace is too slow for the passes that are left, or when an exact state is not
+    finite.
 
     Args:
       image: states to f(x_{t-1}), for all t.
@@ -87,10 +119,17 @@ def iterate(
         # f of an exact state is not finite: there is no trajectory to be found.
         stalled = jnp.where(jnp.any((sound <= known) & (known < n)), PATIENCE, stalled)
         most = jnp.where(whole, loop.most, jnp.maximum(loop.most, total))
-        return _Passes(states, new_image, loop.made + 1, most, stalled)
+        made, pace = loop.made + 1, _pace(states, new_image, most, tolerance)
+        looks, size = made % WINDOW == 0, n * sound.size
+        wanted = _Pace(jnp.asarray(size), jnp.asarray(size), jnp.asarray(tolerance))
+        lost = (made >= 2 * WINDOW) & _is_hopeless(loop.pace, pace, wanted, max_passes - made)
+        stalled = jnp.where(looks & lost, PATIENCE, stalled)
+        pace = jax.tree.map(lambda a, b: jnp.where(looks, a, b), pace, loop.pace)
+        return _Passes(states, new_image, made, most, stalled, pace)
 
-    zero = jnp.zeros((), jnp.int32)
-    end = lax.while_loop(goes_on, one_pass, _Passes(start, image(start), zero, zero, zero))
+    zero, first = jnp.zeros((), jnp.int32), image(start)
+    pace = _pace(start, first, zero, tolerance)
+    end = lax.while_loop(goes_on, one_pass, _Passes(start, first, zero, zero, zero, pace))
     return end.states, end.made, settled(end.states, end.image, tolerance)
 
 
@@ -117,6 +156,23 @@ def _corrected(image, moves: Vectors, loop: _Passes):
 
     new, of_new = lax.cond(jnp.all(sound == n), lambda: (new, of_new), restarted)
     return new, of_new, known, sound
+
+
+def _pace(states: Vectors, image: Vectors, most: Array, tolerance: float) -> _Pace:
+    gaps = [jnp.abs(f - x) / (1 + jnp.abs(x)) for f, x in zip(image, states, strict=True)]
+    settled = jnp.sum(_leading([gap <= tolerance for gap in gaps]), dtype=jnp.int32)
+    return _Pace(settled, most, jnp.max(largest_finite(gaps)))
+
+
+def _is_hopeless(before: _Pace, now: _Pace, wanted: _Pace, left: Array) -> Array:
+    """Whether nothing would be there after ``left`` passes, faster than since the last look."""
+    times = OPTIMISM * left / WINDOW
+    fronts = [
+        b + times * (b - a) < end for a, b, end in zip(before[:2], now[:2], wanted[:2], strict=True)
+    ]
+    fallen = jnp.log(before.residual / now.residual)
+    slow = times * fallen < jnp.log(now.residual / wanted.residual)
+    return fronts[0] & fronts[1] & slow
 
 
 def largest_finite(vectors: Vectors) -> Array:

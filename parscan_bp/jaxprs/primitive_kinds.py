@@ -67,6 +67,9 @@ MOVES = TAKES | RESHAPES | _names("broadcast_in_dim expand_dims rev stack tile")
 
 REDUCTIONS = _names("reduce_sum reduce_max reduce_min")
 
+NO_EXCHANGE = _names("axis_index pvary pcast")
+"""Of those that name a mesh axis."""
+
 VIEWS = _names("broadcast_in_dim reshape squeeze stop_gradient copy pvary")
 """They cost a loop nothing, and their results may be larger than what they are of."""
 

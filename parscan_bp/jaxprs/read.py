@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params
 
-from parscan_bp.jaxprs.primitive_kinds import CALLS, ZERO_DERIVATIVE
+from parscan_bp.jaxprs.primitive_kinds import CALLS, NO_EXCHANGE, ZERO_DERIVATIVE
 
 
 def open_jaxpr(jaxpr: Any) -> Jaxpr:
@@ -77,6 +77,18 @@ def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
         if eqn.primitive.name != "pallas_call":
             for inner in jaxprs_in_params(eqn.params):
                 yield from walk(inner)
+
+
+def communicates_over(jaxpr: Jaxpr, axis: str) -> str | None:
+    """A primitive by which it exchanges numbers along a mesh axis, or `shard_map` over it."""
+    for eqn in walk(jaxpr):
+        if eqn.primitive.name in NO_EXCHANGE:
+            continue
+        for name in ("axes", "axis_name", "manual_axes"):
+            axes = eqn.params.get(name, ())
+            if axis in (axes if isinstance(axes, tuple | list | set | frozenset) else (axes,)):
+                return eqn.primitive.name
+    return None
 
 
 def needed_equations(jaxpr: Jaxpr, given: Collection[Var] = ()) -> list[JaxprEqn]:

@@ -66,6 +66,16 @@ class Staged:
         position = {v: k for k, v in enumerate(self.equation.invars[:count])}
         return tuple(None if isinstance(v, Literal) else position.get(v) for v in variables)
 
+    def operands(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments of the scan equation, for those of the call."""
+        variables = (*self.outer.constvars, *self.outer.invars)
+        given = zip(variables, (*self.consts, *args), strict=True)
+        env = {v: as_array(v, value) for v, value in given}
+        read = lambda v: as_array(v, v.val) if isinstance(v, Literal) else env[v]  # noqa: E731
+        for eqn in self.outer.eqns[: self.index]:
+            env.update(zip(eqn.outvars, bind(eqn, list(map(read, eqn.invars))), strict=True))
+        return list(map(read, self.equation.invars))
+
     def run(self, args: Sequence[Array], scan: Callable[[list[Array]], Sequence[Array]]) -> PyTree:
         """Evaluates the call with ``scan`` in place of the scan equation."""
         variables = (*self.outer.constvars, *self.outer.invars)

@@ -39,6 +39,22 @@ def activations(layers: Sequence[Layer], params: Sequence[PyTree], x: Array) -> 
     return xs
 
 
+def batched_activations(layers: Sequence[Layer], params: Sequence[PyTree], x: Array) -> list[Array]:
+    """`activations` of layers with operators: entries of the batch stay apart.
+
+    Raises:
+      ValueError: as `activations`; or naming the layer that changes the batch.
+    """
+    xs = activations(layers, params, x)
+    for k, (layer, x, y) in enumerate(zip(layers, xs[:-1], xs[1:], strict=True)):
+        if y.shape[:1] != x.shape[:1]:
+            raise ValueError(
+                f"layers[{k}], {layer}: makes shape {tuple(y.shape)} of {tuple(x.shape)}; the "
+                f"batch of {x.shape[0]} is wanted as the leading axis, its entries are independent"
+            )
+    return xs
+
+
 def adjoint_operators(
     layers: Sequence[Layer], params: Sequence[PyTree], xs: Sequence[Array]
 ) -> list[Operator]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from typing import ClassVar, NamedTuple, final
+from typing import ClassVar, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.operators.arithmetic import apply_matrix, matmul
+from parscan_bp.operators.arithmetic import apply_matrix, einsum
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.sparsity.plan import pick
 from parscan_bp.types import Array
@@ -102,32 +101,29 @@ class BlockTriangular(Operator):
     @property
     def product_flops(self) -> int:
         """Of `after`, for one map."""
-        return 2 * len(_product_plan(self.groups).into) * self.blocks.shape[-1] ** 3
+        k = self.groups
+        return 2 * (k * (k + 1) * (k + 2) // 6) * self.blocks.shape[-1] ** 3
 
     def is_like(self, other: BlockTriangular) -> bool:
         """Whether the other one has blocks in the same places."""
         return (self.lower, self.blocks.shape[-3:]) == (other.lower, other.blocks.shape[-3:])
 
     def after(self, first):
-        plan = _product_plan(self.groups)
-        # Below the diagonal the factors are met in the other order.
-        left, right = (plan.right, plan.left) if self.lower else (plan.left, plan.right)
-        terms = matmul(pick(self.blocks, left, axis=-3), pick(first.blocks, right, axis=-3))
-        total = jnp.zeros((*terms.shape[:-3], *self.blocks.shape[-3:]), terms.dtype)
-        return BlockTriangular(total.at[..., plan.into, :, :].add(terms), self.lower)
+        """C_ij = sum_m A_im B_mj over i <= m <= j: column m of A with row m of B, for each m.
 
-
-class _ProductPlan(NamedTuple):
-    """C_ij = sum_m A_im B_mj, i <= m <= j: the positions of A_im, B_mj and C_ij."""
-
-    left: np.ndarray
-    right: np.ndarray
-    into: np.ndarray
-
-
-@functools.lru_cache(maxsize=64)
-def _product_plan(groups: int) -> _ProductPlan:
-    rows, cols = np.triu_indices(groups)
-    at = {pair: k for k, pair in enumerate(zip(rows.tolist(), cols.tolist(), strict=True))}
-    triples = [(at[i, m], at[m, j], at[i, j]) for i, j in at for m in range(i, j + 1)]
-    return _ProductPlan(*np.asarray(triples).T)
+        Groups are free axes of a product, not batch axes: three batch axes in another order on both
+        sides are what XLA does not compile (jax 0.10 and 0.12, CPU).
+        """
+        k, b = self.groups, self.blocks.shape[-1]
+        rows, cols = np.triu_indices(k)
+        # Below the diagonal A_im stands at (m, i), and the factors are met in the other order.
+        left, right, spec = self.blocks, first.blocks, "...iab,...jbc->...ijac"
+        if self.lower:
+            left, right, spec = right, left, "...iab,...jca->...ijcb"
+        stack = np.broadcast_shapes(left.shape[:-3], right.shape[:-3])
+        grid = jnp.zeros((*stack, k, k, b, b), jnp.result_type(left, right))
+        for m in range(k):
+            column = pick(left, np.flatnonzero(cols == m), axis=-3)
+            row = pick(right, np.flatnonzero(rows == m), axis=-3)
+            grid = grid.at[..., : m + 1, m:, :, :].add(einsum(spec, column, row))
+        return BlockTriangular(grid[..., rows, cols, :, :], self.lower)

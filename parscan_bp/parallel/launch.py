@@ -128,9 +128,14 @@ def launch(
         raise ValueError(f"target: got {described(target)}; 'module:function' is wanted")
     count = as_int("processes", processes)
     check_number("timeout", timeout)
+    if isinstance(arguments, str) or not all(isinstance(a, str) for a in arguments):
+        raise TypeError(f"arguments: got {described(arguments)}; a sequence of strings is wanted")
+    variables = dict(environment or {})
+    if not all(isinstance(a, str) for pair in variables.items() for a in pair):
+        raise TypeError(f"environment: got {variables}; strings by strings are wanted")
     with tempfile.TemporaryDirectory(prefix="parscan_bp_") as folder:
         place = pathlib.Path(folder)
-        base = _environment(count, as_int("stall", stall), environment or {})
+        base = _environment(count, as_int("stall", stall), variables)
         started = [_start(k, place, target, arguments, base) for k in range(count)]
         try:
             _wait(started, timeout)

@@ -6,8 +6,15 @@ contract.
 
 from parscan_bp.pipeline.blocks import Block as Block
 from parscan_bp.pipeline.blocks import as_block as as_block
+from parscan_bp.pipeline.executors import SpmdProgram as SpmdProgram
+from parscan_bp.pipeline.executors import blocks_here as blocks_here
+from parscan_bp.pipeline.executors import run_mpmd as run_mpmd
+from parscan_bp.pipeline.executors import run_processes as run_processes
+from parscan_bp.pipeline.executors import run_spmd as run_spmd
+from parscan_bp.pipeline.executors import spmd_program as spmd_program
 from parscan_bp.pipeline.momentum import unified_momentum as unified_momentum
 from parscan_bp.pipeline.pipe import Pipe as Pipe
+from parscan_bp.pipeline.pipeline_report import PipelineReport as PipelineReport
 from parscan_bp.pipeline.remedies import DelayCompensation as DelayCompensation
 from parscan_bp.pipeline.remedies import ErrorFeedback as ErrorFeedback
 from parscan_bp.pipeline.remedies import LearningRateByStaleness as LearningRateByStaleness
@@ -39,10 +46,13 @@ from parscan_bp.pipeline.timeline import Span as Span
 from parscan_bp.pipeline.timeline import bubble as bubble
 from parscan_bp.pipeline.timeline import time_per_batch as time_per_batch
 from parscan_bp.pipeline.timeline import timeline as timeline
+from parscan_bp.pipeline.trainer import BasePipeline as BasePipeline
+from parscan_bp.pipeline.trainer import Pipeline as Pipeline
 
 __all__ = [
     "DSP",
     "BackPropagation",
+    "BasePipeline",
     "Block",
     "Costs",
     "DelayCompensation",
@@ -56,9 +66,12 @@ __all__ = [
     "Pipe",
     "PipeDream",
     "PipeDream2BW",
+    "Pipeline",
+    "PipelineReport",
     "Remedy",
     "Schedule",
     "Span",
+    "SpmdProgram",
     "StaleState",
     "Staleness",
     "Stragglers",
@@ -68,8 +81,13 @@ __all__ = [
     "WeightPrediction",
     "ZeroBubble",
     "as_block",
+    "blocks_here",
     "bubble",
+    "run_mpmd",
+    "run_processes",
+    "run_spmd",
     "simulate",
+    "spmd_program",
     "stale",
     "stale_params",
     "straggler_slow_down",

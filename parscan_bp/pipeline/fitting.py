@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,9 +10,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.arguments import described
-from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.blocks import Block, as_block
 from parscan_bp.pipeline.programs import Loss
 from parscan_bp.types import Array, PyTree
+
+
+def block_at(k: int, thing: Any) -> Block:
+    """The block that the k-th thing stands for.
+
+    Raises:
+      TypeError: if it is none; says which.
+    """
+    try:
+        return as_block(thing)
+    except TypeError as error:
+        raise TypeError(f"blocks[{k}]: {error}") from None
+
+
+def one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
+    """A list of what there is for each block.
+
+    Raises:
+      TypeError, ValueError: if it is no sequence, or of another length.
+    """
+    if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
+        raise TypeError(f"{name}: got {described(values)}; a sequence, one for each block")
+    if len(values) != blocks:
+        raise ValueError(f"{name}: got {len(values)} for {blocks} blocks; one for each is wanted")
+    return list(values)
 
 
 def check_batch(number: int, batch: Any, parts: int, name: str) -> list[tuple[PyTree, PyTree]]:
@@ -69,6 +94,41 @@ def check_fit(
     leaves = jax.tree.leaves(value)
     if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
         raise ValueError(f"loss: makes {_shapes(value)}; a real scalar is wanted")
+
+
+def check_alike(name: str, trees: Sequence[PyTree]) -> None:
+    """Raises `ValueError` unless all are of the same shapes, dtypes and names."""
+    for k, tree in enumerate(trees):
+        if _types(tree) != _types(trees[0]):
+            raise ValueError(
+                f"{name}[{k}]: got {_shapes(tree)}, but {_shapes(trees[0])} in {name}[0], or "
+                "other dtypes or names; the same is wanted"
+            )
+
+
+def check_one_shape(block: Block, x: PyTree, params: PyTree, state: PyTree, key: Array) -> None:
+    """Raises `ValueError` unless a block makes of x what is like x."""
+    y, _ = jax.eval_shape(block.apply, params, state, x, key)
+    if _types(y) != _types(x):
+        raise ValueError(
+            f"block: it makes {_shapes(y)} of {_shapes(x)}, or of another dtype; one program for "
+            "all stages takes blocks that keep shape and dtype. run_mpmd runs any"
+        )
+
+
+def output_shapes(
+    blocks: Sequence[Block],
+    x: PyTree,
+    params: Sequence[PyTree],
+    states: Sequence[PyTree],
+    key: Array,
+) -> list[PyTree]:
+    """Shapes and dtypes of what each block makes of x, in a row."""
+    outputs = []
+    for block, own, state in zip(blocks, params, states, strict=True):
+        x = jax.eval_shape(block.apply, own, state, x, key)[0]
+        outputs.append(x)
+    return outputs
 
 
 def _types(tree: PyTree) -> Any:

@@ -119,3 +119,11 @@ def update_of(optimiser: Optimiser) -> Callable[..., tuple[PyTree, PyTree]]:
 def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
     """``params + updates`` in the dtypes of the parameters, as `optax.apply_updates`."""
     return jax.tree.map(lambda p, u: jnp.asarray(p + u, jnp.asarray(p).dtype), params, updates)
+
+
+@jax.jit
+def key_of(key: Array, block: int, batch: int, part: int) -> Array:
+    """The random key of a block for a part of a batch."""
+    for number in (block, batch, part):
+        key = jax.random.fold_in(key, number)
+    return key

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from parscan_bp.arguments import described
-from parscan_bp.pipeline.blocks import Block, as_block
+from parscan_bp.pipeline.fitting import block_at, one_each
 from parscan_bp.pipeline.pipe import Pipe
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.schedules import Schedule, Task
@@ -91,16 +91,16 @@ def simulate(
       >>> bool(run.losses[-1] < 0.1 * run.losses[0])
       True
     """
-    blocks = [_block(k, block) for k, block in enumerate(blocks)]
+    blocks = [block_at(k, block) for k, block in enumerate(blocks)]
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
     table = schedule.table(len(blocks), len(batches))
-    params = _one_each("params", params, len(blocks))
-    states = [()] * len(blocks) if states is None else _one_each("states", states, len(blocks))
+    params = one_each("params", params, len(blocks))
+    states = [()] * len(blocks) if states is None else one_each("states", states, len(blocks))
     key = jax.random.key(0) if key is None else key
     check_separable(optimiser, params)
     if optimiser_states is not None:
-        optimiser_states = _one_each("optimiser_states", optimiser_states, len(blocks))
+        optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))
     pipe = Pipe(blocks, table, optimiser, loss, batches, key, params, states, optimiser_states)
     for at, task in enumerate(table.tasks):
         pipe.run(at, task)
@@ -109,18 +109,3 @@ def simulate(
     losses = [jnp.mean(jnp.stack(pipe.losses[n])) for n in range(table.batches)]
     newest = [pipe.newest(k) for k in range(table.blocks)]
     return Trained(newest, pipe.states, pipe.optimiser_states, jnp.stack(losses))
-
-
-def _block(k: int, thing: Any) -> Block:
-    try:
-        return as_block(thing)
-    except TypeError as error:
-        raise TypeError(f"blocks[{k}]: {error}") from None
-
-
-def _one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
-    if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
-        raise TypeError(f"{name}: got {described(values)}; a sequence, one for each block")
-    if len(values) != blocks:
-        raise ValueError(f"{name}: got {len(values)} for {blocks} blocks; one for each is wanted")
-    return list(values)

@@ -99,7 +99,7 @@ def timeline(
       [('F0@0', 0.0, 1.0), ('F0@0', 1.0, 2.0), ('B0@0', 2.0, 4.0)]
     """
     costs = Costs() if costs is None else costs
-    factors = _factors(table, slow)
+    factors = slow_factors(table, slow)
     forward, backward = costs.per_block(table.blocks)
     free = [0.0] * table.blocks
     transfer = costs.transfer / table.parts
@@ -196,7 +196,12 @@ def _each(name: str, value: float | tuple[float, ...], blocks: int) -> tuple[flo
     return tuple(map(float, value))
 
 
-def _factors(table: Table, slow: np.ndarray | None) -> Sequence[Sequence[float]]:
+def slow_factors(table: Table, slow: np.ndarray | None) -> Sequence[Sequence[float]]:
+    """The factor of each tick and block.
+
+    Raises:
+      TypeError, ValueError: if ``slow`` is no array of that shape.
+    """
     if slow is None:
         return [[1.0] * table.blocks] * table.ticks
     if not isinstance(slow, np.ndarray):

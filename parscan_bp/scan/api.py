@@ -20,6 +20,7 @@ from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
 from parscan_bp.originals import lax_scan
 from parscan_bp.report import Report, report_on_values
+from parscan_bp.scan.auto_forward import decided
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import IN_PYTHON, ScanPlan, make_plan, or_left
@@ -92,6 +93,11 @@ def scan(
         name, "chunks": its trajectory is certified, or `jax.lax.scan` makes the values after all.
         Derivatives are those at the trajectory, by the same equation. Carries are float32 or
         float64, and a step that the linear model does not hold is refused.
+        Or "auto", which allows a method and leaves the choice, `jax.lax.scan` among it, to what was
+        measured: of this scan by `parscan_bp.autotune`, or of others like it, with a probe of the
+        first steps, whose largest Lyapunov exponent says how many iterations to expect. Nothing is
+        probed in a trace, as of `jax.jit`: there what was not measured is exact. `explain` says
+        what is chosen and why.
       certify: of a method, "estimate" or "bound": an estimate of the error by linear solves, or a
         proved bound by Jacobians and their products, which is for carries of a few numbers. See
         `parscan_bp.forward`.
@@ -140,7 +146,10 @@ def scan(
     if left_to_lax(solver, jacobian, values.by):
         result = lax_scan(f, init, xs, **how)
         return (*result, report_on_values(result)) if report else result
-    plan, args = plan_of(f, init, xs, how, solver, jacobian, values.by, memory_limit)
+    plan_by = functools.partial(plan_of, f, init, xs, how, solver, jacobian)
+    plan_with = lambda by: plan_by(by, memory_limit)[0]  # noqa: E731
+    plan, args = plan_by(values.by, memory_limit)
+    values, plan = decided(values, plan, args, plan_with)
     if plan.rule is None:
         result = lax_scan(f, copied(init), copied(xs), **how)
         return (*result, report_on_values(result, fell_back=plan.fell_back)) if report else result

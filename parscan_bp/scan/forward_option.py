@@ -24,7 +24,7 @@ NAMES: dict[str, Callable[[], Fused | Forward]] = {
     "fixed_point": FixedPoint,
     "frozen_activations": FrozenActivations,
 }
-"""What a name stands for; "exact" is `jax.lax.scan`'s own loop."""
+"""What a name stands for; "exact" is `jax.lax.scan`'s own loop, "auto" this or a method."""
 
 
 FORWARD_OPTIONS = ("forward", "certify", "tolerance", "fallback")
@@ -38,10 +38,12 @@ class ForwardOption:
     Attributes:
       by: what makes the values, hashable; ``None`` for `jax.lax.scan`.
       guess: states to begin with, a pytree of arrays; ``None`` where there are none.
+      auto: whether a method makes them is still to be chosen; how it would be certified.
     """
 
     by: Fused | Parallel | None = None
     guess: PyTree = None
+    auto: Certified | None = None
 
 
 def checked_forward(
@@ -59,13 +61,15 @@ def checked_forward(
       NotImplementedError: if the device has no kernels.
     """
     _check_options(certify, tolerance, fallback, report)
+    if isinstance(forward, str) and forward == "auto":
+        return ForwardOption(auto=Certified(Chunks(), certify, tolerance, fallback))
     chosen = NAMES[forward]() if isinstance(forward, str) and forward in NAMES else forward
     if isinstance(chosen, Forward):
         guess = chosen.guess
         method = chosen if guess is None else with_guess(chosen, None)
         return ForwardOption(Parallel(Certified(method, certify, tolerance, fallback)), guess)
     if not (chosen == "exact" or isinstance(chosen, Fused)):
-        names = ", ".join(map(repr, ["exact", *NAMES]))
+        names = ", ".join(map(repr, ["exact", "auto", *NAMES]))
         raise ValueError(f"forward: got {forward!r}; {names}, Fused() or a Forward is wanted")
     for name, value, default in (
         ("certify", certify, "estimate"),

@@ -12,7 +12,7 @@ import jax
 from parscan_bp.choice import wisdom
 from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
-from parscan_bp.choice.work import work_of
+from parscan_bp.choice.work import Work, work_of
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable, scan_counts
@@ -23,11 +23,14 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.check import check_operator
 from parscan_bp.report import report_on_values
+from parscan_bp.scan import forward_wisdom
+from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.fused import Fused, FusedLoop
 from parscan_bp.scan.jacobians import linearisation_of
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
+from parscan_bp.scan.probe import Probe
 from parscan_bp.scan.read_facts import facts_of
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.solvers import Solver, Sweep
@@ -67,6 +70,21 @@ class ScanPlan:
     facts: Facts | None = None
     extra: Sequence[Any] = ()
     fell_back: bool = False
+
+    @functools.cached_property
+    def work(self) -> Work:
+        """What the step does."""
+        return work_of(self.body.jaxpr, self.body.num_consts, self.body.num_carry)
+
+    @functools.cached_property
+    def measured(self) -> RememberedForward | None:
+        """What was measured of its forward pass by methods. A later plan looks again."""
+        return None if self.key is None else forward_wisdom.recall(self.key)
+
+    @functools.cached_property
+    def probe(self) -> Probe:
+        """What is asked of a stretch of it."""
+        return Probe(self.staged.equation)
 
     @property
     def key(self) -> str | None:

@@ -14,6 +14,7 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
 from parscan_bp.scan.api import left_to_lax, within
+from parscan_bp.scan.auto_forward import decided
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import Left, ScanPlan, make_plan, or_left
@@ -73,12 +74,15 @@ def solve_within(
     check_solver(solver, "uniform")
     values = checked_forward(forward, certify, tolerance, fallback, report)
     left = left_to_lax(solver, "auto", values.by)
-    plan = Left(left) if left else _plan_within(f, args, solver, values.by, view, anew)
+    plan_with = lambda by: _plan_within(f, args, solver, by, view, anew)  # noqa: E731
+    plan = Left(left) if left else plan_with(values.by)
+    leaves = jax.tree.leaves(args)
+    values, plan = decided(values, plan, leaves, plan_with)
     if isinstance(plan, Left):
         result = f(*args)
         told = report_on_values(result, fell_back=plan.fell_back) if report else None
     else:
-        result, told = plan(jax.tree.leaves(args), guess=values.guess, report=report)
+        result, told = plan(leaves, guess=values.guess, report=report)
     result = result if view is None else result[0]
     return (result, told) if report else result
 

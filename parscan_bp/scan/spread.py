@@ -23,6 +23,9 @@ def spread(loop: Loop, solver: Solver, run: Callable[[Solver, int], Run]) -> Run
       solver: which one.
       run: ``(solver, n)`` -> a scan of n steps in one place.
     """
+    obstacle = solver.obstacle(loop.equation.params["jaxpr"].jaxpr)
+    if obstacle is not None:
+        raise NotImplementedError(f"f: {obstacle}")
     consts, carry = scan_counts(loop.equation)
     length, reverse = (loop.how[name] for name in ("length", "reverse"))
 

@@ -4,6 +4,7 @@ from parscan_bp.solvers.associative import Associative as Associative
 from parscan_bp.solvers.base import Complexity as Complexity
 from parscan_bp.solvers.base import Solver as Solver
 from parscan_bp.solvers.base import TreeSolver as TreeSolver
+from parscan_bp.solvers.base import check_has_all_steps as check_has_all_steps
 from parscan_bp.solvers.base import check_solver as check_solver
 from parscan_bp.solvers.bicgstab import BiCGStab as BiCGStab
 from parscan_bp.solvers.blelloch import Blelloch as Blelloch
@@ -37,5 +38,6 @@ __all__ = [
     "Sweep",
     "TreeSolver",
     "Truncated",
+    "check_has_all_steps",
     "check_solver",
 ]

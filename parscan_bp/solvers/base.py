@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Jaxpr
 
 from parscan_bp.arguments import check_bool, described, set_ints
 from parscan_bp.devices import Traffic
@@ -94,6 +95,15 @@ class Solver(abc.ABC):
         """
         return loop
 
+    def obstacle(self, jaxpr: Jaxpr) -> str | None:
+        """Why a step cannot be run where the solver wants it."""
+        return None
+
+    @property
+    def has_all_steps(self) -> bool:
+        """Whether a program has all steps of a scan where it calls it, and not a device's own."""
+        return True
+
     def traced_as(self, init: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
         """The first carry and the inputs as arrays of the types that they have for one place."""
         return init, xs
@@ -148,12 +158,13 @@ class Solver(abc.ABC):
         """``f(which place, whole, its part of divided)`` in all places, where it is the same."""
         raise NotImplementedError(f"{self!r} has no places")
 
-    def traffic(self, pair: int, vector: int) -> dict[str, Traffic]:
+    def traffic(self, pair: int, vector: int, length: int) -> dict[str, Traffic]:
         """What a device takes part in between places, by its purpose; nothing for one place.
 
         Args:
           pair: bytes of a Jacobian, or of a product of them, and a vector.
           vector: bytes of a carry.
+          length: all steps.
         """
         return {}
 
@@ -274,6 +285,25 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
         raise NotImplementedError(f"solver: {takes}; {what} want None, or {wanted}")
 
 
+def check_has_all_steps(solver: Solver | None, **options: bool) -> None:
+    """The check of the options of a layer that look at its inputs from their end.
+
+    Args:
+      solver: that of the layer.
+      **options: whether each is used.
+
+    Raises:
+      NotImplementedError: if one is, and the layer is called where it has a device's steps alone.
+    """
+    for name, used in options.items():
+        if used and solver is not None and not solver.has_all_steps:
+            raise NotImplementedError(
+                f"{name}: inside of jax.shard_map or jax.pmap the layer has the steps of its own "
+                f"device alone, and their end is not that of all, which {solver!r} goes through; "
+                "the layer outside takes it, and so does parscan_bp.scan(reverse=True)"
+            )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TreeSolver(Solver):
     """Base of the solvers that form every Jacobian and multiply them in a tree.
@@ -295,7 +325,7 @@ class TreeSolver(Solver):
         error bound of a sweep, see `operators.Scaled`. Products of matrices larger than 4x4 take 5
         to 25 times as long (CPU), of diagonals hardly longer.
       collect_chunk: steps per chunk when contributions are collected afterwards;
-        ``None`` chooses by size.
+        ``None`` chooses by size, and takes all at once in GPU kernels.
     """
 
     memory_limit: int = DEFAULT_MEMORY_LIMIT
@@ -317,6 +347,8 @@ class TreeSolver(Solver):
           operator: explicit stack M in traversal order.
           leaving: vectors b with ``state <- M state + b``, stacked.
           state: the state before the first traversed step.
+
+        They are given by these names.
         """
 
     def run(self, system, state):
@@ -334,17 +366,34 @@ class TreeSolver(Solver):
             b = lax.broadcast(jnp.zeros_like(state), (n,))
         shown, last = self._traverse(operator, b, state, system.backward)
         shown = add(block.entering, shown)
-        summed, out = collect_in_chunks(system, shown, None, last, self.collect_chunk)
+        size = self.collect_chunk or self.steps_to_collect(n, shown)
+        summed, out = collect_in_chunks(system, shown, None, last, size)
         return last, summed, out
+
+    def steps_to_collect(self, n: int, shown: Array) -> int:
+        """Of how many of n steps contributions are collected at a time: what stays in a cache.
+
+        Args:
+          n: all steps.
+          shown: the vectors shown in them.
+        """
+        return default_chunk(n, nbytes(shown))
 
     def _traverse(self, operator, b, state, backward) -> tuple[Array, Array]:
         """`states` with steps in the order of their positions."""
         operator = operator.broadcast(b.shape[0])  # a tree slices all leaves
-        if not backward:
-            return self.states(operator, b, state)
-        operator, b = jax.tree.map(lambda a: a[::-1], (operator, b))
-        shown, last = self.states(operator, b, state)
-        return shown[::-1], last
+        if backward:
+            operator, b = jax.tree.map(lambda a: a[::-1], (operator, b))
+        # By name: one's own solver may take them in another order.
+        made = self.states(operator=operator, leaving=b, state=state)
+        got, want = jax.tree.map(jnp.shape, made), (b.shape, state.shape)
+        if not isinstance(made, tuple) or got != want:
+            raise ValueError(
+                f"{type(self).__name__}.states returned {got}, in shapes; (the state that enters "
+                f"each step, the last that leaves), {want}, is wanted"
+            )
+        shown, last = made
+        return (shown[::-1] if backward else shown), last
 
     def form(self, operator):
         operator = super().form(operator)

@@ -94,8 +94,8 @@ class ChunkedCorrections(Solver):
     def __post_init__(self):
         set_ints(self, ("chunks", "max_rounds"), chunks=1, max_rounds=1)
 
-    def _count(self, n: int) -> int:
-        """Chunks of n steps."""
+    def count(self, n: int) -> int:
+        """The number of chunks that n steps are cut into; of one it is a `Sweep`."""
         return min(self.chunks or min(n // LEAST_STEPS, MOST_CHUNKS), n) or 1
 
     def _most_rounds(self, count: int) -> int:
@@ -105,9 +105,9 @@ class ChunkedCorrections(Solver):
         return self.run_observed(system, state)[0]
 
     def run_observed(self, system, state):
-        if self._count(system.length) == 1:
+        if self.count(system.length) == 1:
             return Sweep().run(system, state), Rounds.of(0)
-        chunks = _Chunks.of(system, state, self._count(system.length))
+        chunks = _Chunks.of(system, state, self.count(system.length))
         most = self._most_rounds(chunks.count)
         rounds = _corrected(chunks, _swept_from_zero(chunks, state), most)
         last, (shown, aux), fell_back = _swept_on(chunks, state, rounds)
@@ -119,7 +119,7 @@ class ChunkedCorrections(Solver):
         return self.run_ragged_observed(system)[0]
 
     def run_ragged_observed(self, system):
-        layers = LayerChunks.of(system, self._count(system.length))
+        layers = LayerChunks.of(system, self.count(system.length))
         most = self._most_rounds(len(layers.edges) - 1)
         unsettled, number, lambdas = layers.corrected(most)
         lambdas, fell_back = layers.swept_on(unsettled, lambdas)
@@ -127,7 +127,7 @@ class ChunkedCorrections(Solver):
 
     def complexity(self, n):
         """With one round that no chunk forgets early."""
-        p = self._count(n)
+        p = self.count(n)
         size, rest = divmod(n, p)
         again = size if p > 1 else 0
         return Complexity(

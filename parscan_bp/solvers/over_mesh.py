@@ -48,6 +48,8 @@ class OverMesh:
         first, last = ends[::-1] if self.line.backward else ends
         carry, ys = self.run(shared, init, self._divided([x[first] for x in xs], leading=True))
         carry, others = self.rest(shared, carry, [x[last] for x in xs])
+        # One array has one sharding, and all steps are no multiple of the devices.
+        ys = self._divided(ys)
         parts = (others, ys) if self.line.backward else (ys, others)
         return carry, [jnp.concatenate(pair) for pair in zip(*parts, strict=True)]
 

@@ -126,6 +126,10 @@ class Pallas(TreeSolver):
             return operator
         return brought(operator, Diagonal) or Dense(operator.as_dense())
 
+    def steps_to_collect(self, n, shown):
+        # All: each chunk would be launched anew. What fits in the memory limit was checked before.
+        return n
+
     def _traverse(self, operator, b, state, backward):
         dtype = _kernel_dtype(jnp.result_type(operator.dtype, b.dtype, state.dtype))
         size = state.shape[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -27,16 +28,25 @@ from parscan_bp.devices import (
     is_bound,
     undivided,
 )
+from parscan_bp.devices import divided as spread_over
+from parscan_bp.jaxprs.read import communicates_over
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
+from parscan_bp.primitives.mapping import largest_of_mapped
+from parscan_bp.report import Rounds
 from parscan_bp.solvers.base import Complexity, Solver, default_chunk, in_chunks
+from parscan_bp.solvers.device_corrections import entering_by_rounds
 from parscan_bp.solvers.over_mesh import OverMesh, joined, on_each
 from parscan_bp.solvers.planned import Planned
+from parscan_bp.solvers.seams import select
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, eval_shape, nbytes
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
+
+OF_VECTORS = ("turns", "corrections")
+"""The methods that multiply no Jacobians, beside those of `METHODS`."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -59,6 +69,9 @@ class Sharded(Solver):
     the same on all devices (what the others are given is not looked at), and so is its last one.
     Cotangents there are what JAX makes of ``psum``, see `parscan_bp.parallel`.
 
+    Maps are products, and overflow where those of a `TreeSolver` do; "turns" and "corrections" make
+    none.
+
     Steps 2 T/P and the scan over devices; T forward. Collectives in reverse-mode: those of the
     method, one exchange of a carry, and one sum of the parameters' cotangents.
 
@@ -70,14 +83,20 @@ class Sharded(Solver):
       method: how maps go from device to device: "ppermute", "all_gather" or "chain", see
         `parscan_bp.devices.exclusive`; "auto" takes the one that ``link`` is done with first.
         "turns" multiplies no Jacobians: each device waits for the vector of the one before it, as
-        in the forward pass, which takes T steps and P - 1 exchanges of vectors.
+        in the forward pass, which takes T steps and P - 1 exchanges of vectors. "corrections"
+        multiplies none either: devices sweep side by side from zero, and then hand on, in rounds,
+        what each makes of what arrived last, as `ChunkedCorrections` does between chunks. Where
+        T/P steps forget what enters them there is one round: 3 T/P steps, 2 exchanges of vectors,
+        and 2 of a flag. There are P - 1 at most; and "turns" follows where numbers that are not
+        finite are handed on, or large ones cancel, which a report tells (``fell_back``).
       link: what "auto" takes the network for.
       memory_limit: bytes that three maps of a device's steps may take; more is refused.
 
     Raises:
       TypeError: if an argument is none such; when used, if there is no mesh with this axis.
       ValueError: if the mesh has no such axis or there is no such method.
-      NotImplementedError: if ``inner`` cannot be wrapped.
+      NotImplementedError: if ``inner`` cannot be wrapped; when used, for a step that communicates
+        over the same axis.
 
     Source: BPPSA (Wang, Bai, Pekhimenko, MLSys 2020), sections 2.2 and 3.6.
 
@@ -104,8 +123,8 @@ class Sharded(Solver):
     def __post_init__(self):
         check_axis(self.axis, self.mesh)
         set_ints(self, memory_limit=1)
-        if self.method not in ("auto", "turns", *METHODS):
-            named = ", ".join(map(repr, ("auto", *METHODS, "turns")))
+        if self.method not in ("auto", *METHODS, *OF_VECTORS):
+            named = ", ".join(map(repr, ("auto", *METHODS, *OF_VECTORS)))
             raise ValueError(f"method: got {self.method!r}; one of {named} is wanted")
         if not isinstance(self.link, Link):
             raise TypeError(f"link: got {described(self.link)}; a Link is wanted")
@@ -114,7 +133,11 @@ class Sharded(Solver):
     @property
     def needs(self):  # type: ignore[override]
         """The maps of all steps of a device are products of Jacobians, whatever solves inside."""
-        return self._own.needs if self.method == "turns" else "operators"
+        return self._own.needs if self.method in OF_VECTORS else "operators"
+
+    @property
+    def rounds_vary(self):  # type: ignore[override]
+        return self.method == "corrections"
 
     @property
     def _own(self) -> Solver:
@@ -159,8 +182,11 @@ class Sharded(Solver):
     def on_each_place(self, f, whole, divided):
         line = Line(self.axis)
         if is_bound(self.axis):
-            return f(line.position, whole, divided)
+            part = lambda a: lax.dynamic_index_in_dim(a, line.position)  # noqa: E731
+            return f(line.position, whole, jax.tree.map(part, divided))
         mesh = find_mesh(self.axis, self.mesh, (whole, divided))
+        whole = spread_over(whole, self.axis, mesh, leading=False)
+        divided = spread_over(divided, self.axis, mesh, leading=True)
         how = {"mesh": mesh, "axis_names": {self.axis}, "out_specs": PartitionSpec()}
         specs = (PartitionSpec(), PartitionSpec(self.axis))
         call = lambda whole, divided: f(line.position, whole, divided)  # noqa: E731
@@ -181,9 +207,23 @@ class Sharded(Solver):
 
         return run
 
+    def obstacle(self, jaxpr):
+        name = communicates_over(jaxpr, self.axis)
+        if name is None:
+            return None
+        return (
+            f"the step contains {name} over {self.axis!r}, the axis over which {self!r} divides "
+            "the steps: devices are at different steps, and would wait for one another"
+        )
+
+    @property
+    def has_all_steps(self):
+        return not is_bound(self.axis)
+
     def traced_as(self, init, xs):
         if is_bound(self.axis):
             return Line(self.axis).varying(init), xs
+        find_mesh(self.axis, self.mesh, (init, xs))  # before the step is traced, if there is none
         return init, undivided(xs, self.axis)
 
     def entering(self, init, after, *, reverse):
@@ -192,10 +232,16 @@ class Sharded(Solver):
         return [joined(line, own, other) for own, other in zip(init, arrived, strict=True)]
 
     def run(self, system, state):
+        return self.run_observed(system, state)[0]
+
+    def run_observed(self, system, state):
         self._check_bound()
         line = Line(self.axis, system.backward)
+        own = functools.partial(self._own.run, system)
         if self.method == "turns":
-            return in_turn(line, lambda state: self._own.run(system, state), state, add)
+            return in_turn(line, own, state, add), Rounds.of(1)
+        if self.method == "corrections":
+            return _corrected(line, system, state, own)
         if line.size > 1:
             self._check_memory(system)
             operator, b = _reduced(system, self, state)
@@ -205,7 +251,7 @@ class Sharded(Solver):
             if method == "auto":
                 method = cheapest(line.size, maps, self.link)
             state = add(state, exclusive_scan(line, maps, method))
-        return self._own.run(system, state)
+        return own(state), Rounds.of(1)
 
     def _check_memory(self, system: System) -> None:
         operator = block_shape(system, 1).operator
@@ -225,11 +271,15 @@ class Sharded(Solver):
                 "parscan_bp.scan sees to that; a bare system wants jax.shard_map around it"
             )
 
-    def traffic(self, pair, vector):
+    def traffic(self, pair, vector, length):
         devices = self.places(())
+        if length < devices:
+            return {}  # all devices run all steps
         turns = Traffic(devices - 1, (devices - 1) * vector)
         methods = {name: of(devices, pair, vector) for name, of in METHODS.items()}
-        chosen = turns if self.method == "turns" else methods.get(self.method)
+        # With one round; each is a vector, and a flag from all.
+        rounds = Traffic(4, 2 * (vector + 4)) if devices > 1 else Traffic(0, 0)
+        chosen = {**methods, "turns": turns, "corrections": rounds}.get(self.method)
         if chosen is None:
             chosen = min(methods.values(), key=self.link.seconds)
         entering = Traffic(1, vector) if devices > 1 else Traffic(0, 0)
@@ -240,16 +290,35 @@ class Sharded(Solver):
         own, (each, left) = self._own.complexity, divmod(n, devices)
         inner, rest = own(max(each, 1)), own(max(left, 1)).steps * bool(left)
         vectors = inner.vector_products * devices * bool(each) + left
+        if self.method == "corrections" and each and devices > 1:
+            # With one round.
+            steps, swept = 2 * each + inner.steps + rest, 2 * devices * each
+            return Complexity(steps, 0, swept + vectors, inner.operators * devices)
         if self.method == "turns" or not each or devices == 1:
             steps = inner.steps * devices * bool(each) + rest
             return Complexity(steps, 0, vectors, inner.operators * devices)
-        rounds = (devices - 1).bit_length()
+        doubling = self.method in ("auto", "ppermute")
+        rounds = (devices - 1).bit_length() if doubling else devices - 1
+        between = max(2 * rounds - 3, 0) if doubling else 0
         return Complexity(
             steps=each - 1 + rounds + inner.steps + rest,
-            matrix_products=devices * (each - 1 + max(2 * rounds - 3, 0)),
+            matrix_products=devices * (each - 1 + between),
             vector_products=devices * (each + rounds) + vectors,
             operators=devices * (inner.operators + 3),
         )
+
+
+def _corrected(
+    line: Line, system: System, state: PyTree, own: Callable[[PyTree], PyTree]
+) -> tuple[PyTree, Rounds]:
+    """By correction rounds between devices; one after the other where these are of no use."""
+    entering, number, usable = entering_by_rounds(line, system, state)
+    # One condition for all entries of a mapped axis: nothing runs that none of them needs.
+    lost = largest_of_mapped((~usable).astype(jnp.int32)) > 0
+    made = own(entering)
+    turns = lambda: in_turn(line, own, state, add)  # noqa: E731
+    made = select(usable, made, lax.cond(lost, turns, lambda: made))
+    return made, Rounds(number, fell_back=~usable)
 
 
 def _check_inner(inner: Any) -> None:

@@ -13,12 +13,14 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp.arguments import as_array, check_bool, check_number, described
 from parscan_bp.choice.choose import Question, Trial, on_trial
+from parscan_bp.forward import Forward
 from parscan_bp.jaxprs.stage import is_jit_disabled
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
+from parscan_bp.scan.forward_option import NAMES
 from parscan_bp.tuning.candidates import LAX, candidates
 from parscan_bp.tuning.program import Program, drawn
-from parscan_bp.tuning.result import Tuning, decide
+from parscan_bp.tuning.result import Tuning, decide, with_forward
 from parscan_bp.types import PyTree
 
 GROUPS = ("params", "init", "xs")
@@ -36,6 +38,7 @@ def autotune(
     unroll: int | bool = 1,
     *,
     wrt: Sequence[str] = GROUPS,
+    forward: Sequence[str | Forward] = (),
     budget_s: float = 10.0,
     progress: bool = True,
 ) -> Tuning:
@@ -51,6 +54,10 @@ def autotune(
         `jax.ShapeDtypeStruct`: then numbers are drawn.
       wrt: what is differentiated, some of "params" (the arrays that the step closes over, or the
         parameters of ``functools.partial(cell, params)``), "init" and "xs".
+      forward: methods of the forward pass that take part, as `scan` takes them, such as
+        ``("chunks", "newton")``. They make other values than `jax.lax.scan`, certified within the
+        tolerance of `scan`: so none does unless it is named here, and what is found is remembered
+        for calls with ``forward="auto"`` alone.
       budget_s: seconds for the timing; compilation comes on top.
       progress: whether progress is shown on stderr.
 
@@ -78,6 +85,7 @@ def autotune(
     if plan.rule is None and getattr(plan, "facts", None) is None:
         why = getattr(plan, "reason", None) or plan.choice.reason
         raise ValueError(f"step: got {described(step)}, of which there is nothing to choose: {why}")
+    methods = _methods(forward)
     params, step_of = _opened(step, init, xs)
 
     def program(loop: Callable) -> Program:
@@ -92,7 +100,30 @@ def autotune(
     }
     race = _Races(program(functools.partial(scan, **how)), "autotune", budget_s, progress)
     (question,) = race.questions
-    return race.of(question, unrolled)
+    programs = {
+        name: program(functools.partial(scan, **how, forward=method))
+        for name, method in methods.items()
+    }
+    return with_forward(race.of(question, unrolled | programs), question.key, methods)
+
+
+def _methods(forward: Sequence[str | Forward]) -> dict[str, Forward]:
+    """The methods by what is printed of them.
+
+    Raises:
+      ValueError: if there is anything else.
+    """
+    found = {}
+    alone = isinstance(forward, str) or not isinstance(forward, Sequence)
+    for given in [forward] if alone else forward:
+        made = NAMES[given]() if isinstance(given, str) and given in NAMES else given
+        if alone or not isinstance(made, Forward) or made.guess is not None:
+            raise ValueError(
+                f"forward: got {given!r}; methods of parscan_bp.forward without a guess, or their "
+                "names, are wanted in a tuple"
+            )
+        found[f"forward={made!r}"] = made
+    return found
 
 
 def autotune_calls(

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from parscan_bp import kernels
 from parscan_bp.choice.facts import Facts
-from parscan_bp.solvers import Associative, Blelloch, Chunked, Pallas, Solver, Sweep
+from parscan_bp.solvers import (
+    Associative,
+    Blelloch,
+    Chunked,
+    ChunkedCorrections,
+    Pallas,
+    Solver,
+    Sweep,
+)
 
 LAX = "lax.scan"
 
@@ -23,6 +31,9 @@ def candidates(facts: Facts) -> dict[str, Solver | None]:
         Sweep(chunk=1, recompute=False),
         *(Sweep(chunk=size) for size in sorted({max(2, n // 30), max(2, n // 4)})),
     ]
+    rounds = ChunkedCorrections()
+    if rounds.count(n) > 1:  # or it is a sweep
+        found.append(rounds)
     matrix = facts.columns * facts.features * facts.batch * facts.itemsize
     fits = n * matrix <= TREE_BYTES and facts.columns <= TREE_ORDER
     if fits:

@@ -12,6 +12,9 @@ import numpy as np
 
 from parscan_bp.choice import store, wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
+from parscan_bp.forward import Forward
+from parscan_bp.scan import forward_wisdom
+from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.solvers import Solver
 from parscan_bp.tuning.race import race
 from parscan_bp.types import PyTree
@@ -35,6 +38,8 @@ class Tuning:
       timings: of the candidates whose gradients are those of `jax.lax.scan`, fastest first.
       refused: why others did not take part.
       path: where the winner is remembered; ``None`` if the rules' choice stands or nothing is kept.
+      forward: what ``forward="auto"`` takes from now on, if methods took part and anything is kept:
+        the fastest of them, or "exact".
     """
 
     solver: Solver | None
@@ -43,6 +48,7 @@ class Tuning:
     timings: tuple[Timing, ...]
     refused: Mapping[str, str]
     path: pathlib.Path | None
+    forward: str | Forward | None = None
 
     def __str__(self):
         width = max(len(t.name) for t in self.timings)
@@ -53,9 +59,13 @@ class Tuning:
             lines.append(f"{t.name:<{width}}  {1e3 * t.seconds:>9.4g}  {interval}{''.join(marks)}")
         lines += [f"{name}: {why}" for name, why in self.refused.items()]
         if self.winner == self.by_rules:
-            return "\n".join([*lines, "nothing is clearly faster than what the rules chose"])
-        kept = "not kept" if self.path is None else f"remembered in {self.path}"
-        return "\n".join([*lines, f"{self.winner} is {kept}"])
+            lines.append("nothing is clearly faster than what the rules chose")
+        else:
+            kept = "not kept" if self.path is None else f"remembered in {self.path}"
+            lines.append(f"{self.winner} is {kept}")
+        if self.forward is not None:
+            lines.append(f"forward='auto' is forward={self.forward!r}")
+        return "\n".join(lines)
 
     @property
     def _marks(self):
@@ -116,6 +126,24 @@ def decide(
     else:
         store.remove(key)
     return Tuning(solvers[winner], winner, by_rules, tuple(timings), refused, path)
+
+
+def with_forward(found: Tuning, key: str, methods: Mapping[str, Forward]) -> Tuning:
+    """What the race says of the methods that took part, which is remembered, too.
+
+    Args:
+      found: the race.
+      key: of the scan.
+      methods: by the names that they have in it.
+    """
+    if not methods:
+        return found
+    (solver,) = (t for t in found.timings if t.name == found.winner)
+    better = [t for t in found.timings if t.name in methods and t.low > BETTER * solver.speedup]
+    forward = methods[better[0].name] if better else "exact"
+    timings = tuple(t for t in found.timings if t.name in methods or t is solver)
+    path = forward_wisdom.remember(key, RememberedForward(forward, timings))
+    return dataclasses.replace(found, forward=None if path is None else forward)
 
 
 def differs(got: PyTree, wanted: PyTree, moved: PyTree) -> str:

@@ -1,9 +1,11 @@
 """The GPU suite without a GPU: its rehearsal, and its arithmetic on numbers made by hand."""
 
+import dataclasses
 import json
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -40,13 +42,14 @@ def test_rehearsal_measures_reports_and_draws(tmp_path, monkeypatch, capsys):
         assert set(sides) == set(names)
         plain, ours = sides["lax.scan"], sides["sweep"]
         assert set(plain["times"]) == {"forward", "backward", "value_and_grad", "step"}
+        assert plain["error"] == 0
         assert set(ours["times"]) == {"forward", "backward", "value_and_grad"}
         assert ours["error"] <= entry["tolerance"]
         assert {p["pallas_kernels"] for p in ours["programs"].values()} == {0}
         for name in OFF_CPU:
             assert sides[name]["status"] == "refused" and not sides[name]["times"]
         assert all("Pallas" in r for r in sides["pallas"]["reasons"].values())
-        assert set(sides["cudnn"]["reasons"]) == {"forward", "value_and_grad", "step"}
+        assert set(sides["cudnn"]["reasons"]) == {"forward", "backward", "value_and_grad", "step"}
         assert entry["floor"]["seconds"] > 15e-6
     shown = capsys.readouterr().out
     assert "refused at 2 points: cudnn, step: NotImplementedError: PyTorch cannot" in shown
@@ -226,13 +229,56 @@ def test_the_whole_grid_is_drawn_and_tabulated(tmp_path):
 
 def test_the_grid_is_the_papers():
     assert len(set(grid.FULL)) == len(grid.FULL)
-    rnn = [s for s in grid.FULL if s.cell == grid.RNN]
+    rnn = [s for s in grid.FULL if s.cell == grid.RNN and s.dtype == "float32"]
+    assert set(grid.ALL_SIDES) <= set(grid.FULL)
     lengths = {s.length for s in rnn if s.batch == 16}
     assert lengths == {10, 30, 100, 300, 1000, 3000, 10000, 30000}
     assert {s.batch for s in rnn if s.length == 1000} == {2, 4, 8, 16, 32, 64, 128, 256}
     sets = {(259, 38), (517, 24), (1034, 12)}
-    gru = {(s.length, s.inputs, s.batch) for s in grid.FULL if s.cell == grid.GRU}
+    gru = {
+        (s.length, s.inputs, s.batch) for s in grid.FULL if s.cell == grid.GRU and s.hidden == 20
+    }
     assert gru == {(*one, batch) for one in sets for batch in (16, 32, 64)}
+
+
+def test_wrong_cotangents_of_steps_that_the_loss_forgets_are_found(tmp_path, monkeypatch):
+    """A network may forget its first steps, and what a scan makes of these shows nowhere."""
+
+    def wrong(unroll):
+        def scan(step, init, xs):
+            carry, ys = jax.lax.scan(step, init, xs)
+            return carry, jnp.concatenate([jax.lax.stop_gradient(ys[:2]), ys[2:]])
+
+        return scan
+
+    _, passes = contenders.SCANS["sweep"]
+    monkeypatch.setitem(contenders.SCANS, "sweep", (wrong, (*passes, contenders.DENSE)))
+    monkeypatch.setattr(grid, "REHEARSAL", (TINY,))
+    with pytest.raises(RuntimeError, match=r"sweep, of every step.* differs from its reference"):
+        _rehearse(tmp_path, "--contenders", "sweep")
+
+
+@pytest.mark.parametrize("cell", [grid.RNN, grid.LSTM])
+def test_many_steps_in_a_program_are_as_many_steps(cell):
+    work = grid.make(dataclasses.replace(TINY, cell=cell), seed=0)
+    one, many = (
+        contenders.scan_lane(name, work, contenders.SCANS["lax.scan"][0], 1)
+        for name in (contenders.STEP, contenders.STEPS)
+    )
+    losses = many()
+    assert losses.shape == (contenders.IN_ONE,) and np.isclose(losses[0], one()[0])
+    # It goes on from where it was.
+    assert many()[0] < losses[0]
+
+
+def test_short_numbers_are_drawn_and_compared():
+    short = grid.make(dataclasses.replace(TINY, dtype="bfloat16"), seed=0)
+    assert {a.dtype.name for a in jax.tree.leaves(short.point)} == {"bfloat16"}
+    lane = contenders.scan_lane(contenders.DENSE, short, contenders.SCANS["lax.scan"][0], 1)
+    wanted = point.Wanted.by(lane, short, dataclasses.replace(TINY, dtype="bfloat16"))
+    assert wanted.check(lane(), "itself") == 0
+    with pytest.raises(FloatingPointError, match="differs from its reference"):
+        wanted.check(jax.tree.map(lambda a: 1.2 * a, lane()), "another")
 
 
 def test_reasons_hold_no_folders():
@@ -240,7 +286,7 @@ def test_reasons_hold_no_folders():
     assert reason == "OSError: no file it.so near 1/2"
 
 
-@pytest.mark.parametrize("cell", [grid.RNN, grid.GRU])
+@pytest.mark.parametrize("cell", [grid.RNN, grid.GRU, grid.LSTM])
 def test_the_model_in_pytorch_has_the_same_gradients(cell):
     pytest.importorskip("torch")
     shape = grid.Shape(cell, 1, 4, 2, 7)
@@ -249,6 +295,9 @@ def test_the_model_in_pytorch_has_the_same_gradients(cell):
     wanted = jax.value_and_grad(loss)(work.point, work.batch.labels)
     lane = cudnn.lane(timing.VALUE_AND_GRAD, shape, work, graph=False)
     assert programs.check_equal(wanted, lane(), 1e-5, cell) <= 1e-5
+    pullback = cudnn.lane(timing.BACKWARD, shape, work, graph=False)
+    for _ in range(2):
+        assert programs.check_equal(wanted, (wanted[0], pullback()), 1e-5, cell) <= 1e-5
     step = cudnn.lane(contenders.STEP, shape, work, graph=False)
     first, *_, last = (step().item() for _ in range(20))
     np.testing.assert_allclose(first, wanted[0], rtol=1e-5)

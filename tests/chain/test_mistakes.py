@@ -129,7 +129,7 @@ MISTAKES = {
     "plan of another solver": (
         lambda: pb.explain_chain([jax.nn.relu], [None], X, solver=pb.Sweep()),
         TypeError,
-        r"solver: got Sweep.*Planned\(\) is wanted",
+        r"solver: got Sweep.*Planned\(\) or Sharded is wanted",
     ),
     "two outputs": (
         lambda: pb.chain([jax.nn.relu, Function(lambda p, x: (x, x))], [None, None], X),

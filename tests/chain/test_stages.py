@@ -117,3 +117,24 @@ def test_mistakes_are_named():
     many = pb.Sharded("stage", jax.sharding.AbstractMesh((2,), ("stage",)))
     with pytest.raises(ValueError, match=r"layers: got 1 for 2 devices; at least one for each"):
         pb.chain(layers, params, x, solver=many)
+
+
+def test_the_layers_of_each_device_are_explained():
+    layers = [f for _ in range(16) for f in (Linear(8), jax.nn.tanh)]
+    params, x = init(layers, jax.random.key(0), (8,)), jax.ShapeDtypeStruct((3, 8), jnp.float32)
+    mesh = jax.sharding.AbstractMesh((4,), ("stage",))
+    made = {
+        method: pb.explain_chain(layers, params, x, solver=pb.Sharded("stage", mesh, method=method))
+        for method in ("turns", "ppermute", "chain")
+    }
+    assert [len(s.layers) for s in made["turns"].stages] == [8] * 4
+    # Forming the Jacobian of eight layers, two or so products between devices, eight layers.
+    assert {method: one.depth for method, one in made.items()} == {
+        "turns": 32,
+        "ppermute": 18,
+        "chain": 19,
+    }
+    text = str(made["ppermute"])
+    assert "32 layers on 4 devices by Sharded(axis='stage'" in text
+    assert "18 layers and products one after the other, of 32 in back-propagation" in text
+    assert "backward: 2 collectives, 960 bytes" in text

@@ -86,6 +86,33 @@ def _draw_net(gates: int, gains, gate_bias, key, length, n=8):
     return (w, b), h, scale * jax.random.normal(k[4], (length, gates * n), float)
 
 
+def _draw_trained(gates: int, key, length):
+    """A cell that was trained to keep a leaky sum of its inputs, which it did not at first."""
+    (w, b), h, us = _draw_net(gates, (0.5, 1.5), None, key, length)
+    step = _gru if gates == 3 else _lstm
+    short = us[: min(length, 64)]
+
+    def leaky(total, u):
+        total = 0.9 * total + u
+        return total, jnp.tanh(total)
+
+    wanted = lax.scan(leaky, jnp.zeros((), float), short[:, 0])[1]
+
+    def loss(params):
+        return jnp.mean((sequential(step, params, h, short)[:, 0] - wanted) ** 2)
+
+    def descend(_, params):
+        slopes = jax.grad(loss)(params)
+        size = jnp.sqrt(sum(jnp.sum(g**2) for g in slopes)) + 1e-3
+        return jax.tree.map(lambda p, g: p - 0.03 * g / size, params, slopes)
+
+    return lax.fori_loop(0, TRAINING, descend, (w, b)), h, us
+
+
+TRAINING = 200
+"""Steps of gradient descent."""
+
+
 def _draw_lorenz(key, length):
     k = jax.random.split(key, 3)
     h = jax.random.normal(k[2], (3,), float) + 1
@@ -106,6 +133,12 @@ FAMILIES = {
     "lstm": Family(_lstm, functools.partial(_draw_net, 4, (0.3, 12), (-2, 2))),
     "lorenz": Family(_lorenz, _draw_lorenz),
     "two wells": Family(_two_wells, _draw_wells),
+}
+
+
+TRAINED = {
+    "trained gru": Family(_gru, functools.partial(_draw_trained, 3)),
+    "trained lstm": Family(_lstm, functools.partial(_draw_trained, 4)),
 }
 
 

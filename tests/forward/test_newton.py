@@ -9,6 +9,7 @@ import pytest
 
 import parscan_bp as pb
 from parscan_bp.forward import Newton, Recurrence
+from parscan_bp.forward.passes import WINDOW
 from tests.forward.recurrences import (
     CALM,
     check_close,
@@ -140,6 +141,17 @@ def test_chaos_is_said_not_to_converge():
     assert not made.converged and made.iterations <= 12
     assert jnp.isfinite(made.states).all()
     check_close(made.states[:8], sequential(recurrence)[:8], atol=1e-4)
+
+
+def test_chaos_is_given_up_by_its_pace():
+    """What converges slowly is not, as a linear pace is one."""
+    chaos = Recurrence(lambda x, u: 3.9 * x * (1 - x), jnp.full(2, 0.3), None, 2000)
+    made = evaluated(Newton(), chaos)
+    assert not made.converged and 2 * WINDOW <= made.iterations <= 5 * WINDOW
+    slow = Recurrence(lambda x, u: 0.8 * x + u, jnp.zeros(2), 0.3 * draw(1, 400, 2), 400)
+    made = evaluated(Newton(damping=0.9), slow)
+    assert made.converged and made.iterations > 2 * WINDOW
+    check_close(made.states, sequential(slow))
 
 
 def test_a_trajectory_that_leaves_the_range_is_given_up_at_once():

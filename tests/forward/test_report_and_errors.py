@@ -93,6 +93,44 @@ def test_one_hard_entry():
     np.testing.assert_allclose(hard[1][1][:40], exactly(3.9)[1][:40], atol=1e-3)
 
 
+def test_a_finished_entry_is_what_it_is_alone():
+    """Whoever is beside it, bit for bit."""
+    method = pb.Chunks(8)
+    mapped = jit_quickly(jax.vmap(functools.partial(reported, forward=method)))
+    together = mapped(jnp.asarray([2.1, 3.9, 0.5], jnp.float32))
+    for k, rate in ((0, 2.1), (2, 0.5)):
+        alone = mapped(jnp.asarray([rate], jnp.float32))
+        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_array_equal(a[k], b[0])
+
+
+LONG = 4 * LENGTH
+
+
+def _sequential_passes(jaxpr, within=False):
+    """The loops over all steps, one after the other: whether each is in a branch of a choice."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "scan" and eqn.params["length"] == LONG:
+            yield within
+        for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_program):
+            if _is_program(inner):
+                inner = getattr(inner, "jaxpr", inner)
+                yield from _sequential_passes(inner, within or eqn.primitive.name == "cond")
+
+
+def _is_program(value):
+    return hasattr(getattr(value, "jaxpr", value), "eqns")
+
+
+def test_a_fall_back_is_no_trip_of_those_that_need_none():
+    """Alone and in a batch, where the choice is one for all entries."""
+    xs = jnp.zeros(LONG)  # the certificate's own loops are shorter
+    run = lambda rate: pb.scan(logistic(rate), jnp.float32(0.3), xs, forward=pb.Chunks(8))  # noqa: E731
+    for f, rate in ((run, jnp.float32(2)), (jax.vmap(run), jnp.full(3, 2, jnp.float32))):
+        passes = list(_sequential_passes(jax.make_jaxpr(f)(rate).jaxpr))
+        assert passes and all(passes)
+
+
 def test_a_looser_tolerance_is_kept():
     _, want = exactly(2.9)
     _, ys, report = run(2.9, tolerance=0.01)
@@ -170,7 +208,6 @@ def test_a_bound_names_what_it_does_not_know():
 
 OPTIONS = [
     ({"forward": "chunk"}, ValueError, "forward: got 'chunk'"),
-    ({"forward": "auto"}, ValueError, "forward: got 'auto'"),
     ({"forward": pb.Chunks}, ValueError, "forward: got"),
     ({"certify": "proof"}, ValueError, "certify: got 'proof'"),
     ({"tolerance": 0.0}, ValueError, "tolerance: got 0.0"),

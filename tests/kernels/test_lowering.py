@@ -1,9 +1,14 @@
 """The scans lower for CUDA, without one at hand, to the kernels that they name."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
 from kernel_cases import draw, needs_kernels
+
+import parscan_bp as pb
+from parscan_bp import kernels
 
 pytestmark = needs_kernels
 
@@ -42,3 +47,25 @@ def test_bfloat16(structure, batch, size):
     run = jax.jit(lambda *args: case.scan(*args, radices=[4]))
     text = run.trace(*case.args).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @mosaic_gpu_v2") == 3
+
+
+def _loops(solver, length):
+    """Loops of the program of a gradient, lowered for a GPU."""
+    cell = pb.cells.Elman()
+    params = cell.init(jax.random.key(0), 20, 20)
+    init, xs = jnp.zeros((2, 20)), jnp.ones((length, 2, 20))
+
+    def loss(params, xs):
+        step = functools.partial(cell, params)
+        carry, ys = pb.scan(step, init, xs, solver=solver, forward="fused")
+        return (ys**2).sum() + carry.sum()
+
+    traced = jax.jit(jax.grad(loss, (0, 1))).trace(params, xs)
+    return traced.lower(lowering_platforms=("cuda",)).as_text().count("stablehlo.while")
+
+
+def test_contributions_are_collected_at_once(monkeypatch):
+    monkeypatch.setattr(kernels, "unusable", lambda interpret: None)
+    length = 30_000
+    assert _loops(pb.Pallas(), length) == 0
+    assert _loops(pb.Pallas(collect_chunk=1000), length) == 1

@@ -83,3 +83,32 @@ def test_a_jacobian_that_is_no_operator_is_named(solver):
     gradient = jax.grad(lambda x: pb.chain([NoOperator()], [params], x, solver=solver).sum())
     with pytest.raises(TypeError, match=r"layers\[0\].*adjoint_operator returned"):
         gradient(jnp.ones((2, 4)))
+
+
+class Halving(Affine):
+    def apply(self, params, x):
+        return super().apply(params, x)[::2]
+
+
+class NotSummed(Affine):
+    def pullback(self, params, x, y, ct):
+        return {"a": ct * x, "b": ct.sum(0)}
+
+
+class Alone(Affine):
+    def pullback(self, params, x, y, ct):
+        return (ct * x).sum(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Halving, r"layers\[0\], .*makes shape \(1, 4\) of \(2, 4\); the batch of 2 is wanted"),
+        (NotSummed, r"layers\[0\], .*pullback returned shapes \[\(2, 4\), \(4,\)\]; those of"),
+        (Alone, r"layers\[0\], .*pullback returned shapes \[\(4,\)\]; those of the parameters"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(kind, message):
+    params = [kind().init(jax.random.key(0), (4,))]
+    with pytest.raises(ValueError, match=message):
+        jax.grad(lambda p: pb.chain([kind()], p, jnp.ones((2, 4))).sum())(params)

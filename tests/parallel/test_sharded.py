@@ -24,10 +24,10 @@ GRID = (
     + """
 from tests.parallel.sharded_cases import CASES
 exact = {"dtype": jnp.float64}
-methods = ("ppermute", "all_gather", "chain", "turns")
+methods = ("ppermute", "all_gather", "chain", "turns", "corrections")
 for k, name in enumerate(CASES):
     for length in (DEVICES, 50, 1000):
-        check(DEVICES, length, name, method=methods[(k + length) % 4], **exact)
+        check(DEVICES, length, name, method=methods[(k + length) % 5], **exact)
 check(DEVICES, 50, "tree", reverse=True, **exact)
 check(DEVICES, 50, "dense", inner=pb.Blelloch(scaled=True), **exact)
 for method in methods:

@@ -78,8 +78,8 @@ def test_rounds_are_as_many_as_the_chunks_that_a_step_reaches(name):
 
 def test_chunks_that_are_chosen():
     for n, count in ((1, 1), (127, 1), (128, 2), (1000, 15), (10**6, 64)):
-        assert pb.ChunkedCorrections()._count(n) == count
-    assert pb.ChunkedCorrections(8)._count(3) == 3
+        assert pb.ChunkedCorrections().count(n) == count
+    assert pb.ChunkedCorrections(8).count(3) == 3
     swept = pb.ChunkedCorrections(8).complexity(64)
     assert (swept.steps, swept.matrix_products, swept.vector_products) == (16, 0, 64 + 56)
     assert pb.ChunkedCorrections(1).complexity(64).steps == 64

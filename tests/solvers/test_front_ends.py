@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -170,8 +171,19 @@ def test_what_a_solver_cannot_take_is_refused():
         pb.solve(pb.Uniform(free.broadcast(2), jnp.ones((3, 3))), pb.CyclicReduction())
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_deep_rnns_are_one_recurrence(k):
+DEEP = [pb.CyclicReduction(), pb.Blelloch(), pb.Chunked(2), pb.Sweep(), pb.Jacobi()]
+SHORT = [(2, pb.CyclicReduction()), (3, pb.Blelloch())]  # to compile
+
+
+@pytest.mark.parametrize(
+    ("k", "solver"),
+    [
+        pytest.param(k, s, marks=() if (k, s) in SHORT else pytest.mark.slow)
+        for k, s in itertools.product((1, 2, 3, 4), DEEP)
+    ],
+    ids=str,
+)
+def test_deep_rnns_are_one_recurrence(k, solver):
     n, rows, units = 9, 2, 3
     rng = np.random.default_rng(k)
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), DTYPE)  # noqa: E731
@@ -201,9 +213,8 @@ def test_deep_rnns_are_one_recurrence(k):
         grads = jax.grad(f, (0, 1, 2))
         return grads(ws, c, xs), jax.jvp(grads, (ws, c, xs), (ws, c, xs))[1]
 
-    want = jit_once(lambda: derivatives(by_layers))()
-    for solver in (pb.CyclicReduction(), pb.Blelloch(), pb.Chunked(2), pb.Sweep(), pb.Jacobi()):
-        close(jit_once(lambda s=solver: derivatives(functools.partial(joint, solver=s)))(), want)
+    scans = (functools.partial(joint, solver=solver), by_layers)
+    close(*(jit_once(lambda s=s: derivatives(s))() for s in scans))
 
 
 def test_a_tree_over_a_deep_rnn_multiplies_triangular_blocks():
@@ -256,3 +267,30 @@ def test_products_that_eliminate_the_layers_of_a_step(k, monkeypatch):
     h = (jnp.ones(2),) * k
     jax.eval_shape(jacobian, h, jnp.ones(2), h)
     assert len(made) == eliminated(k)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [pb.Blelloch(), pb.CyclicReduction()], ids=str)
+def test_four_layers_and_a_thousand_steps_in_every_mode(solver):
+    k, n, units = 4, 1000, 2
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), DTYPE)  # noqa: E731
+    args = 0.4 * draw(k, 2, units, units), draw(k, units), draw(n, units)
+
+    def layer(w, h, x):
+        return 2 * (jnp.tanh(h @ w[0] + x @ w[1]),)
+
+    def loss(scan, ws, c, xs):
+        step, jacobian = pb.deep_rnn([functools.partial(layer, w) for w in ws])
+        last, ys = scan(jacobian)(step, tuple(c), xs)
+        return jnp.sum(jnp.sin(ys)) + sum(jnp.sum(h**2) for h in last)
+
+    def tree(jacobian):
+        return functools.partial(pb.scan, solver=solver, jacobian=jacobian)
+
+    got, want = (
+        jit_once(lambda s=s: everything(functools.partial(loss, s), args))()
+        for s in (tree, lambda jacobian: lax.scan)
+    )
+    for mode in want:
+        close(got[mode], want[mode], 30 * TOL)

@@ -339,7 +339,10 @@ def products_of(solver, n=12):
 
 @pytest.mark.parametrize(
     "solver",
-    [pb.Jacobi(), pb.Jacobi(5), pb.Jacobi(5, tol=0.0), pb.Richardson(0.5, sweeps=7)],
+    [
+        *(pb.Jacobi(), pb.Jacobi(5), pb.Jacobi(5, tol=0.0), pb.Richardson(0.5, sweeps=7)),
+        *(pb.Truncated(4, sliding=True), pb.Truncated(30, sliding=True)),
+    ],
     ids=str,
 )
 def test_products_are_those_that_are_stated(solver):

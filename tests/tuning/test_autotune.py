@@ -18,7 +18,7 @@ from parscan_bp.planner import CPU
 from parscan_bp.scan.api import loop_options, plan_of
 from parscan_bp.tuning.candidates import candidates
 from parscan_bp.tuning.race import Race
-from parscan_bp.tuning.result import decide, differs
+from parscan_bp.tuning.result import decide, differs, with_forward
 
 INIT, XS = jnp.ones((16, 3)) / 2, jnp.linspace(-1.0, 1.0, 40 * 48).reshape(40, 16, 3)
 
@@ -46,6 +46,30 @@ def test_a_race_says_what_it_found():
     assert all(t.low <= t.speedup <= t.high for t in found.timings)
     assert "lax.scan" in str(found) and "by the rules" in str(found)
     assert not found.refused
+
+
+def test_methods_of_the_forward_pass_where_they_are_allowed(monkeypatch):
+    """What is found is remembered for ``forward="auto"``, whatever becomes of the solvers."""
+    xs = jnp.linspace(-1.0, 1.0, 64 * 3).reshape(64, 1, 3)
+    fast = f"forward={pb.Chunks(4)!r}"
+
+    def race(ready, *_):
+        return Race({name: np.full(3, 1.0 if name == fast else 2.0) for name in ready})
+
+    monkeypatch.setattr("parscan_bp.tuning.result.race", race)
+    before = pb.explain(step, INIT[:1], xs, forward="auto").forward
+    assert before.forward == "exact" and "measured on this machine" not in before.reason
+    found = autotune(step, INIT[:1], xs, forward=(pb.Chunks(4),))
+    assert found.winner == found.by_rules and found.forward == pb.Chunks(4)
+    assert not found.refused and f"forward='auto' is {fast}" in str(found)
+    after = pb.explain(step, INIT[:1], xs, forward="auto").forward
+    assert after.forward == pb.Chunks(4) and fast in after.reason
+    slow = [dataclasses.replace(t, low=0.5) if t.name == fast else t for t in found.timings]
+    plan, _ = plan_of(step, INIT[:1], xs, loop_options(None, False, 1), None, "auto")
+    methods = {fast: pb.Chunks(4)}
+    again = with_forward(dataclasses.replace(found, timings=tuple(slow)), plan.key, methods)
+    assert again.forward == "exact"
+    assert pb.explain(step, INIT[:1], xs, forward="auto").forward.forward == "exact"
 
 
 def test_cells_shapes_and_what_is_differentiated(capsys):
@@ -129,6 +153,11 @@ def test_nan_is_a_difference_and_amplified_rounding_is_none():
         ((step, INIT, XS), {"wrt": 3}, ValueError, "wrt: got"),
         ((step, INIT, XS), {"wrt": ("xs", "xs")}, ValueError, "wrt: got"),
         ((step, INIT, XS), {"progress": "x"}, TypeError, "progress: got"),
+        ((step, INIT, XS), {"forward": "chunks"}, ValueError, "forward: got 'chunks'"),
+        ((step, INIT, XS), {"forward": 3}, ValueError, "forward: got 3"),
+        ((step, INIT, XS), {"forward": pb.Chunks()}, ValueError, "forward: got Chunks"),
+        ((step, INIT, XS), {"forward": ("exact",)}, ValueError, "forward: got 'exact'"),
+        ((step, INIT, XS), {"forward": (pb.Newton(guess=XS),)}, ValueError, "forward: got Newton"),
         ((step, INIT, XS), {"budget_s": -1}, ValueError, "budget_s"),
         ((step, INIT, XS), {"budget_s": "1"}, TypeError, "budget_s"),
         ((lambda c, x: (c + 1, x), 0, XS), {}, ValueError, "nothing to choose"),
@@ -148,6 +177,9 @@ def test_nothing_is_timed_in_a_trace():
 def test_candidates():
     plan, _ = plan_of(step, INIT, XS, loop_options(None, False, 1), None, "auto")
     assert {"lax.scan", "Sweep()", "Blelloch()"} <= set(candidates(plan.facts))
+    rounds = repr(pb.ChunkedCorrections())
+    assert rounds not in candidates(plan.facts)  # of 40 steps it is a sweep
+    assert rounds in candidates(dataclasses.replace(plan.facts, length=200))
 
 
 def loss(w, xs):

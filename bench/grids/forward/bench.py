@@ -21,6 +21,7 @@ from bench.grids.forward import report
 from bench.grids.forward.systems import UPDATES, Size, System, exponent, make
 from bench.shared import candidates, programs, timing
 from bench.shared.bench import Bench, Listed, Option, Options, Result, effort, racing
+from parscan_bp.scan.api import loop_options, plan_of
 
 METHODS: Mapping[str, Any] = {
     "chunks": pb.Chunks(),
@@ -58,7 +59,8 @@ def measure(size: Size, options: Options) -> Result:
     return {
         **dataclasses.asdict(size),
         "unroll": unroll,
-        "exponents": [timing.rounded(exponent(system, size.length)) for system in systems],
+        "exponents": [_finite(exponent(system, size.length)) for system in systems],
+        "facts": _facts(systems[0], size),
         "baseline": built[unroll].to_json(),
         "methods": told,
     }
@@ -82,6 +84,29 @@ def _method(
         _, made, told = reported.run(*system.arguments)
         trials.append(_trial(wanted, made, told))
     return _program(scan, systems[0], size), {"trials": trials}
+
+
+def _finite(value: float) -> float | None:
+    """A file has no infinities: of a system that leaves the range there is no exponent."""
+    return timing.rounded(value) if math.isfinite(value) else None
+
+
+def _facts(system: System, size: Size) -> Result:
+    """By which `forward="auto"` finds the point again."""
+
+    def facts(scan: Any) -> Any:
+        return system.run(scan, size.length)(*system.arguments)
+
+    found: list[Any] = []
+
+    def plan(f: Any, init: Any, xs: Any, length: int) -> Any:
+        found.append(plan_of(f, init, xs, loop_options(length, False, 1), None, "auto")[0])
+        return init, xs
+
+    facts(plan)
+    known, work = found[0].facts, found[0].work
+    names = ("platform", "jax_version", "structure", "leaves", "equations", "features", "batch")
+    return {name: getattr(known, name) for name in names} | {"products": work.rows > 0}
 
 
 def _program(scan: candidates.Scan, system: System, size: Size) -> programs.Program:

@@ -27,7 +27,8 @@ def text(result: Result) -> str:
         worst = [_worst(trials, key) for key in ("estimate", "error")]
         fell = f"{sum(not trial['certified'] for trial in trials)}/{len(trials)}"
         speed = tables.speedup(entry[timing.VALUE])
-        size, lambda_ = str(Size.of(point)), f"{statistics.median(point['exponents']):.2f}"
+        finite = [value for value in point["exponents"] if value is not None]
+        size, lambda_ = str(Size.of(point)), f"{statistics.median(finite):.2f}" if finite else "-"
         rows.append([size, lambda_, name, passes, speed, *worst, fell])
     parts = [tables.table(header, rows), "", _summary(result)]
     return "\n".join([*parts, *(["refused:", *sorted(refused)] if refused else [])])
@@ -59,7 +60,9 @@ def _summary(result: Result) -> str:
     for point, name, entry in _methods(result):
         if "refused" not in entry:
             pairs = zip(point["exponents"], entry["trials"], strict=True)
-            counts.setdefault(name, []).extend((lam < -0.05, trial) for lam, trial in pairs)
+            counts.setdefault(name, []).extend(
+                (lam is not None and lam < -0.05, trial) for lam, trial in pairs
+            )
     rows = []
     for name, trials in counts.items():
         calm, rest = ([t for c, t in trials if c is wanted] for wanted in (True, False))
@@ -77,14 +80,17 @@ def draw(result: Result) -> dict[str, Figure]:
     for name, colour in zip(names, COLOURS, strict=False):
         met = [(p, e) for p, n, e in _methods(result) if n == name and "refused" not in e]
         trials = [
-            (lam, t) for p, e in met for lam, t in zip(p["exponents"], e["trials"], strict=True)
+            (lam, t)
+            for p, e in met
+            for lam, t in zip(p["exponents"], e["trials"], strict=True)
+            if lam is not None
         ]
         done = [(lam, t) for lam, t in trials if t["converged"]]
         how = {"color": colour, "s": 14, "alpha": 0.7}
         passes.scatter([lam for lam, _ in done], [t["passes"] for _, t in done], label=name, **how)
         speeds.scatter(
-            [p["exponents"][0] for p, _ in met],
-            [e[timing.VALUE]["speedup"] for _, e in met],
+            [p["exponents"][0] for p, _ in met if p["exponents"][0] is not None],
+            [e[timing.VALUE]["speedup"] for p, e in met if p["exponents"][0] is not None],
             **how,
         )
         told = [t for _, t in done if t["error"] and t["estimate"]]

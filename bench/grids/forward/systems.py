@@ -146,6 +146,8 @@ def make(size: Size, key: jax.Array) -> System:
         params = params * normal(weights, (h, parts * h)) / math.sqrt(h)
     init: Any = normal(start, (size.batch, h))
     xs: Any = normal(inputs, (size.length, size.batch, parts * h))
+    if size.system == "two-wells":
+        init = jnp.tanh(init)  # from farther out a step overshoots, and leaves the range
     if size.system == "lstm":
         init = jnp.tanh(init), init
     if size.system == "random-walk":

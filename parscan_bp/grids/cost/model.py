@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 
@@ -12,7 +13,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from parscan_bp.arguments import as_int, check_number
+from parscan_bp.arguments import as_int, check_number, described
+from parscan_bp.devices import Link
 from parscan_bp.grids.cost.paper import Paper
 from parscan_bp.grids.cost.program import Program
 
@@ -57,6 +59,17 @@ class CostModel:
         """The compiled programs."""
         return Program(self.alpha, self.beta)
 
+    @property
+    def link(self) -> Link:
+        """The same machine for ``Sharded(link=)``.
+
+        Example:
+          >>> import parscan_bp as pb
+          >>> pb.parallel.CORI_KNL.link == pb.parallel.Link()
+          True
+        """
+        return Link(self.alpha, 1 / self.beta if self.beta else math.inf)
+
 
 CORI_KNL = CostModel(2e-6, 1 / 6e9)
 """NERSC's Cori, Intel KNL: Table 1 of Gholami et al. 2018."""
@@ -75,11 +88,14 @@ def measure_alpha_beta(mesh: Mesh, *, words: int = 1 << 20, repeats: int = 20) -
       repeats: of each gather.
 
     Raises:
+      TypeError: if ``mesh`` is none.
       ValueError: if the mesh has one device, or ``words`` is less than 2.
       RuntimeError: if the large gather took no longer than the small one.
 
     Source: Gholami et al. 2018, below eq. 3.
     """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh: got {described(mesh)}; a jax.sharding.Mesh is wanted")
     devices = mesh.size
     words, repeats = as_int("words", words, 2), as_int("repeats", repeats)
     if devices < 2:

@@ -35,6 +35,11 @@ class Schedule(abc.ABC):
     """Whether the blocks wait for each other at the end of every tick."""
 
     @property
+    def blocks(self) -> int | None:
+        """How many blocks it is for; ``None`` if for any number."""
+        return None
+
+    @property
     def parts(self) -> int:
         """Micro-batches of a batch."""
         return 1

@@ -100,6 +100,10 @@ class DSP(Schedule):
             )
 
     @property
+    def blocks(self) -> int:
+        return len(self.p)
+
+    @property
     def queues(self) -> tuple[int, ...]:
         """q_k: by how many ticks the error gradients that block k sends down are delayed."""
         pairs = zip(itertools.pairwise(self.m), self.p[:-1], strict=True)

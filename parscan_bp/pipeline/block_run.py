@@ -1,0 +1,212 @@
+"""What one block of a pipeline holds at a moment, and how one task changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.pipeline.programs import Programs, Reads, key_of
+from parscan_bp.pipeline.schedules import Task
+from parscan_bp.types import Array, PyTree
+
+Where = tuple[int, int, int]
+"""Block, batch, part. The data come from block -1."""
+
+Part = tuple[int, int]
+"""Batch, part."""
+
+HELD = (
+    "key",
+    "weights",
+    "state",
+    "optimiser_state",
+    "inputs",
+    "linearisations",
+    "cotangents",
+    "gradients",
+    "new_states",
+)
+"""Attributes of a `BlockRun` that are arrays."""
+
+What = Literal["output", "labels", "cotangent", "loss"]
+"""The output of a block; labels and loss, of the last one; the derivative of the loss by the output
+of a block."""
+
+
+class Post(Protocol):
+    """What goes from block to block. Everything is taken once."""
+
+    def take(self, what: What, where: Where) -> PyTree:
+        """What is there, or will be: who takes may have to wait."""
+
+    def put(self, what: What, where: Where, value: PyTree) -> None:
+        """For the one who takes it."""
+
+
+class BlockRun:
+    """One block in a run, the same in every executor that runs tasks one by one.
+
+    Attributes:
+      weights: by version, the newest and those still to be read.
+      state, optimiser_state: of the block.
+      key: random key of the run.
+      inputs: by (batch, part), what a backward pass will read.
+      linearisations: what a backward pass will pull through, of a block that keeps them. Each has
+        its own copy of the weights that it reads, as no output of a program is its input.
+      cotangents: those of which a part of the backward pass is still to come.
+      gradients: by batch, the sum over the parts so far.
+      gradient: that of an update, right after it; else ``None``.
+      new_states: that the parts of a batch have left so far.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        blocks: int,
+        parts: int,
+        keeps: bool,
+        programs: Programs,
+        update: Callable[..., tuple[PyTree, PyTree]],
+        key: Array,
+        params: PyTree,
+        state: PyTree,
+        optimiser_state: PyTree,
+    ):
+        self.number, self._last = number, blocks - 1
+        self.is_last = number == blocks - 1
+        self._parts, self._keeps = parts, keeps
+        self._programs, self._update, self.key = programs, update, key
+        self.weights = {0: params}
+        self.state, self.optimiser_state = state, optimiser_state
+        self.inputs: dict[Part, Reads] = {}
+        self.linearisations: dict[Part, Any] = {}
+        self.cotangents: dict[Part, PyTree] = {}
+        self.gradients: dict[int, PyTree] = {}
+        self.gradient: PyTree = None
+        self.new_states: list[PyTree] = []
+
+    @property
+    def newest(self) -> PyTree:
+        """The newest weights."""
+        return self.weights[max(self.weights)]
+
+    @property
+    def holds(self) -> PyTree:
+        """All that it holds."""
+        return [getattr(self, name) for name in HELD]
+
+    def place(self, device: Any) -> None:
+        """Puts all that the block holds on a device."""
+        for name in HELD:
+            setattr(self, name, jax.device_put(getattr(self, name), device))
+
+    def linear_of(self, reads: Reads) -> Any:
+        """The linearisation that is kept of shapes and dtypes, as shapes and dtypes."""
+        return jax.eval_shape(self._programs.linearise, self.newest, reads)[2]
+
+    def restart(self, salt: int) -> None:
+        """Counts versions and batches from 0 again, with other random keys, once all is done."""
+        self.weights = {0: self.newest}
+        self.key = jax.random.fold_in(self.key, salt)
+
+    def run(self, task: Task, post: Post, unread: Sequence[int] = ()) -> None:
+        """Does a task, and drops the versions of the weights that nobody reads after it."""
+        self.gradient = None
+        kinds: dict[str, Callable[[Task, PyTree, Post], None]] = {
+            "forward": self._forward,
+            "backward": self._backward,
+            "input_gradient": self._input_gradient,
+            "weight_gradient": self._weight_gradient,
+            "update": self._step,
+        }
+        kinds[task.kind](task, self.weights[task.version], post)
+        for version in unread:
+            del self.weights[version]
+
+    def _forward(self, task: Task, weights: PyTree, post: Post) -> None:
+        k, part = self.number, (task.batch, task.part)
+        labels = post.take("labels", (k, *part)) if k == self._last else None
+        x = post.take("output", (k - 1, *part))
+        reads = Reads(x, self.state, key_of(self.key, k, *part), labels)
+        if self._keeps:
+            y, state, self.linearisations[part] = self._programs.linearise(weights, reads)
+        else:
+            y, state = self._programs.forward(weights, reads)
+            self.inputs[part] = reads
+        self._advance(state)
+        if k < self._last:
+            post.put("output", (k, *part), y)
+        else:
+            post.put("loss", (k, *part), y)
+            post.put("cotangent", (k, *part), jnp.ones_like(y))
+
+    def _advance(self, state: PyTree) -> None:
+        """Counters and keys move with every part, statistics once a batch."""
+        self.new_states.append(state)
+        if len(self.new_states) < self._parts:
+            keep = lambda old, new: old if _is_float(new) else new  # noqa: E731
+            self.state = jax.tree.map(keep, self.state, state)
+            return
+        if len(self.new_states) > 1:
+            mean = lambda *a: sum(a) / len(a) if _is_float(a[0]) else a[-1]  # noqa: E731
+            state = jax.tree.map(mean, *self.new_states)
+        self.state = state
+        self.new_states.clear()
+
+    def _backward(self, task: Task, weights: PyTree, post: Post) -> None:
+        part = (task.batch, task.part)
+        ct = post.take("cotangent", (self.number, *part))
+        if self._keeps:
+            gradient, below = self._programs.pull(self.linearisations.pop(part), ct)
+        else:
+            gradient, below = self._programs.replay(weights, self.inputs.pop(part), ct)
+        self._add(task, gradient)
+        self._send_down(part, below, post)
+
+    def _input_gradient(self, task: Task, weights: PyTree, post: Post) -> None:
+        part = (task.batch, task.part)
+        if not self._keeps:
+            linear = self._programs.linearise(weights, self.inputs.pop(part))[2]
+            self.linearisations[part] = linear
+        ct = self.cotangents[part] = post.take("cotangent", (self.number, *part))
+        if self.number > 0:
+            self._send_down(part, self._programs.pull_input(self.linearisations[part], ct), post)
+
+    def _weight_gradient(self, task: Task, weights: PyTree, post: Post) -> None:
+        del weights, post
+        part = (task.batch, task.part)
+        linear, ct = self.linearisations.pop(part), self.cotangents.pop(part)
+        self._add(task, self._programs.pull_weights(linear, ct))
+
+    def _send_down(self, part: Part, ct: PyTree, post: Post) -> None:
+        if self.number > 0:
+            post.put("cotangent", (self.number - 1, *part), ct)
+
+    def _add(self, task: Task, gradient: PyTree) -> None:
+        so_far = self.gradients.get(task.batch)
+        self.gradients[task.batch] = gradient if so_far is None else _sum(so_far, gradient)
+
+    def _step(self, task: Task, weights: PyTree, post: Post) -> None:
+        del post
+        gradient = self.gradients.pop(task.batch)
+        self.gradient = gradient if self._parts == 1 else _divide(gradient, self._parts)
+        self.weights[task.version + 1], self.optimiser_state = self._update(
+            self.gradient, self.optimiser_state, weights
+        )
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+@jax.jit
+def _sum(a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(jnp.add, a, b)
+
+
+@jax.jit
+def _divide(tree: PyTree, count: int) -> PyTree:
+    return jax.tree.map(lambda a: a / jnp.asarray(count, a.dtype), tree)

@@ -1,0 +1,135 @@
+"""All that a pipeline holds between two steps, as named lists of leaves, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from parscan_bp.pipeline.block_run import BlockRun
+from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.checkpoint import Entry
+from parscan_bp.pipeline.executors.mail import Box
+from parscan_bp.pipeline.fitting import output_shapes
+from parscan_bp.pipeline.programs import Reads
+from parscan_bp.types import Array, PyTree
+
+
+def entries_of(runs: Sequence[BlockRun], box: Box) -> list[Entry]:
+    """Of all blocks what they hold, and what is between them."""
+    entries: list[Entry] = []
+
+    def add(name: str, which: Sequence[Any], tree: PyTree) -> None:
+        entries.append((name, list(which), jax.tree.leaves(tree)))
+
+    for own in runs:
+        k = own.number
+        add("key", [k], own.key)
+        add("state", [k], own.state)
+        add("optimiser_state", [k], own.optimiser_state)
+        for version, weights in own.weights.items():
+            add("weights", [k, version], weights)
+        for part, reads in own.inputs.items():
+            add("inputs", [k, *part], reads)
+        for part, pull in own.linearisations.items():
+            add("linearisations", [k, *part], pull)
+        for part, ct in own.cotangents.items():
+            add("cotangents", [k, *part], ct)
+        for batch, gradient in own.gradients.items():
+            add("gradients", [k, batch], gradient)
+        for number, state in enumerate(own.new_states):
+            add("new_states", [k, number], state)
+    for (what, where), value in box.items():
+        add(what, where, value)
+    return entries
+
+
+class Structures:
+    """What the leaves of each entry belong to, from the shapes of a part of a batch.
+
+    Args:
+      blocks: of the pipeline.
+      runs: what they hold at the start.
+      x, labels: shapes and dtypes of a part.
+      key: a random key.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        runs: Sequence[BlockRun],
+        x: PyTree,
+        labels: PyTree,
+        key: Array,
+    ):
+        self._runs, self._labels = runs, labels
+        # values[k] is the input of block k.
+        params, states = [own.newest for own in runs], [own.state for own in runs]
+        self._values = [x, *output_shapes(blocks, x, params, states, key)]
+        self._key = jax.eval_shape(lambda: key)
+
+    def of(self, name: str, which: Sequence[int]) -> Any:
+        """The structure of an entry."""
+        k = which[0]
+        last = len(self._runs) - 1
+        makes: dict[str, Callable[[], PyTree]] = {
+            "weights": lambda: self._runs[k].newest,
+            "gradients": lambda: self._runs[k].newest,
+            "key": lambda: 0.0,
+            "state": lambda: self._runs[k].state,
+            "new_states": lambda: self._runs[k].state,
+            "optimiser_state": lambda: self._runs[k].optimiser_state,
+            "inputs": lambda: self._reads(k),
+            "linearisations": lambda: self._runs[k].linear_of(self._reads(k)),
+            "output": lambda: self._values[k + 1],
+            "cotangents": lambda: 0.0 if k == last else self._values[k + 1],
+            "cotangent": lambda: 0.0 if k == last else self._values[k + 1],
+            "labels": lambda: self._labels,
+            "loss": lambda: 0.0,
+        }
+        return jax.tree.structure(makes[name]())
+
+    def _reads(self, k: int) -> Reads:
+        labels = self._labels if k == len(self._runs) - 1 else None
+        return Reads(self._values[k], self._runs[k].state, self._key, labels)
+
+
+def put_back(
+    runs: Sequence[BlockRun], box: Box, structures: Structures, entries: Sequence[Entry]
+) -> None:
+    """Makes all blocks hold what `entries_of` found.
+
+    Raises:
+      ValueError: if what is there has other shapes than this pipeline.
+    """
+    trees = [_whole(runs, structures, *entry) for entry in entries]
+    for own in runs:
+        own.weights.clear()
+    for (name, which, _), tree in zip(entries, trees, strict=True):
+        if name in ("output", "labels", "cotangent", "loss"):
+            box[name, tuple(which)] = tree  # type: ignore[index]
+            continue
+        own, rest = runs[which[0]], tuple(which[1:])
+        if name in ("key", "state", "optimiser_state"):
+            setattr(own, name, tree)
+        elif name == "new_states":
+            own.new_states.append(tree)
+        elif name in ("weights", "gradients"):
+            getattr(own, name)[rest[0]] = tree
+        else:
+            getattr(own, name)[rest] = tree
+
+
+def _whole(
+    runs: Sequence[BlockRun], structures: Structures, name: str, which: Sequence[int], leaves: Any
+) -> PyTree:
+    structure = structures.of(name, which)
+    own = [leaf.shape for leaf in jax.tree.leaves(runs[which[0]].newest)]
+    differ = name == "weights" and [leaf.shape for leaf in leaves] != own
+    if structure.num_leaves != len(leaves) or differ:
+        raise ValueError(
+            f"path: the {name} of block {which[0]} there are arrays of shapes "
+            f"{[leaf.shape for leaf in leaves]}, which are not those of this pipeline"
+        )
+    return structure.unflatten(leaves)

@@ -1,0 +1,378 @@
+"""A pipeline that is fed batch by batch, stopped in mid-flight, and asked how it does."""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import os
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.arguments import as_int, check_bool, described
+from parscan_bp.pipeline import checkpoint
+from parscan_bp.pipeline.balance import balanced, joined, layer_seconds
+from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.executors.mpmd import Threads, devices_of
+from parscan_bp.pipeline.executors.stream import Stream
+from parscan_bp.pipeline.fitting import block_at, check_batch, check_fit, one_each
+from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
+from parscan_bp.pipeline.pipe import block_runs
+from parscan_bp.pipeline.pipeline_report import (
+    BlockReport,
+    PipelineReport,
+    busy_seconds,
+    modelled_bubble,
+)
+from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.progress import Progress
+from parscan_bp.pipeline.schedules import Schedule
+from parscan_bp.pipeline.separable import check_separable
+from parscan_bp.trees import nbytes
+from parscan_bp.types import Array, PyTree
+
+REMEMBERED = 32
+"""Steps over which a report takes its means."""
+
+
+class BasePipeline(abc.ABC):
+    """What all pipelines can do, whatever their layers are made of. See `Pipeline`."""
+
+    def __init__(
+        self,
+        layers: Sequence[Block],
+        params: Sequence[PyTree],
+        states: Sequence[PyTree],
+        *,
+        split: int | Sequence[int] | None,
+        schedule: Schedule,
+        optimiser: Optimiser,
+        loss: Loss,
+        devices: Sequence[Any] | None,
+        key: Array | None,
+    ):
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+        self._layers, self._schedule, self._loss = list(layers), schedule, loss
+        self._optimiser = optimiser
+        self._key = jax.random.key(0) if key is None else key
+        self._start_params, self._start_states = list(params), list(states)
+        devices = jax.devices() if devices is None else devices
+        devices_of(devices, 1)
+        self._split, self._blocks = _split(split, schedule, len(self._layers), len(devices))
+        self._devices = devices_of(devices, self._blocks)
+        self._stream = Stream(schedule, self._blocks)
+        self._entered = self._before = 0
+        self._seconds: list[float] | None = None
+        self._threads: Threads | None = None
+        self._example: Any = None
+
+    @property
+    def batches(self) -> int:
+        """That have entered, those before a restored checkpoint among them."""
+        return self._before + self._entered
+
+    @property
+    def split(self) -> tuple[int, ...] | None:
+        """How many layers each block has; ``None`` before the first batch if it is measured."""
+        return self._split
+
+    @abc.abstractmethod
+    def model(self) -> Any:
+        """What was given, with the newest parameters and states."""
+
+    @property
+    def params(self) -> list[PyTree]:
+        """Of each layer, the newest. Waits until what has begun is done."""
+        return self._of_layers("newest", self._start_params)
+
+    @property
+    def states(self) -> list[PyTree]:
+        """Of each layer."""
+        return self._of_layers("state", self._start_states)
+
+    def step(self, batch: tuple[PyTree, PyTree]) -> Array | None:
+        """Lets a batch enter.
+
+        Blocks work on while the next batch is made: this waits only for the batch whose gradient
+        comes to block 0 now, so many steps ago as the schedule has batches on the way.
+
+        Args:
+          batch: (x, labels), as in `simulate`, all of the same shapes.
+
+        Returns:
+          The loss of that batch, a scalar; ``None`` while the pipeline fills.
+
+        Raises:
+          TypeError, ValueError: if it is no such pair, or does not fit; as `simulate`.
+          Exception: what a block raised in its thread.
+        """
+        parts = self._schedule.parts
+        pairs = check_batch(self._entered, batch, parts, str(self._schedule))
+        if self._threads is None:
+            self._start(pairs[0])
+        threads = self._running()
+        threads.enter(self._entered, pairs)
+        threads.give(self._stream.step(self._entered))
+        self._entered += 1
+        late = self._entered - 1 - self._stream.ahead
+        return threads.loss(late) if late >= 0 else None
+
+    def finish(self) -> Array:
+        """Empties the pipeline: all blocks are updated by all batches that have entered.
+
+        Returns:
+          The losses that `step` has not returned, in their order. Further batches may enter then,
+          as into a new pipeline, with other random keys.
+        """
+        if self._threads is None or not self._entered:
+            return jnp.zeros(0)
+        threads = self._threads
+        threads.give(self._stream.rest(self._entered))
+        late = range(max(0, self._entered - self._stream.ahead), self._entered)
+        losses = [threads.loss(n) for n in late]
+        threads.idle()
+        self._before += self._entered
+        self._entered = 0
+        for own in threads.runs:
+            own.restart(self._before)
+        return jnp.stack(losses) if losses else jnp.zeros(0)
+
+    def fit(self, batches: Iterable[tuple[PyTree, PyTree]], *, progress: bool = False) -> Array:
+        """All batches, one after the other, then `finish`.
+
+        Args:
+          batches: pairs (x, labels).
+          progress: whether a line on the terminal says how far it is.
+
+        Returns:
+          (batches,), their losses.
+        """
+        check_bool("progress", progress)
+        losses = []
+        bar = Progress(batches, shown=progress)
+        for batch in bar:
+            bar.loss = self.step(batch)
+            losses += [] if bar.loss is None else [bar.loss]
+        return jnp.concatenate([*(jnp.reshape(loss, 1) for loss in losses), self.finish()])
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes all that the pipeline holds to a file, what is on the way included.
+
+        Whoever goes on from it computes what would have been computed without, to the last bit on
+        a machine alike. The file is there whole or not at all.
+
+        Raises:
+          ValueError: before the first batch, when there is nothing to save.
+          TypeError: if batches are made of other containers than dicts, lists and tuples.
+        """
+        if self._threads is None:
+            raise ValueError("save: no batch has entered; there is nothing to save yet")
+        self._threads.idle()
+        about = {
+            "schedule": str(self._schedule),
+            "split": self._split,
+            "seconds": self._seconds,
+            "entered": self._entered,
+            "before": self._before,
+            "batch": checkpoint.skeleton("batch", self._example),
+        }
+        checkpoint.write(path, about, entries_of(self._threads.runs, self._threads.mail.box))
+
+    def restore(self, path: str | os.PathLike) -> None:
+        """Goes on from a file of `save`; the next batch is the one with the number `batches`.
+
+        Raises:
+          ValueError: if batches have entered already, or the file is of another pipeline.
+        """
+        if self._threads is not None:
+            raise ValueError("restore: batches have entered; a new Pipeline is wanted")
+        about, entries = checkpoint.read(path)
+        split = tuple(about["split"])
+        if about["schedule"] != str(self._schedule) or sum(split) != len(self._layers):
+            raise ValueError(
+                f"path: {path} is of {about['schedule']} with {sum(split)} layers; this pipeline "
+                f"is {self._schedule} with {len(self._layers)}"
+            )
+        if len(split) != self._blocks or self._split not in (None, split):
+            raise ValueError(
+                f"path: {path} is split into {split}, this pipeline into {self._split}"
+            )
+        self._split, self._seconds = split, about["seconds"]
+        self._start(checkpoint.from_skeleton(about["batch"]), entries)
+        self._entered, self._before = about["entered"], about["before"]
+
+    def report(self) -> PipelineReport:
+        """Bubble, memory, staleness, block by block. Waits until what has begun is done.
+
+        Times are those of the last steps; of a run that has just begun they contain compiling.
+
+        Raises:
+          ValueError: before the first batch.
+        """
+        if self._threads is None or not self._threads.spans:
+            raise ValueError("report: no batch has entered; there is nothing to report yet")
+        self._threads.idle()
+        spans, runs, blocks = list(self._threads.spans), self._threads.runs, self._blocks
+        busy, total = busy_seconds(spans, blocks)
+        begun = [s for s in spans if s.task.kind == "forward" and s.task.block == 0]
+        staleness, held = self._schedule.staleness(blocks), self._schedule.held(blocks)
+        assert self._split is not None
+        ends = [sum(self._split[:k]) for k in range(blocks + 1)]
+        seconds = self._seconds
+        own = tuple(
+            BlockReport(
+                layers=self._split[k],
+                device=str(self._devices[k]),
+                seconds=None if seconds is None else sum(seconds[ends[k] : ends[k + 1]]),
+                busy=busy[k] / total,
+                staleness=staleness[k],
+                held=held[k],
+                bytes=nbytes(runs[k].holds),
+            )
+            for k in range(blocks)
+        )
+        return PipelineReport(
+            schedule=str(self._schedule),
+            batches=self.batches,
+            seconds=total * self._schedule.parts / max(1, len(begun)),
+            bubble=1 - sum(busy) / (blocks * total),
+            modelled=modelled_bubble(self._schedule, blocks, spans),
+            blocks=own,
+        )
+
+    def close(self) -> None:
+        """Ends the threads. What is on the way is lost."""
+        if self._threads is not None:
+            self._threads.close()
+
+    def _running(self) -> Threads:
+        assert self._threads is not None
+        return self._threads
+
+    def _of_layers(self, name: str, start: list[PyTree]) -> list[PyTree]:
+        if self._threads is None:
+            return list(start)
+        self._threads.idle()
+        return [each for own in self._threads.runs for each in getattr(own, name)]
+
+    def _start(self, pair: tuple[PyTree, PyTree], entries: Any = None) -> None:
+        """Splits the layers and starts the threads, with what was saved if there is something."""
+        x, labels = self._example = pair
+        params, states, key = self._start_params, self._start_states, self._key
+        if self._split is None:
+            self._seconds = layer_seconds(self._layers, params, states, x, key)
+            self._split = balanced(self._seconds, self._blocks)
+        ends = [sum(self._split[:k]) for k in range(self._blocks + 1)]
+        cut = lambda values: [values[a:b] for a, b in itertools.pairwise(ends)]  # noqa: E731
+        blocks = [joined(tuple(own)) for own in cut(self._layers)]
+        own_params, own_states = cut(params), cut(states)
+        check_separable(self._optimiser, own_params)
+        check_fit(blocks, self._loss, pair, own_params, own_states, key)
+        table = self._schedule.table(self._blocks, self._stream.ahead + 1)
+        given = (self._optimiser, self._loss, key, own_params, own_states, None)
+        runs = block_runs(blocks, table, *given)
+        box: Any = {}
+        if entries is not None:
+            put_back(runs, box, Structures(blocks, runs, x, labels, key), entries)
+        steady = len(self._stream.step(self._stream.ahead)) + 1
+        self._threads = Threads(
+            runs,
+            self._devices,
+            table.parts,
+            lockstep=table.lockstep,
+            lasts=lambda task, took: took,
+            remember=REMEMBERED * steady,
+        )
+        self._threads.mail.box.update(box)
+        # The threads know the mail and their blocks, not the pipeline: it ends them when it goes.
+        weakref.finalize(self, self._threads.mail.close)
+
+
+@final
+class Pipeline(BasePipeline):
+    """Layers trained by the schedule of a pipeline, fed batch by batch; `run_mpmd`, step by step.
+
+    Args:
+      layers: what `as_block` takes, each. Of modules of Flax see `parscan_bp.nnx.Pipeline`.
+      params: of each layer.
+      states: of each layer; ``None`` if there are none.
+      split: how many layers each block gets; or how many blocks there are to be, balanced by the
+        times that layers take, which are measured when the first batch comes. ``None`` is as many
+        blocks as the schedule is for, or else as there are devices.
+      schedule: the schedule.
+      optimiser, loss: as in `simulate`.
+      devices: as in `run_mpmd`.
+      key: random key.
+
+    Raises:
+      TypeError, ValueError: if an argument is none such, or there are fewer layers than blocks.
+      NotImplementedError: with the first batch, as `simulate` of the optimiser.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> import parscan_bp as pb
+      >>> pipeline = pb.pipeline.Pipeline(
+      ...     [lambda w, x: w * x] * 4, [jnp.ones(())] * 4, split=(1, 1, 2),
+      ...     schedule=pb.pipeline.DSP((1, 1, 0), (4, 2, 0)), optimiser=optax.sgd(0.05),
+      ...     loss=lambda y, labels: jnp.mean((y - labels) ** 2))
+      >>> losses = pipeline.fit([(jnp.ones(4), jnp.full(4, 2.0))] * 30)
+      >>> losses.shape, bool(losses[-1] < 0.1 * losses[0])
+      ((30,), True)
+      >>> pipeline.report().blocks[0].staleness
+      Staleness(forward=4, backward=0)
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Any],
+        params: Sequence[PyTree],
+        states: Sequence[PyTree] | None = None,
+        *,
+        split: int | Sequence[int] | None = None,
+        schedule: Schedule,
+        optimiser: Optimiser,
+        loss: Loss,
+        devices: Sequence[Any] | None = None,
+        key: Array | None = None,
+    ):
+        blocks = [block_at(k, layer) for k, layer in enumerate(layers)]
+        super().__init__(
+            blocks,
+            one_each("params", params, len(blocks)),
+            [()] * len(blocks) if states is None else one_each("states", states, len(blocks)),
+            split=split,
+            schedule=schedule,
+            optimiser=optimiser,
+            loss=loss,
+            devices=devices,
+            key=key,
+        )
+
+    def model(self) -> tuple[list[PyTree], list[PyTree]]:
+        """The newest params and states of all layers. Waits until what has begun is done."""
+        return self.params, self.states
+
+
+def _split(
+    split: int | Sequence[int] | None, schedule: Schedule, layers: int, devices: int
+) -> tuple[tuple[int, ...] | None, int]:
+    """The split if it is known, and how many blocks there are."""
+    made: tuple[int, ...] | None = None
+    if split is None:
+        blocks = schedule.blocks or min(devices, layers)
+    elif isinstance(split, Sequence) and not isinstance(split, str):
+        made = tuple(as_int(f"split[{k}]", each) for k, each in enumerate(split))
+        blocks = len(made)
+    else:
+        blocks = as_int("split", split)
+    schedule.check_blocks(blocks)
+    if blocks > layers or (made is not None and sum(made) != layers):
+        raise ValueError(
+            f"split: got {described(split)} for {layers} layers; numbers that sum to {layers}, or "
+            f"at most {layers} blocks, are wanted"
+        )
+    return made, blocks

@@ -1,0 +1,85 @@
+"""What was measured of a scan's forward pass on this machine, for ``forward="auto"`` alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from parscan_bp import forward as methods
+from parscan_bp.choice import store, wisdom
+from parscan_bp.choice.wisdom import Timing
+from parscan_bp.forward import Forward
+
+
+@dataclasses.dataclass(frozen=True)
+class RememberedForward:
+    """What a race of methods said.
+
+    Attributes:
+      forward: the winner, as `scan` takes it; "exact" for `jax.lax.scan` itself.
+      timings: of "exact" and the methods, value and gradient.
+      date: the day.
+    """
+
+    forward: str | Forward
+    timings: tuple[Timing, ...]
+    date: str = dataclasses.field(default_factory=lambda: datetime.date.today().isoformat())
+
+    @property
+    def reason(self) -> str:
+        """The table in one line."""
+        return wisdom.told(self.timings, self.date)
+
+
+def recall(key: str) -> RememberedForward | None:
+    """What was measured for the key of a scan; ``None`` if nothing was."""
+    return store.read(_key(key), _parsed)
+
+
+def remember(key: str, found: RememberedForward) -> pathlib.Path | None:
+    """Writes it down for this process and later ones; where to, see `store.write`.
+
+    Raises:
+      ValueError: if the winner is a method that the package does not have, or has a guess.
+    """
+    timings = [dataclasses.asdict(t) for t in found.timings]
+    forward = _described(found.forward)
+    return store.write(_key(key), {"forward": forward, "timings": timings, "date": found.date})
+
+
+def _key(key: str) -> str:
+    return f"forward pass\n{key}"
+
+
+def _parsed(held: Mapping[str, Any]) -> RememberedForward:
+    return RememberedForward(_method(held["forward"]), *wisdom.timings_and_date(held))
+
+
+def _described(forward: str | Forward) -> Any:
+    """A method as JSON: its name and its options, a solver among them."""
+    if isinstance(forward, str):
+        return forward
+    kind = type(forward).__name__
+    if getattr(methods, kind, None) is not type(forward) or forward.guess is not None:
+        raise ValueError(f"forward: {forward!r} is not to be remembered")
+    fields = dataclasses.fields(forward)  # type: ignore[arg-type]
+    options = {f.name: wisdom.described(getattr(forward, f.name)) for f in fields}
+    return {"method": kind, "options": options}
+
+
+def _method(held: Any) -> str | Forward:
+    """The inverse of `_described`.
+
+    Raises:
+      ValueError, TypeError, AttributeError: if there is no such method.
+    """
+    if held == "exact":
+        return held
+    kind = getattr(methods, held["method"])
+    if not (isinstance(kind, type) and issubclass(kind, Forward)):
+        raise ValueError(f"{held['method']} is no method")
+    options = held["options"].items()
+    return kind(**{k: wisdom.solver_of(v) if isinstance(v, dict) else v for k, v in options})

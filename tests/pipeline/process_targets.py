@@ -1,0 +1,66 @@
+"""What the processes of `test_processes` do."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from parscan_bp import pipeline
+
+sys.path.insert(0, "tests/pipeline")
+from networks import cross_entropy, data, net
+from schedule_cases import CASES
+
+
+def bits(tree):
+    """The numbers of all leaves, exactly."""
+    return [np.asarray(leaf).astype(float).ravel().tolist() for leaf in jax.tree.leaves(tree)]
+
+
+def train(name: str, ticks: str):
+    """Weights and losses of the blocks here, and those of the simulator."""
+    case = CASES[name]
+    functions, params = net(case.blocks)
+    schedule, optimiser = case.schedule, optax.sgd(0.1, momentum=0.9)
+    batches = data(int(ticks))
+    given = (schedule, optimiser, cross_entropy, params, batches)
+    made = pipeline.run_processes(functions, *given)
+    wanted = pipeline.simulate(functions, *given)
+    mine = pipeline.blocks_here(case.blocks)
+    same = bits(made.params) == bits([wanted.params[k] for k in mine])
+    losses = not len(made.losses) or bits(made.losses) == bits(wanted.losses)
+    return {"blocks": list(mine), "same": same and losses, "losses": len(made.losses)}
+
+
+def refuse():
+    """The message for a schedule in lockstep."""
+    functions, params = net(3)
+    given = (pipeline.FeaturesReplay(), optax.sgd(0.1), cross_entropy, params, data(4))
+    try:
+        pipeline.run_processes(functions, *given)
+    except NotImplementedError as error:
+        return str(error)
+    return jnp.nan
+
+
+def fail():
+    """The last block, in the last process, raises in mid-flight."""
+    functions, params = net(3)
+
+    def hot(params, x):
+        seen = []
+
+        def stop(x):
+            seen.append(x)
+            if len(seen) > 4:
+                raise ArithmeticError("too hot")
+            return x
+
+        still = jax.lax.stop_gradient(x)
+        return functions[-1](params, x) + jax.pure_callback(stop, still, still)[:, :1]
+
+    blocks = [*functions[:-1], hot]
+    given = (pipeline.PipeDream(), optax.sgd(0.1), cross_entropy, params, data(20))
+    pipeline.run_processes(blocks, *given)

@@ -1,0 +1,224 @@
+"""One program for all stages: the simulator's bits, two permutations a tick, what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import networks
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh
+from schedule_cases import CASES
+
+from parscan_bp import pipeline
+from parscan_bp.pipeline.executors.instructions import instructions
+from parscan_bp.pipeline.executors.slots import allocate
+
+SEVERAL_HOPS = (
+    "DSP(0,0,0;0,0,0)",
+    "DSP(2,0,1,0;7,4,3,0)",
+    "DelayedGradients",
+    "FeaturesReplay",
+)
+RUN = """
+import sys
+sys.path.insert(0, "tests/pipeline")
+import jax, jax.numpy as jnp, numpy as np, optax
+from jax.sharding import Mesh
+import alike
+from alike import assert_close, assert_same, batches_of, cross_entropy, data, line, params_of
+from schedule_cases import CASES, PAPER
+from parscan_bp import pipeline
+from parscan_bp.parallel import Collectives, collective_stats
+
+def check(schedule, blocks, optimiser, block=alike.residual, params=None, **options):
+    params = params_of(blocks) if params is None else params
+    batches = batches_of(schedule, blocks)
+    given = (schedule, optimiser, cross_entropy, params, batches)
+    made = pipeline.run_spmd(block, *given, mesh=line(blocks), **options)
+    wanted = pipeline.simulate([block] * blocks, *given, **options)
+    assert_same(made, wanted)
+    assert jnp.isfinite(made.losses).all() and made.losses.shape == (len(batches),)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "blocks", "optimiser"),
+    [
+        pytest.param("alike.TWO", 2, "optax.adam(1e-2)", marks=pytest.mark.slow),
+        ('PAPER["DSP(2,2,0;6,3,0)"]', 3, "optax.sgd(0.1, momentum=0.9)"),
+        pytest.param('PAPER["DSP(1,1,1,0;6,4,2,0)"]', 4, "optax.sgd(0.1)", marks=pytest.mark.slow),
+    ],
+)
+def test_dsp_has_the_simulators_bits_after_40_ticks(run_on_devices, schedule, blocks, optimiser):
+    run_on_devices(RUN + f"check({schedule}, {blocks}, {optimiser})", blocks, optimised=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("GPipe", marks=pytest.mark.slow),
+        pytest.param("OneFOneB", marks=pytest.mark.slow),
+        "PipeDream2BW",
+        pytest.param("ZeroBubble, H2", marks=pytest.mark.slow),
+    ],
+)
+def test_parts_are_summed_as_the_simulator_sums_them(run_on_devices, name):
+    run_on_devices(RUN + f"check(CASES[{name!r}].schedule, 3, optax.adamw(1e-2))", 3)
+
+
+@pytest.mark.slow
+def test_every_schedule_of_one_hop_a_tick_has_the_simulators_bits(run_on_devices):
+    program = f"""
+for name, case in CASES.items():
+    if name not in {SEVERAL_HOPS}:
+        check(case.schedule, case.blocks, optax.sgd(0.1, momentum=0.9))
+"""
+    run_on_devices(RUN + program, 4, optimised=True)
+
+
+@pytest.mark.slow
+def test_states_and_random_keys_are_those_of_the_batch(run_on_devices):
+    program = """
+state = {"mean": jnp.zeros(alike.WIDTH), "passes": jnp.zeros((), jnp.int32)}
+for schedule in (PAPER["DSP(1,1,0;4,2,0)"], pipeline.GPipe(3)):
+    check(schedule, 3, optax.sgd(0.05), pipeline.Block(alike.noisy), states=[state] * 3,
+          key=jax.random.key(5))
+"""
+    run_on_devices(RUN + program, 3)
+
+
+@pytest.mark.slow
+def test_the_backward_pass_of_a_block_is_a_solvers(run_on_devices):
+    """Layers of a block go through `parscan_bp.chain`, inside of what runs on each device."""
+    program = """
+def own(seed):
+    w, b, v = params_of(1, seed)[0]
+    return [{"kernel": w, "bias": b}, None, {"kernel": v, "bias": b}]
+block = pipeline.as_block(alike.STACK)
+check(alike.TWO, 2, optax.sgd(0.1), block, [own(k) for k in range(2)])
+"""
+    run_on_devices(RUN + program, 2)
+
+
+COUNT = (
+    RUN
+    + """
+def found(schedule, blocks, **options):
+    batches = batches_of(schedule, blocks)
+    program = pipeline.spmd_program(alike.residual, schedule, optax.adam(0.1), cross_entropy,
+                                    params_of(blocks), batches, **options)
+    return program.table, collective_stats(program.run.lower(*program.arguments).compile())
+
+sent = 4 * alike.ROWS * alike.WIDTH
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        'PAPER["DSP(3,3,0;10,5,0)"]',
+        pytest.param("pipeline.GPipe(4)", marks=pytest.mark.slow),
+        pytest.param("pipeline.OneFOneB(4)", marks=pytest.mark.slow),
+    ],
+)
+def test_two_permutations_a_tick_and_nothing_else(run_on_devices, schedule):
+    program = f"""
+table, stats = found({schedule}, 3, mesh=line(3))
+assert stats == {{"collective-permute": Collectives(2 * table.ticks, 2 * table.ticks * sent)}}
+"""
+    run_on_devices(COUNT + program, 3)
+
+
+@pytest.mark.slow
+def test_gradients_alone_are_summed_over_a_data_axis(run_on_devices):
+    program = """
+both = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "stage"))
+table, stats = found(alike.TWO, 2, mesh=both, data="data")
+permutes = stats.pop("collective-permute")
+assert permutes == Collectives(2 * table.ticks, table.ticks * sent), permutes
+assert set(stats) == {"all-reduce"}, stats
+"""
+    run_on_devices(COUNT + program, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("x64", [False, True])
+def test_rows_are_divided_over_a_data_axis(run_on_devices, x64):
+    program = """
+both = jax.make_mesh((2, 2), ("data", "stage"))  # of explicit axes
+for schedule in (alike.TWO, pipeline.GPipe(2)):
+    given = (schedule, optax.adam(1e-2), cross_entropy, params_of(2), batches_of(schedule, 2))
+    made = pipeline.run_spmd(alike.residual, *given, mesh=both, data="data")
+    assert_close(made, pipeline.simulate([alike.residual] * 2, *given), 2e-6)
+"""
+    run_on_devices(RUN + program, 4, x64=x64)
+
+
+@pytest.mark.parametrize("name", SEVERAL_HOPS)
+def test_several_hops_a_tick_are_refused_by_name(name):
+    case = CASES[name]
+    table = case.schedule.table(case.blocks, case.schedule.on_the_way(case.blocks) + 3)
+    with pytest.raises(NotImplementedError, match=r"needs several hops in a tick") as told:
+        instructions(table)
+    assert f"schedule: {table.name} " in str(told.value)
+
+
+def test_rings_have_the_room_that_dsp_states():
+    for name, case in CASES.items():
+        if not name.startswith("DSP") or name in SEVERAL_HOPS:
+            continue
+        schedule, blocks = case.schedule, case.blocks
+        _, rooms = instructions(schedule.table(blocks, schedule.on_the_way(blocks) + 9))
+        assert rooms.x == (0, *schedule.p[:-1])
+        assert rooms.ct == (*schedule.queues[1:], 0)
+        assert rooms.kept == tuple(1 + m for m in schedule.m)
+        assert rooms.weights == (1,) * blocks
+
+
+def test_slots_are_as_few_as_can_be_and_never_shared():
+    rng = np.random.default_rng(0)
+    starts = rng.permutation(40)
+    lives = {k: (int(s), int(s + rng.integers(0, 9))) for k, s in enumerate(starts)}
+    slots, count = allocate(lives)
+    at_once = max(sum(a <= t < max(b, a + 1) for a, b in lives.values()) for t in range(50))
+    assert count <= at_once
+    for a in lives:
+        for b in lives:
+            apart = lives[a][1] <= lives[b][0] or lives[b][1] <= lives[a][0]
+            assert a == b or apart or slots[a] != slots[b]
+
+
+def _run(**new):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("stage",))
+    options = {
+        "block": lambda w, x: w * x,
+        "schedule": pipeline.BackPropagation(),
+        "optimiser": optax.sgd(0.1),
+        "loss": lambda y, labels: y.mean(),
+        "params": [jnp.ones(())],
+        "batches": networks.data(2),
+        "mesh": mesh,
+    } | new
+    return pipeline.run_spmd(**options)
+
+
+@pytest.mark.parametrize(
+    ("new", "error", "words"),
+    [
+        ({"mesh": "stage"}, TypeError, "mesh: got 'stage'"),
+        ({"axis": "stages"}, ValueError, "axis: got 'stages'"),
+        ({"schedule": 3}, TypeError, "schedule: got 3"),
+        ({"params": [jnp.ones(())] * 2}, ValueError, "params: got 2 for 1 blocks"),
+        ({"block": lambda w, x: x[:, :2] * w}, ValueError, r"block: it makes \(8, 2\) of \(8, 4\)"),
+        (
+            {"batches": [*networks.data(1), *networks.data(1, rows=4)]},
+            ValueError,
+            r"batches\[1\]: got",
+        ),
+    ],
+)
+def test_mistakes_are_told(new, error, words):
+    with pytest.raises(error, match=words):
+        _run(**new)
