@@ -17,6 +17,7 @@ import parscan_bp.nnx
 from parscan_bp.choice import store
 from parscan_bp.choice.facts import Facts
 from parscan_bp.choice.forward_map import Map, Point, forward_map
+from parscan_bp.choice.wisdom import Timing
 from parscan_bp.forward import Recurrence
 from parscan_bp.forward.exponent import forgetting
 from parscan_bp.scan import forward_wisdom
@@ -41,6 +42,8 @@ POINT = Point(
 )
 
 LOGISTIC = dataclasses.replace(POINT, structure="diagonal", products=False)
+
+TOLD = (Timing("a", 1e-3, 2.0, 1.9, 2.1),)
 
 
 def step(h, x, gain=0.5):
@@ -239,16 +242,16 @@ def test_the_map_of_the_package_is_one():
 def test_what_was_raced_is_taken_and_only_where_it_is_allowed(tmp_path, monkeypatch):
     monkeypatch.setenv(store.VARIABLE, str(tmp_path))
     key = plan_of(CALM, INIT, XS, loop_options(None, False, 1), None, "auto")[0].key
-    forward_wisdom.remember(key, RememberedForward(pb.Newton(max_passes=20), ()))
+    forward_wisdom.remember(key, RememberedForward(pb.Newton(max_passes=20), TOLD))
     assert explain(CALM).forward.forward == pb.Newton(max_passes=20)
     assert "measured on this machine" in explain(CALM).forward.reason
     run = jit_quickly(lambda init: reported(CALM, init)[2].forward)  # in a trace, too
     assert run(INIT).iterations > 1
     assert pb.scan(CALM, INIT, XS, report=True)[2].forward is None
-    forward_wisdom.remember(key, RememberedForward("exact", ()))
+    forward_wisdom.remember(key, RememberedForward("exact", TOLD))
     assert explain(CALM).forward.forward == "exact" and run.trace(INIT) is not None
     with pytest.raises(ValueError, match="is not to be remembered"):
-        forward_wisdom.remember(key, RememberedForward(pb.Newton(guess=XS), ()))
+        forward_wisdom.remember(key, RememberedForward(pb.Newton(guess=XS), TOLD))
 
 
 SLOW = pytest.mark.slow

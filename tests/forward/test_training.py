@@ -9,6 +9,7 @@ import pytest
 
 import parscan_bp as pb
 from parscan_bp.choice import store
+from parscan_bp.choice.wisdom import Timing
 from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.api import loop_options, plan_of
 from parscan_bp.scan.forward_wisdom import RememberedForward
@@ -16,6 +17,8 @@ from tests.forward.recurrences import draw
 
 STEPS, LENGTH, UNITS = 1000, 128, 8
 INIT = jnp.zeros((4, UNITS))
+
+TOLD = (Timing("a", 1e-3, 2.0, 1.9, 2.1),)
 
 
 def inputs(seed):
@@ -97,7 +100,7 @@ def test_training_follows_the_exact_curve(method, tmp_path, monkeypatch):
     monkeypatch.setenv(store.VARIABLE, str(tmp_path))
     step = functools.partial(cell, start())
     key = plan_of(step, INIT, inputs(0), loop_options(None, False, 1), None, "auto")[0].key
-    forward_wisdom.remember(key, RememberedForward(method, ()))
+    forward_wisdom.remember(key, RememberedForward(method, TOLD))
     got, params = train(start(), forward="auto")
     told = jax.jit(lambda p: scan(p, inputs(0), forward="auto", report=True)[2].forward)
     for p in (start(), params):
