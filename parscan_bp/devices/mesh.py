@@ -12,21 +12,21 @@ from parscan_bp.arguments import described
 from parscan_bp.types import PyTree
 
 
-def check_axis(axis: Any, mesh: Any) -> None:
-    """The check of a mesh axis and, where one is given, its mesh.
+def check_axis(axis: Any, mesh: Any, name: str = "axis") -> None:
+    """The check of a mesh axis, an argument of some name, and, where one is given, its mesh.
 
     Raises:
       TypeError: if ``axis`` is no name, or ``mesh`` no mesh.
       ValueError: if the mesh has no such axis.
     """
     if not isinstance(axis, str):
-        raise TypeError(f"axis: got {described(axis)}; the name of a mesh axis is wanted")
+        raise TypeError(f"{name}: got {described(axis)}; the name of a mesh axis is wanted")
     if mesh is None:
         return
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise TypeError(f"mesh: got {described(mesh)}; a jax.sharding.Mesh or None is wanted")
     if axis not in mesh.axis_names:
-        raise ValueError(f"axis: got {axis!r}; the mesh has the axes {tuple(mesh.axis_names)}")
+        raise ValueError(f"{name}: got {axis!r}; the mesh has the axes {tuple(mesh.axis_names)}")
 
 
 def is_bound(axis: str) -> bool:

@@ -41,7 +41,10 @@ def one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
 
 
 def check_batch(number: int, batch: Any, parts: int, name: str) -> list[tuple[PyTree, PyTree]]:
-    """The parts of a batch, each a pair of data and labels.
+    """The parts of a batch that enters, each a pair of data and labels.
+
+    Arrays of NumPy are copied: labels, and inputs that a backward pass reads again, stay in a
+    pipeline while the caller may fill the next batch into the same memory.
 
     Raises:
       TypeError: if it is no pair.
@@ -49,6 +52,7 @@ def check_batch(number: int, batch: Any, parts: int, name: str) -> list[tuple[Py
     """
     if not isinstance(batch, tuple) or len(batch) != 2:
         raise TypeError(f"batches[{number}]: got {described(batch)}; a pair (x, labels) is wanted")
+    batch = jax.tree.map(lambda a: a.copy() if isinstance(a, np.ndarray) else a, batch)
     rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if parts == 1:
         return [batch]
@@ -106,6 +110,12 @@ def check_alike(name: str, trees: Sequence[PyTree]) -> None:
             )
 
 
+def check_like(name: str, got: PyTree, wanted: PyTree) -> None:
+    """Raises `ValueError` unless both are of the same structure, shapes and dtypes."""
+    if _types(got) != _types(wanted):
+        raise ValueError(f"{name}: got {_listed(got)}; {_listed(wanted)} is wanted")
+
+
 def check_one_shape(block: Block, x: PyTree, params: PyTree, state: PyTree, key: Array) -> None:
     """Raises `ValueError` unless a block makes of x what is like x."""
     y, _ = jax.eval_shape(block.apply, params, state, x, key)
@@ -137,8 +147,17 @@ def _types(tree: PyTree) -> Any:
 
 
 def _dtype(leaf: Any) -> Any:
-    """Of keys, too, which have no result type."""
-    return leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+    """As on a device; of keys, too, which have no result type."""
+    if not hasattr(leaf, "dtype"):
+        return jnp.result_type(leaf)
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype)
+
+
+def _listed(tree: PyTree) -> str:
+    """Its structure, with shapes and dtypes for arrays: (float32[4,8], int32[4])."""
+    short = lambda a: f"{_dtype(a)}[{','.join(map(str, np.shape(a)))}]"  # noqa: E731
+    return str(jax.tree.map(short, tree)).replace("'", "")
 
 
 def _shapes(tree: PyTree) -> str:

@@ -18,7 +18,7 @@ from parscan_bp.pipeline.balance import balanced, joined, layer_seconds
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors.mpmd import Threads, devices_of
 from parscan_bp.pipeline.executors.stream import Stream
-from parscan_bp.pipeline.fitting import block_at, check_batch, check_fit, one_each
+from parscan_bp.pipeline.fitting import block_at, check_batch, check_fit, check_like, one_each
 from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
 from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.pipeline_report import (
@@ -101,19 +101,23 @@ class BasePipeline(abc.ABC):
         comes to block 0 now, so many steps ago as the schedule has batches on the way.
 
         Args:
-          batch: (x, labels), as in `simulate`, all of the same shapes.
+          batch: (x, labels), as in `simulate`. All are of the structure, shapes and dtypes of the
+            first one: leave out a last batch that is smaller, or fill it up.
 
         Returns:
           The loss of that batch, a scalar; ``None`` while the pipeline fills.
 
         Raises:
-          TypeError, ValueError: if it is no such pair, or does not fit; as `simulate`.
+          TypeError, ValueError: if it is no such pair, or does not fit; as `simulate`. It has not
+            entered then, and another one may.
           Exception: what a block raised in its thread.
         """
         parts = self._schedule.parts
-        pairs = check_batch(self._entered, batch, parts, str(self._schedule))
+        pairs = check_batch(self.batches, batch, parts, str(self._schedule))
         if self._threads is None:
-            self._start(pairs[0])
+            self._start(pairs[0], self._split)
+        part = "a part of " if parts > 1 else ""
+        check_like(f"batch: {part}(x, labels)", pairs[0], self._example)
         threads = self._running()
         threads.enter(self._entered, pairs)
         threads.give(self._stream.step(self._entered))
@@ -201,8 +205,8 @@ class BasePipeline(abc.ABC):
             raise ValueError(
                 f"path: {path} is split into {split}, this pipeline into {self._split}"
             )
-        self._split, self._seconds = split, about["seconds"]
-        self._start(checkpoint.from_skeleton(about["batch"]), entries)
+        self._start(checkpoint.from_skeleton(about["batch"]), split, entries)
+        self._seconds = about["seconds"]
         self._entered, self._before = about["entered"], about["before"]
 
     def report(self) -> PipelineReport:
@@ -259,14 +263,20 @@ class BasePipeline(abc.ABC):
         self._threads.idle()
         return [each for own in self._threads.runs for each in getattr(own, name)]
 
-    def _start(self, pair: tuple[PyTree, PyTree], entries: Any = None) -> None:
+    def _start(
+        self,
+        pair: tuple[PyTree, PyTree],
+        split: tuple[int, ...] | None,
+        entries: Any = None,
+    ) -> None:
         """Splits the layers and starts the threads, with what was saved if there is something."""
-        x, labels = self._example = pair
+        x, labels = pair
         params, states, key = self._start_params, self._start_states, self._key
-        if self._split is None:
-            self._seconds = layer_seconds(self._layers, params, states, x, key)
-            self._split = balanced(self._seconds, self._blocks)
-        ends = [sum(self._split[:k]) for k in range(self._blocks + 1)]
+        seconds = None
+        if split is None:
+            seconds = layer_seconds(self._layers, params, states, x, key)
+            split = balanced(seconds, self._blocks)
+        ends = [sum(split[:k]) for k in range(self._blocks + 1)]
         cut = lambda values: [values[a:b] for a, b in itertools.pairwise(ends)]  # noqa: E731
         blocks = [joined(tuple(own)) for own in cut(self._layers)]
         own_params, own_states = cut(params), cut(states)
@@ -278,6 +288,9 @@ class BasePipeline(abc.ABC):
         box: Any = {}
         if entries is not None:
             put_back(runs, box, Structures(blocks, runs, x, labels, key), entries)
+        # Nothing has changed before: who gave a batch that does not fit may give another one.
+        self._example = jax.eval_shape(lambda: pair) if entries is None else pair
+        self._split, self._seconds = split, seconds
         steady = len(self._stream.step(self._stream.ahead)) + 1
         self._threads = Threads(
             runs,

@@ -146,8 +146,13 @@ def spmd_program(
         raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh: got {described(mesh)}; a jax.sharding.Mesh is wanted")
-    for name in (axis, *([] if data is None else [data])):
-        check_axis(name, mesh)
+    check_axis(axis, mesh)
+    if data is not None:
+        check_axis(data, mesh, "data")
+    if data == axis:
+        raise ValueError(
+            f"data: got {data!r}, which is the axis of the stages; another one, or None, is wanted"
+        )
     # Results are divided up outside of the program, where explicit axes would have to be resolved.
     mesh = Mesh(mesh.devices, mesh.axis_names)
     blocks = len(params) if isinstance(params, Sequence) else 0
