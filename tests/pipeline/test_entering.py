@@ -28,7 +28,7 @@ def error(y, labels):
 
 def given(schedule, batches):
     """The arguments of executors."""
-    params = [jnp.eye(4) / 2] * 3
+    params = [jnp.eye(4, dtype=jnp.float32) / 2] * 3
     return [block] * 3, schedule, optax.sgd(0.01, momentum=0.9), error, params, batches
 
 

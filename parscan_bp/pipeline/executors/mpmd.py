@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +38,16 @@ from parscan_bp.types import Array, PyTree
 WAITING = 2
 """Batches that may wait before block 0."""
 
+_running: weakref.WeakSet[Threads] = weakref.WeakSet()
+"""Those to be ended when the process ends; at work, they hold themselves."""
+
+
+@atexit.register
+def _end_all() -> None:
+    """An interpreter that ends under a thread in compiled code aborts the process."""
+    for threads in list(_running):
+        threads.close()
+
 
 class Threads:
     """Blocks at work, a thread for each: what `run_mpmd` and `Pipeline` are made of.
@@ -50,7 +62,8 @@ class Threads:
       lockstep: of the schedule.
       lasts: (task, seconds that it took) to the seconds that it is to take.
       remember: how many of the last tasks; ``None`` is all.
-      reach: what reaches blocks that are elsewhere, of what reaches those here.
+      reach: what reaches blocks that are in other processes, of what reaches those here; ``None``
+        if there are none. Threads that wait for another process cannot be ended from here.
 
     Attributes:
       runs: what each block holds; to be read when all is `idle`.
@@ -67,13 +80,14 @@ class Threads:
         lockstep: bool,
         lasts: Callable[[Task, float], float],
         remember: int | None = None,
-        reach: Callable[[Post], Post] = lambda mail: mail,
+        reach: Callable[[Post], Post] | None = None,
     ):
         self.runs, self._parts = runs, parts
         self.mail = Mail([own.number for own in runs], lockstep=lockstep)
         self.spans: collections.deque[Span] = collections.deque(maxlen=remember)
         self._began = time.perf_counter()
-        post = reach(self.mail)
+        self._all_here = reach is None
+        post = self.mail if reach is None else reach(self.mail)
         ports = [Port(post, device, lasts) for device in devices]
         self._threads = [
             threading.Thread(target=self._work, args=own, daemon=True)
@@ -81,6 +95,8 @@ class Threads:
         ]
         for own, device in zip(runs, devices, strict=True):
             own.place(device)
+        if self._all_here:
+            _running.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -143,6 +159,8 @@ class Threads:
             return how()
         except Stopped:
             pass
+        if self._all_here:
+            self.close()
         self.mail.raise_failure()
         raise RuntimeError("the threads of this pipeline have ended")
 
