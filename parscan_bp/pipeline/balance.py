@@ -90,12 +90,17 @@ def balanced(seconds: Sequence[float], blocks: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=128)
 def joined(layers: tuple[Block, ...]) -> Block:
-    """One block of several layers, whose params and states are lists of theirs."""
+    """One block of several layers, whose params and states are lists of theirs.
+
+    Its random key is that of its layer if it has one layer only; layer i of several has
+    ``jax.random.split(key, layers)[i]``.
+    """
 
     def apply(params: PyTree, state: PyTree, x: PyTree, key: Array) -> tuple[PyTree, PyTree]:
         states = []
-        for i, (layer, own, before) in enumerate(zip(layers, params, state, strict=True)):
-            x, after = layer.apply(own, before, x, jax.random.fold_in(key, i))
+        keys = [key] if len(layers) == 1 else list(jax.random.split(key, len(layers)))
+        for layer, own, before, own_key in zip(layers, params, state, keys, strict=True):
+            x, after = layer.apply(own, before, x, own_key)
             states.append(after)
         return x, states
 

@@ -319,7 +319,8 @@ class Pipeline(BasePipeline):
       schedule: the schedule.
       optimiser, loss: as in `simulate`.
       devices: as in `run_mpmd`.
-      key: random key.
+      key: random key. A block has that of `simulate`; one of several layers splits it, a key for
+        each.
 
     Raises:
       TypeError, ValueError: if an argument is none such, or there are fewer layers than blocks.

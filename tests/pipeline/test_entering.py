@@ -127,3 +127,39 @@ def test_numbers_that_a_device_holds_alike_are_alike():
     if not jax.config.jax_enable_x64:
         own.step(batches[1])
     own.close()
+
+
+def dropout(params, state, x, key):
+    """Half of x W."""
+    return (x @ params) * jax.random.bernoulli(key, 0.5, x.shape), state
+
+
+def in_pairs(params, state, x, key):
+    """Two layers, as a block of a `Pipeline` has them."""
+    for own, key_of_layer in zip(params, jax.random.split(key, 2), strict=True):
+        x, _ = dropout(own, (), x, key_of_layer)
+    return x, state
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_random_keys_are_the_simulators(schedule):
+    batches, params = batches_of_numpy(), given(schedule, [])[4]
+    rest = {"schedule": schedule, "optimiser": optax.sgd(0.01), "loss": error}
+    key = jax.random.key(3)
+    layer = pipeline.Block(dropout)
+    own = pipeline.Pipeline([layer] * 3, params, split=(1, 1, 1), key=key, **rest)
+    losses = own.fit(batches)
+    wanted = pipeline.simulate([layer] * 3, params=params, batches=batches, key=key, **rest)
+    assert same_bits(losses, wanted.losses) and same_bits(own.params, wanted.params)
+    own.close()
+
+
+def test_several_layers_in_a_block_split_its_key():
+    batches, w = batches_of_numpy(), jnp.eye(4, dtype=jnp.float32) / 2
+    rest = {"schedule": pipeline.GPipe(2), "optimiser": optax.sgd(0.01), "loss": error}
+    own = pipeline.Pipeline([pipeline.Block(dropout)] * 4, [w] * 4, split=(2, 2), **rest)
+    losses = own.fit(batches)
+    pairs = [pipeline.Block(in_pairs)] * 2
+    wanted = pipeline.simulate(pairs, params=[[w, w]] * 2, batches=batches, **rest)
+    assert same_bits(losses, wanted.losses)
+    own.close()
