@@ -107,6 +107,10 @@ class BlockRun:
         """The linearisation that is kept of shapes and dtypes, as shapes and dtypes."""
         return jax.eval_shape(self._programs.linearise, self.newest, reads)[2]
 
+    def next_optimiser_state(self) -> PyTree:
+        """What an update makes of the optimiser's state, as shapes and dtypes."""
+        return jax.eval_shape(self._update, self.newest, self.optimiser_state, self.newest)[1]
+
     def restart(self, salt: int) -> None:
         """Counts versions and batches from 0 again, with other random keys, once all is done."""
         self.weights = {0: self.newest}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import zipfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
@@ -56,21 +55,31 @@ def read(path: str | os.PathLike) -> tuple[dict[str, Any], list[Entry]]:
     """What `write` wrote.
 
     Raises:
-      ValueError: if the file is none of `write`, or of another version.
+      OSError: if there is no such file, or it may not be read.
+      ValueError: if the file is none of `write`, damaged, or of another version.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            about = json.loads(file[_ABOUT].tobytes())
-            if about["version"] != VERSION:
-                raise ValueError(f"version {about['version']}; {VERSION} is wanted")
-            listed = about.pop("entries")
-            arrays = (file[f"a{i}"] for i in range(len(file.files) - 1))
-            entries = [
-                (name, which, [_decoded(kind, next(arrays)) for kind in kinds])
-                for name, which, kinds in listed
-            ]
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"path: {path} is no checkpoint of a pipeline: {error}") from error
+    # What is not there, or may not be read, is told by the system.
+    with pathlib.Path(path).open("rb") as file:
+        try:
+            return _read(file)
+        # What a damaged archive raises depends on which of its bytes are.
+        except Exception as error:
+            raise ValueError(
+                f"path: {path} is no checkpoint of a pipeline: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _read(file: BinaryIO) -> tuple[dict[str, Any], list[Entry]]:
+    with np.load(file, allow_pickle=False) as archive:
+        about = json.loads(archive[_ABOUT].tobytes())
+        if about["version"] != VERSION:
+            raise ValueError(f"version {about['version']}; {VERSION} is wanted")
+        listed = about.pop("entries")
+        arrays = (archive[f"a{i}"] for i in range(len(archive.files) - 1))
+        entries = [
+            (name, which, [_decoded(kind, next(arrays)) for kind in kinds])
+            for name, which, kinds in listed
+        ]
     return about, entries
 
 

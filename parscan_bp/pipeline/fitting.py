@@ -112,8 +112,19 @@ def check_alike(name: str, trees: Sequence[PyTree]) -> None:
 
 def check_like(name: str, got: PyTree, wanted: PyTree) -> None:
     """Raises `ValueError` unless both are of the same structure, shapes and dtypes."""
-    if _types(got) != _types(wanted):
-        raise ValueError(f"{name}: got {_listed(got)}; {_listed(wanted)} is wanted")
+    if not same_types(got, wanted):
+        raise ValueError(f"{name}: got {listed(got)}; {listed(wanted)} is wanted")
+
+
+def same_types(a: PyTree, b: PyTree) -> bool:
+    """Whether both are of the same structure, and on a device of the same shapes and dtypes."""
+    return _types(a) == _types(b)
+
+
+def listed(tree: PyTree) -> str:
+    """Its structure, with shapes and dtypes for arrays: (float32[4,8], int32[4])."""
+    short = lambda a: f"{_dtype(a)}[{','.join(map(str, np.shape(a)))}]"  # noqa: E731
+    return str(jax.tree.map(short, tree)).replace("'", "")
 
 
 def check_one_shape(block: Block, x: PyTree, params: PyTree, state: PyTree, key: Array) -> None:
@@ -152,12 +163,6 @@ def _dtype(leaf: Any) -> Any:
         return jnp.result_type(leaf)
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype)
-
-
-def _listed(tree: PyTree) -> str:
-    """Its structure, with shapes and dtypes for arrays: (float32[4,8], int32[4])."""
-    short = lambda a: f"{_dtype(a)}[{','.join(map(str, np.shape(a)))}]"  # noqa: E731
-    return str(jax.tree.map(short, tree)).replace("'", "")
 
 
 def _shapes(tree: PyTree) -> str:

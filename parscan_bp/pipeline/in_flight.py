@@ -11,7 +11,7 @@ from parscan_bp.pipeline.block_run import BlockRun
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.checkpoint import Entry
 from parscan_bp.pipeline.executors.mail import Box
-from parscan_bp.pipeline.fitting import output_shapes
+from parscan_bp.pipeline.fitting import listed, output_shapes, same_types
 from parscan_bp.pipeline.programs import Reads
 from parscan_bp.types import Array, PyTree
 
@@ -26,10 +26,10 @@ def entries_of(runs: Sequence[BlockRun], box: Box) -> list[Entry]:
     for own in runs:
         k = own.number
         add("key", [k], own.key)
-        add("state", [k], own.state)
-        add("optimiser_state", [k], own.optimiser_state)
         for version, weights in own.weights.items():
             add("weights", [k, version], weights)
+        add("state", [k], own.state)
+        add("optimiser_state", [k], own.optimiser_state)
         for part, reads in own.inputs.items():
             add("inputs", [k, *part], reads)
         for part, pull in own.linearisations.items():
@@ -43,6 +43,10 @@ def entries_of(runs: Sequence[BlockRun], box: Box) -> list[Entry]:
     for (what, where), value in box.items():
         add(what, where, value)
     return entries
+
+
+TYPED = ("weights", "state", "new_states", "optimiser_state", "gradients", "output", "inputs")
+"""Entries whose shapes and dtypes are known before anything has run."""
 
 
 class Structures:
@@ -69,8 +73,8 @@ class Structures:
         self._values = [x, *output_shapes(blocks, x, params, states, key)]
         self._key = jax.eval_shape(lambda: key)
 
-    def of(self, name: str, which: Sequence[int]) -> Any:
-        """The structure of an entry."""
+    def of(self, name: str, which: Sequence[int]) -> PyTree:
+        """What is like an entry: of its structure and, if it is in `TYPED`, its types."""
         k = which[0]
         last = len(self._runs) - 1
         makes: dict[str, Callable[[], PyTree]] = {
@@ -88,7 +92,7 @@ class Structures:
             "labels": lambda: self._labels,
             "loss": lambda: 0.0,
         }
-        return jax.tree.structure(makes[name]())
+        return makes[name]()
 
     def _reads(self, k: int) -> Reads:
         labels = self._labels if k == len(self._runs) - 1 else None
@@ -101,7 +105,7 @@ def put_back(
     """Makes all blocks hold what `entries_of` found.
 
     Raises:
-      ValueError: if what is there has other shapes than this pipeline.
+      ValueError: if what is there has other shapes or dtypes than this pipeline.
     """
     trees = [_whole(runs, structures, *entry) for entry in entries]
     for own in runs:
@@ -124,12 +128,17 @@ def put_back(
 def _whole(
     runs: Sequence[BlockRun], structures: Structures, name: str, which: Sequence[int], leaves: Any
 ) -> PyTree:
-    structure = structures.of(name, which)
-    own = [leaf.shape for leaf in jax.tree.leaves(runs[which[0]].newest)]
-    differ = name == "weights" and [leaf.shape for leaf in leaves] != own
-    if structure.num_leaves != len(leaves) or differ:
+    like = structures.of(name, which)
+    structure: Any = jax.tree.structure(like)
+    fits = structure.num_leaves == len(leaves)
+    if fits and name in TYPED:
+        fits = same_types(like, structure.unflatten(leaves))
+    # An optimiser may make of its first state one of other dtypes.
+    if not fits and name == "optimiser_state" and structure.num_leaves == len(leaves):
+        fits = same_types(runs[which[0]].next_optimiser_state(), structure.unflatten(leaves))
+    if not fits:
         raise ValueError(
-            f"path: the {name} of block {which[0]} there are arrays of shapes "
-            f"{[leaf.shape for leaf in leaves]}, which are not those of this pipeline"
+            f"path: the {name} of block {which[0]} there are {listed(leaves)}; "
+            f"{listed(jax.tree.leaves(like))}, those of this pipeline, are wanted"
         )
     return structure.unflatten(leaves)

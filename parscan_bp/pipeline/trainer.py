@@ -215,12 +215,18 @@ class BasePipeline(abc.ABC):
         Times are those of the last steps; of a run that has just begun they contain compiling.
 
         Raises:
-          ValueError: before the first batch.
+          ValueError: before a batch has left the pipeline since it was made or restored.
         """
-        if self._threads is None or not self._threads.spans:
-            raise ValueError("report: no batch has entered; there is nothing to report yet")
-        self._threads.idle()
-        spans, runs, blocks = list(self._threads.spans), self._threads.runs, self._blocks
+        if self._threads is not None:
+            self._threads.idle()
+        spans = [] if self._threads is None else list(self._threads.spans)
+        left = any(span.task.kind == "update" and span.task.block == 0 for span in spans)
+        if self._threads is None or not left:
+            raise ValueError(
+                "report: no batch has left the pipeline since it was made or restored; there is "
+                f"nothing to report yet: {self._stream.ahead + 1} steps, or finish(), are wanted"
+            )
+        runs, blocks = self._threads.runs, self._blocks
         busy, total = busy_seconds(spans, blocks)
         begun = [s for s in spans if s.task.kind == "forward" and s.task.block == 0]
         staleness, held = self._schedule.staleness(blocks), self._schedule.held(blocks)

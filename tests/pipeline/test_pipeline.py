@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_pipeline_is_refused(tmp_path):
     narrow, path = scales(jnp.ones(())), tmp_path / "scales"
     narrow.step(data(1)[0])
     narrow.save(path)
-    with pytest.raises(ValueError, match=r"path: the weights of block 0 .* not those of"):
+    with pytest.raises(ValueError, match=r"path: the weights of block 0 .* those of this pipeline"):
         scales(jnp.ones(4)).restore(path)
     (tmp_path / "other").write_text("no")
     with pytest.raises(ValueError, match="is no checkpoint of a pipeline"):
@@ -232,7 +232,7 @@ def test_what_it_measures_decides_the_split_and_is_reported():
     schedule = pipeline.DSP((1, 1, 0), (4, 2, 0))
     own = pipeline.Pipeline(functions, params, schedule=schedule, optimiser=SGD, loss=cross_entropy)
     assert own.split is None
-    with pytest.raises(ValueError, match="report: no batch has entered"):
+    with pytest.raises(ValueError, match="report: no batch has left"):
         own.report()
     own.fit(data(12))
     assert sum(own.split) == 6 and len(own.split) == 3
