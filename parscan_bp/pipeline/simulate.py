@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import described
 from parscan_bp.pipeline.fitting import block_at, one_each
 from parscan_bp.pipeline.pipe import Pipe
 from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run
 from parscan_bp.pipeline.schedules import Schedule, Task
 from parscan_bp.pipeline.separable import check_separable
 from parscan_bp.types import Array, PyTree
@@ -92,12 +91,12 @@ def simulate(
       True
     """
     blocks = [block_at(k, block) for k, block in enumerate(blocks)]
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+    check_run(schedule, optimiser, loss)
+    check_batches(batches)
     table = schedule.table(len(blocks), len(batches))
     params = one_each("params", params, len(blocks))
     states = [()] * len(blocks) if states is None else one_each("states", states, len(blocks))
-    key = jax.random.key(0) if key is None else key
+    key = as_key(key)
     check_separable(optimiser, params)
     if optimiser_states is not None:
         optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))

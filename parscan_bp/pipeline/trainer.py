@@ -29,6 +29,7 @@ from parscan_bp.pipeline.pipeline_report import (
 )
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.progress import Progress
+from parscan_bp.pipeline.run_arguments import as_key, check_run
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.separable import check_separable
 from parscan_bp.trees import nbytes
@@ -54,11 +55,10 @@ class BasePipeline(abc.ABC):
         devices: Sequence[Any] | None,
         key: Array | None,
     ):
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+        check_run(schedule, optimiser, loss)
         self._layers, self._schedule, self._loss = list(layers), schedule, loss
         self._optimiser = optimiser
-        self._key = jax.random.key(0) if key is None else key
+        self._key = as_key(key)
         self._start_params, self._start_states = list(params), list(states)
         devices = jax.devices() if devices is None else devices
         devices_of(devices, 1)

@@ -28,6 +28,7 @@ from parscan_bp.pipeline.fitting import (
 )
 from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run
 from parscan_bp.pipeline.schedules import Schedule, Table, Task
 from parscan_bp.pipeline.schedules.table import last_reads
 from parscan_bp.pipeline.separable import check_separable
@@ -267,12 +268,12 @@ def prepared(
 ) -> Prepared:
     """Checks all arguments, with the errors of `simulate`."""
     blocks = [block_at(k, block) for k, block in enumerate(blocks)]
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+    check_run(schedule, optimiser, loss)
+    check_batches(batches)
     table = schedule.table(len(blocks), len(batches))
     params = one_each("params", params, len(blocks))
     states = [()] * len(blocks) if states is None else one_each("states", states, len(blocks))
-    key = jax.random.key(0) if key is None else key
+    key = as_key(key)
     check_separable(optimiser, params)
     if optimiser_states is not None:
         optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))

@@ -24,6 +24,7 @@ from parscan_bp.pipeline.fitting import (
     one_each,
 )
 from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run
 from parscan_bp.pipeline.schedules import Schedule, Table
 from parscan_bp.pipeline.separable import check_separable
 from parscan_bp.pipeline.simulate import Trained
@@ -142,8 +143,8 @@ def spmd_program(
     (stages, ticks), of which those of the last stage count.
     """
     block = as_block(block)
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+    check_run(schedule, optimiser, loss)
+    check_batches(batches)
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh: got {described(mesh)}; a jax.sharding.Mesh is wanted")
     check_axis(axis, mesh)
@@ -161,7 +162,7 @@ def spmd_program(
     check_alike("params", params)
     check_alike("states", states)
     check_separable(optimiser, params)
-    key = jax.random.key(0) if key is None else key
+    key = as_key(key)
     table = schedule.table(blocks, len(batches))
     plan, rooms = instructions(table)
     xs, labels = _rows(table, batches, 1 if data is None else mesh.shape[data])

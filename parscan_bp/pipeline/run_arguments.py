@@ -1,0 +1,55 @@
+"""What all executors are given beside blocks and parameters, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from parscan_bp.arguments import described
+from parscan_bp.pipeline.schedules import Schedule
+from parscan_bp.types import Array
+
+
+def check_run(schedule: Any, optimiser: Any, loss: Any) -> None:
+    """Raises `TypeError` unless they are a schedule, a pair (init, update) and a function."""
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+    if not all(callable(getattr(optimiser, name, None)) for name in ("init", "update")):
+        raise TypeError(
+            f"optimiser: got {described(optimiser)}; a pair (init, update), such as "
+            "optax.sgd(0.1), is wanted"
+        )
+    if not callable(loss):
+        raise TypeError(
+            f"loss: got {described(loss)}; a function (output, labels) -> scalar is wanted"
+        )
+
+
+def check_batches(batches: Any) -> None:
+    """Raises `TypeError` unless batches can be counted and asked for by their number."""
+    if isinstance(batches, str | Mapping) or not all(
+        hasattr(batches, name) for name in ("__len__", "__getitem__")
+    ):
+        raise TypeError(
+            f"batches: got {described(batches)}; a sequence of pairs (x, labels) is wanted: "
+            "list(batches), or a Pipeline, which is fed batch by batch"
+        )
+
+
+def as_key(key: Any) -> Array:
+    """The random key of a run; ``None`` is ``jax.random.key(0)``.
+
+    Raises:
+      TypeError: if it is no key, or several.
+    """
+    if key is None:
+        return jax.random.key(0)
+    try:
+        jax.eval_shape(jax.random.fold_in, key, 0)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"key: got {described(key)}; one random key, such as jax.random.key(0), is wanted"
+        ) from None
+    return key
