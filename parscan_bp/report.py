@@ -90,7 +90,9 @@ class Report:
         max_t,i  |lambda_t - g_t - A_{t+1} lambda_{t+1}|_i
                / (|lambda_t| + |g_t| + |A_{t+1}| |lambda_{t+1}|)_i,
 
-    the least relative change of numbers in A and g that makes the solution exact. Sequential
+    the least relative change of numbers in A and g that makes the solution exact; of an operator
+    that keeps factors or terms, of the numbers in these, |A| being the product or sum of their
+    absolute values. Sequential
     substitution has a few roundings of its dtype. A tree, which multiplies operators first, has
     them where no component is grown first and annihilated later: of a product that is small beside
     its factors only the absolute error is small, and the vector that is pushed through it has a
@@ -108,13 +110,16 @@ class Report:
         of short dtypes half the digits.
       fell_back: bool, whether something else was taken than the solver, or the method of the
         forward pass, that was named, as its caller allowed.
-      history: of a solver that iterates, the residual after each round, in the norm that its
-        tolerance is about, and NaN after the last; ``None`` of others.
+      history: of a solver that iterates, the residual before the first round and after each, in
+        the norm that its tolerance is about, and NaN after the last; ``None`` of others. (So such a
+        report is none for `jax.debug_nans`.)
       contraction: of a solver that iterates, the largest sum of absolute values in a row of the
-        maps; ``None`` of others, NaN where it is not known. Below 1 the system is diagonally
-        dominant, and every sweep of `Jacobi` shrinks the error by so much at least.
+        maps, or a bound of it where an operator keeps factors, made of those of the factors;
+        ``None`` of others and of no steps, NaN where it is not known. Below 1 the system is
+        diagonally dominant, and every sweep of `Jacobi` shrinks the error by so much at least.
       cut_off: of a solver that leaves something out, as `Truncated`, a bound on the largest error
-        of lambda over the largest of its entries; ``None`` of others, NaN where it is not known.
+        of lambda over the largest entry of the lambda that it made; ``None`` of others, NaN where
+        it is not known.
       forward: of a scan whose values a method made, the `ForwardReport` on it; else ``None``.
 
     Source: Oettli and Prager, Numerische Mathematik 6 (1964), for the backward error.

@@ -109,7 +109,8 @@ class DeepRNN(nnx.Module):
         xs = inputs if self.time_major else jnp.moveaxis(inputs, -2, 0)
         if initial_carry is None:
             rngs = nnx.Rngs(0) if rngs is None else rngs
-            carry = _initial(list(self.cells), steps, jax.eval_shape(lambda x: x[0], xs), rngs)
+            x = jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype)
+            carry = _initial(list(self.cells), steps, x, rngs)
         else:
             carry = tuple(initial_carry)
         carry, ys, *told = scan(

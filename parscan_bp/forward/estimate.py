@@ -57,8 +57,8 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
       radius: the error that is allowed; nothing is made of it.
 
     Returns:
-      The `Certificate`. Its floor is what a right-hand side of `rounding_of` with pseudo-random
-      signs becomes, twice, and of two such the larger: where all errors end in one direction, those
+      The `Certificate`. Its floor is what a right-hand side of roundings with pseudo-random signs
+      becomes, twice, and of two such the larger: where all errors end in one direction, those
       of a single one may happen to cancel.
 
     Source: the a-posteriori estimate by Newton's method of Kantorovich's theorem; of 600 random
@@ -76,7 +76,7 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
     step = with_true_derivative(recurrence)
     solve = functools.partial(_solve, recurrence, step, recurrence.entering(states))
     unit = magnitude(residuals)
-    signs, others = _signed(rounding_of(states))
+    signs, others = _signed(_roundings(recurrence, states, residuals))
     roundings = magnitude(signs)
     rhs = jax.tree.map(
         lambda r, s: jnp.stack([_over(r, unit), _over(s, roundings)], 1), residuals, signs
@@ -100,6 +100,19 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
     # A floor that is not small is no linear model's any more: the recurrence is not determined.
     known = floor <= STRAIGHT * (1 + magnitude(states))
     return Certificate(jnp.where(finite, error, jnp.nan), jnp.where(known, floor, jnp.inf))
+
+
+def _roundings(recurrence: Recurrence, states: Carry, residuals: Carry) -> Carry:
+    """u_t: what rounding adds to each number of a step, at least `rounding_of`.
+
+    What a step rounds inside, where large numbers cancel, shows in how far its value moves when
+    its carry does by one unit in the last place, which draws all roundings anew.
+    """
+    moved = jax.tree.map(lambda a: jnp.nextafter(a, jnp.inf), states)
+    value = functools.partial(jax.tree.map, jnp.subtract)
+    before, after = value(states, residuals), value(moved, recurrence.residuals(moved))
+    differences = jax.tree.map(lambda a, b: jnp.abs(a - b), before, after)
+    return jax.tree.map(jnp.maximum, rounding_of(states), differences)
 
 
 def _solve(recurrence: Recurrence, step, entering: Carry, rhs: Carry) -> tuple[Carry, Array]:

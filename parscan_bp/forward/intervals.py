@@ -197,6 +197,12 @@ def _convert(eqn, a):
             "certify: 'bound' takes no step that makes its carry an integer "
             "(convert_element_type); certify='estimate' takes any step"
         )
+    old, new = a.low.dtype, eqn.params["new_dtype"]
+    if jnp.finfo(new).eps > jnp.finfo(old).eps:
+        raise NotImplementedError(
+            f"certify: 'bound' takes no step that rounds {old} to {new}, which jumps "
+            "(convert_element_type); certify='estimate' takes any step"
+        )
     return widened(bind(eqn, [a.low])[0], bind(eqn, [a.high])[0])
 
 

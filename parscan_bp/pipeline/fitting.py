@@ -90,8 +90,8 @@ def check_fit(
             ) from error
         if _types(state) != _types(states[k]):
             raise ValueError(
-                f"blocks[{k}]: its state of shape {_shapes(states[k])} becomes one of shape "
-                f"{_shapes(state)}, or of other dtypes or names; the same is wanted"
+                f"blocks[{k}]: its state {_told(states[k])} becomes {_told(state)}; the same is "
+                "wanted"
             )
         x = y
     value = jax.eval_shape(loss, x, labels)
@@ -168,3 +168,11 @@ def _dtype(leaf: Any) -> Any:
 def _shapes(tree: PyTree) -> str:
     shapes = [str(np.shape(leaf)) for leaf in jax.tree.leaves(tree)]
     return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
+
+
+def _told(tree: PyTree) -> str:
+    """Dtype and shape of all leaves, by their names."""
+    return ", ".join(
+        f"{jax.tree_util.keystr(path)} {_dtype(leaf)}{list(np.shape(leaf))}".strip()
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    )

@@ -44,7 +44,11 @@ def check_separable(optimiser: Optimiser, stages: Sequence[PyTree]) -> None:
         return optimiser.update(gradients, optimiser.init(params), params)[0]
 
     shapes = jax.eval_shape(lambda *trees: list(trees), *stages)
-    jaxpr = jax.make_jaxpr(update)(shapes, shapes)
+    try:
+        jaxpr = jax.make_jaxpr(update)(shapes, shapes)
+    except (TypeError, ValueError):
+        # It is for the tree of one stage, as with labels or a mask, and never sees another's.
+        return
     depends = dependencies(jaxpr)[:, : len(owners)]
     for out, own in enumerate(owners):
         others = [owners[i] for i in np.flatnonzero(depends[out]) if owners[i] != own]

@@ -81,6 +81,7 @@ class BiCGStab(IterativeSolver):
             check_number("tol", self.tol)
 
     def iterate(self, problem, *, record):
+        problem.check_floats(self)
         krylov = _Krylov.of(problem, self.seed)
         tol = bound_of(problem.zero) if self.tol is None else self.tol
         most = problem.length if self.rounds is None else self.rounds

@@ -217,7 +217,7 @@ class _Chunks:
         """The values of all steps; zeros of those that the chunks leave over."""
 
         def leaf(a):
-            steps = a.reshape(-1, *a.shape[2:])
+            steps = a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
             rest = jnp.zeros_like(steps[: self.rest])
             return jnp.concatenate([rest, steps] if self.system.backward else [steps, rest])
 

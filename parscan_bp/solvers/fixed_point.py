@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,15 @@ class FixedPoint:
     operators: Sequence[Operator]
     length: int
     leading: int
+
+    def check_floats(self, solver: Any) -> None:
+        """Raises `TypeError` unless all numbers are floats, or complex: for what divides."""
+        for leaf in jax.tree.leaves(self.zero):
+            if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+                raise TypeError(
+                    f"system: got {leaf.dtype}; {solver!r} divides, and wants floats or complex "
+                    "numbers. Sweep() takes every dtype"
+                )
 
     def residual(self, x: PyTree, image: PyTree) -> Array:
         """max over rows of |image - x| / |image| in the maximum norm, a row being one vector.

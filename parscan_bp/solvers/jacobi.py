@@ -11,7 +11,7 @@ from parscan_bp.solvers.iterative import IterativeSolver, repeat
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Jacobi(IterativeSolver):
-    """x_{i+1} = N x_i + b from x_0 = 0, with products alone.
+    """x_{i+1} = N x_i + b from x_0 = b, with products alone.
 
     The diagonal blocks of our systems are the identity, so that Jacobi's step is one product of
     every map with the vector that enters it, all side by side, as in one wave. A vector moves one

@@ -14,7 +14,7 @@ from parscan_bp.solvers.iterative import IterativeSolver, repeat
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Richardson(IterativeSolver):
-    """x_{i+1} = x_i + omega (N x_i + b - x_i) from x_0 = 0, with products alone.
+    """x_{i+1} = x_i + omega (N x_i + b - x_i) from x_0 = b, with products alone.
 
     Our systems have unit diagonal blocks, so that with omega = 1 this is `Jacobi` to the last bit.
     With another omega it is never exact: N is nilpotent and (1 - omega) I + omega N is not, so that
@@ -68,6 +68,7 @@ class Richardson(IterativeSolver):
         def step(x, image):
             if omega == 1:
                 return image
+            problem.check_floats(self)
             return jax.tree.map(lambda a, b: a + omega * (b - a), x, image)
 
         return repeat(problem, step, self._most(problem.length), self.tol, record=record)

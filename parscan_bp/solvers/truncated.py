@@ -24,13 +24,14 @@ class Truncated(Solver):
     """Gradients over so many steps and no further. It does not solve the system.
 
     As recurrent networks are trained: the carry that enters every ``window``-th step is
-    `jax.lax.stop_gradient` of the one before, counted from the first step, so that A_t is zero
-    there. A step that stands at the end of its window sees itself alone. Or ``sliding``: every
-    step's parameters see exactly ``window`` steps, its own and those after it,
+    `jax.lax.stop_gradient` of the one before, counted from the first step, whose own is not, so
+    that A_t is zero there. A step that stands at the end of its window sees itself alone. Or
+    ``sliding``: every step's parameters see exactly ``window`` steps, its own and those after it,
 
         lambda_t = g_t + A_{t+1} g_{t+1} + ... + A_{t+1} ... A_{t+k-1} g_{t+k-1},
 
-    which are the first k terms of Neumann's series, by k - 1 sweeps of `Jacobi`. Forward-mode is
+    (the first carry sees k steps, its sum has one term more), the first k terms of Neumann's
+    series, by k - 1 sweeps of `Jacobi`. Forward-mode is
     truncated alike. Values are exact. Derivatives of derivatives are those of the exact system with
     every solve on the way truncated, not those of a truncated gradient.
 

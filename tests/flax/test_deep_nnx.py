@@ -129,3 +129,9 @@ class TwoAxes(nnx.RNNCellBase):
     """As a convolutional cell has them."""
 
     num_feature_axes = 2
+
+
+def test_no_steps():
+    model = pb.nnx.DeepRNN(cells_of(nnx.GRUCell, nnx.GRUCell))
+    x = inputs()[..., :0, :]
+    assert model(x).shape == (*x.shape[:-1], model(inputs()).shape[-1])

@@ -361,3 +361,12 @@ def test_options_are_checked(options):
         pb.ChunkedCorrections(**options)
     with pytest.raises(TypeError, match=r"max_rounds: got 2\.5"):
         pb.ChunkedCorrections(max_rounds=2.5)
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (2, 0)])
+def test_nothing_is_solved_in_nothing(shape):
+    def loss(xs):
+        step = lambda h, x: (jnp.tanh(0.5 * h + x), h)  # noqa: E731
+        return pb.scan(step, jnp.zeros(shape), xs, solver=pb.ChunkedCorrections(3))[1].sum()
+
+    assert jax.grad(loss)(jnp.ones((9, *shape))).shape == (9, *shape)

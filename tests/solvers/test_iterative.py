@@ -368,3 +368,11 @@ def test_the_paper_s_counts():
     assert n * h**3 * 8 < reduced <= (n * h**3 + sequential) * np.log2(n)
     # No map of a level outlives the next: double the memory of a sweep's.
     assert pb.CyclicReduction().complexity(n).operators == 2 * n
+
+
+@pytest.mark.parametrize("solver", [pb.BiCGStab(), pb.Richardson(0.5)], ids=repr)
+def test_what_divides_takes_no_integers(solver):
+    system = pb.Uniform(Diagonal(jnp.full((3, 1), 2)), jnp.ones((4, 1), int))
+    assert pb.solve(system, pb.Jacobi()).ravel().tolist() == [15, 7, 3, 1]
+    with pytest.raises(TypeError, match=r"system: got int\d+; \w+\(.*\) divides, and wants floats"):
+        pb.solve(system, solver)
