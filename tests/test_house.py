@@ -91,3 +91,9 @@ def test_importing_computes_nothing_and_loads_no_extra():
 def test_the_public_names_are_all_there():
     assert all(hasattr(parscan_bp, name) for name in parscan_bp.__all__)
     assert sorted(parscan_bp.__all__) == parscan_bp.__all__
+
+
+def test_no_two_test_files_have_one_name():
+    """pytest imports them by their names alone."""
+    found = [path.name for path in pathlib.Path(__file__).parent.rglob("test_*.py")]
+    assert len(found) == len(set(found)), sorted(n for n in set(found) if found.count(n) > 1)

@@ -1,4 +1,4 @@
-"""What the processes of `test_processes` do."""
+"""What the processes of `test_pipeline_processes` do."""
 
 import sys
 
