@@ -36,7 +36,6 @@ assert run(0.5, 240) == (1, False, "OK")
 assert run(1.02, 240) == (3, False, "OK")
 # Nothing is forgotten, and 0 is what arrives after the last device.
 assert run(1.0, 241) == (3, False, "OK")
-check(3, 7, "diagonal", method="corrections", mode="product", reverse=True, dtype=jnp.float64)
 """
 )
 

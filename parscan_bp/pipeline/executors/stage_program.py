@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.originals import lax_scan
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors import ring
 from parscan_bp.pipeline.executors.instructions import NOTHING, Instructions, Rooms
@@ -96,7 +97,7 @@ class StageProgram:
         run = _Run(self, here, key, xs, labels, own[0], own[1])
         losses: Array
         plan = Instructions(*(field[:, 0] for field in plan))
-        carry, losses = lax.scan(run.tick, run.start(own[2]), plan)
+        carry, losses = lax_scan(run.tick, run.start(own[2]), plan)
         newest = ring.get(carry.weights, jnp.asarray(self.rooms.newest)[here])
         state = carry.state
         if self.data is not None:
