@@ -9,7 +9,7 @@ import parscan_bp
 
 ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
-    {"types", "originals", "arguments"},
+    {"types", "originals", "arguments", "replacing"},
     {"trees", "kernels"},
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},

@@ -29,6 +29,7 @@ from jax import lax
 from parscan_bp.devices import Traffic
 from parscan_bp.layers import Layer, activations, adjoint_operators
 from parscan_bp.layers.base import flat
+from parscan_bp.planner.balanced import balanced
 from parscan_bp.scan import scan
 from parscan_bp.solvers import Solver
 from parscan_bp.system import Ragged
@@ -69,27 +70,6 @@ def in_stages(
     )
     g = [None] * len(layers) + [jax.eval_shape(flat, xs[-1])]
     return Stages(stages, solver.for_stages(Ragged(operators, g))), cuts
-
-
-def balanced(costs: Sequence[float], count: int) -> list[int]:
-    """Where a chain is cut into so many stretches, the dearest of which is as cheap as can be.
-
-    Example:
-      >>> balanced([1, 1, 1, 9, 1], 3)
-      [0, 3, 4, 5]
-    """
-
-    @functools.cache
-    def best(start: int, left: int) -> tuple[float, tuple[int, ...]]:
-        if left == 1:
-            return sum(costs[start:]), (len(costs),)
-        found = []
-        for end in range(start + 1, len(costs) - left + 2):
-            dearest, cuts = best(end, left - 1)
-            found.append((max(dearest, sum(costs[start:end])), (end, *cuts)))
-        return min(found)
-
-    return [0, *best(0, count)[1]]
 
 
 @dataclasses.dataclass(frozen=True)

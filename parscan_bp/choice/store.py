@@ -14,10 +14,11 @@ import json
 import os
 import pathlib
 import stat
-import tempfile
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
+
+from parscan_bp.replacing import replacing
 
 VARIABLE = "PARSCAN_BP_WISDOM"
 OFF = ("off", "0", "")
@@ -112,25 +113,14 @@ def write(key: str, held: Mapping[str, Any]) -> pathlib.Path | None:
     if path is None:
         return None
     try:
-        _put(path, json.dumps({"schema": SCHEMA, "key": key, **held}, indent=1))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(json.dumps({"schema": SCHEMA, "key": key, **held}, indent=1).encode())
     except OSError as error:
         _warn(f"a measurement is not kept: {error}; {VARIABLE} names another folder, or is 'off'")
         return None
     _Generation.count += 1
     return path
-
-
-def _put(path: pathlib.Path, text: str) -> None:
-    """Writes a file aside and puts it in its place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(aside, path)
-    except OSError:
-        os.unlink(aside)
-        raise
 
 
 def remove(key: str) -> None:

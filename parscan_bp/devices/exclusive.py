@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.arguments import check_number
+from parscan_bp.arguments import check_number, check_positive
 from parscan_bp.devices.line import Line
 from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
@@ -62,9 +62,7 @@ class Link:
 
     def __post_init__(self):
         check_number("latency", self.latency)
-        check_number("bandwidth", self.bandwidth)
-        if not self.bandwidth > 0:
-            raise ValueError(f"bandwidth: got {self.bandwidth}; bytes/s above 0 are wanted")
+        check_positive("bandwidth", self.bandwidth, math.inf)
 
     def seconds(self, traffic: Traffic) -> float:
         """Of one collective after the other."""

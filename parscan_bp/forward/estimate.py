@@ -141,12 +141,9 @@ def _over(r: Array, unit: Array) -> Array:
     return r / jnp.where(unit == 0, 1, unit).astype(r.dtype)
 
 
-def _signed(u: Carry) -> tuple[Carry, Carry]:
+def _signed(u: Carry) -> list[Carry]:
     """Two trees of the same magnitudes with different signs."""
     leaves, tree = jax.tree.flatten(u)
-    signs = cotangents([*leaves, *leaves])
-    pairs = zip([*leaves, *leaves], signs, strict=True)
-    made = [jnp.copysign(a, s) for a, s in pairs]
-    return jax.tree.unflatten(tree, made[: len(leaves)]), jax.tree.unflatten(
-        tree, made[len(leaves) :]
-    )
+    made = [jnp.copysign(a, s) for a, s in zip(2 * leaves, cotangents(2 * leaves), strict=True)]
+    halves = made[: len(leaves)], made[len(leaves) :]
+    return [jax.tree.unflatten(tree, half) for half in halves]

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.pipeline.programs import Programs, Reads, key_of
+from parscan_bp.pipeline.programs import Programs, Reads, is_float, key_of
 from parscan_bp.pipeline.schedules import Task
 from parscan_bp.types import Array, PyTree
 
@@ -151,11 +151,11 @@ class BlockRun:
         """Counters and keys move with every part, statistics once a batch."""
         self.new_states.append(state)
         if len(self.new_states) < self._parts:
-            keep = lambda old, new: old if _is_float(new) else new  # noqa: E731
+            keep = lambda old, new: old if is_float(new) else new  # noqa: E731
             self.state = jax.tree.map(keep, self.state, state)
             return
         if len(self.new_states) > 1:
-            mean = lambda *a: sum(a) / len(a) if _is_float(a[0]) else a[-1]  # noqa: E731
+            mean = lambda *a: sum(a) / len(a) if is_float(a[0]) else a[-1]  # noqa: E731
             state = jax.tree.map(mean, *self.new_states)
         self.state = state
         self.new_states.clear()
@@ -200,10 +200,6 @@ class BlockRun:
         self.weights[task.version + 1], self.optimiser_state = self._update(
             self.gradient, self.optimiser_state, weights
         )
-
-
-def _is_float(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 @jax.jit

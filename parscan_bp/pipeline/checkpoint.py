@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.arguments import described
+from parscan_bp.replacing import replacing
 from parscan_bp.types import PyTree
 
 VERSION = 1
@@ -41,14 +42,8 @@ def write(path: str | os.PathLike, about: dict[str, Any], entries: Sequence[Entr
         listed.append([name, which, kinds])
     text = json.dumps({"version": VERSION, **about, "entries": listed})
     arrays[_ABOUT] = np.frombuffer(text.encode(), np.uint8)
-    path = pathlib.Path(path)
-    # Whoever is ended while writing leaves the old file as it was.
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
+    with replacing(pathlib.Path(path)) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
 
 
 def read(path: str | os.PathLike) -> tuple[dict[str, Any], list[Entry]]:

@@ -127,3 +127,8 @@ def key_of(key: Array, block: int, batch: int, part: int) -> Array:
     for number in (block, batch, part):
         key = jax.random.fold_in(key, number)
     return key
+
+
+def is_float(leaf: Any) -> bool:
+    """Whether a leaf of a state is a statistic; keys and counters are none."""
+    return jnp.issubdtype(leaf.dtype, jnp.floating)

@@ -2,14 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from parscan_bp.arguments import described
-from parscan_bp.pipeline.schedules import Schedule
-from parscan_bp.types import Array
+from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.fitting import block_at, one_each
+from parscan_bp.pipeline.schedules import Schedule, Table
+from parscan_bp.pipeline.separable import check_separable
+from parscan_bp.types import Array, PyTree
+
+
+class RunArguments(NamedTuple):
+    """What a run of several blocks is given, checked.
+
+    Attributes:
+      blocks: the blocks.
+      table: what they do.
+      params, states: of each.
+      optimiser_states: of each; ``None`` for fresh ones.
+      key: random key.
+    """
+
+    blocks: list[Block]
+    table: Table
+    params: list[PyTree]
+    states: list[PyTree]
+    optimiser_states: list[PyTree] | None
+    key: Array
+
+
+def checked(
+    blocks: Sequence[Any],
+    schedule: Any,
+    optimiser: Any,
+    loss: Any,
+    params: Sequence[PyTree],
+    batches: Sequence[tuple[PyTree, PyTree]],
+    states: Sequence[PyTree] | None,
+    optimiser_states: Sequence[PyTree] | None,
+    key: Array | None,
+) -> RunArguments:
+    """The arguments of `simulate`, with its errors."""
+    blocks = [block_at(k, block) for k, block in enumerate(blocks)]
+    check_run(schedule, optimiser, loss)
+    check_batches(batches)
+    table = schedule.table(len(blocks), len(batches))
+    params = one_each("params", params, len(blocks))
+    states = [()] * len(blocks) if states is None else one_each("states", states, len(blocks))
+    key = as_key(key)
+    check_separable(optimiser, params)
+    if optimiser_states is not None:
+        optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))
+    return RunArguments(blocks, table, params, states, optimiser_states, key)
 
 
 def check_run(schedule: Any, optimiser: Any, loss: Any) -> None:

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from parscan_bp.pipeline.fitting import block_at, one_each
 from parscan_bp.pipeline.pipe import Pipe
 from parscan_bp.pipeline.programs import Loss, Optimiser
-from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run
+from parscan_bp.pipeline.run_arguments import checked
 from parscan_bp.pipeline.schedules import Schedule, Task
-from parscan_bp.pipeline.separable import check_separable
 from parscan_bp.types import Array, PyTree
 
 
@@ -90,17 +88,12 @@ def simulate(
       >>> bool(run.losses[-1] < 0.1 * run.losses[0])
       True
     """
-    blocks = [block_at(k, block) for k, block in enumerate(blocks)]
-    check_run(schedule, optimiser, loss)
-    check_batches(batches)
-    table = schedule.table(len(blocks), len(batches))
-    params = one_each("params", params, len(blocks))
-    states = [()] * len(blocks) if states is None else one_each("states", states, len(blocks))
-    key = as_key(key)
-    check_separable(optimiser, params)
-    if optimiser_states is not None:
-        optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))
-    pipe = Pipe(blocks, table, optimiser, loss, batches, key, params, states, optimiser_states)
+    given = checked(
+        blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key
+    )
+    table = given.table
+    starts = given.params, given.states, given.optimiser_states
+    pipe = Pipe(given.blocks, table, optimiser, loss, batches, given.key, *starts)
     for at, task in enumerate(table.tasks):
         pipe.run(at, task)
         if observe is not None:

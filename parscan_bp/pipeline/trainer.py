@@ -14,12 +14,12 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import as_int, check_bool, described
 from parscan_bp.pipeline import checkpoint
-from parscan_bp.pipeline.balance import balanced, joined, layer_seconds
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors.mpmd import Threads, devices_of
 from parscan_bp.pipeline.executors.stream import Stream
 from parscan_bp.pipeline.fitting import block_at, check_batch, check_fit, check_like, one_each
 from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
+from parscan_bp.pipeline.layers import joined, layer_seconds
 from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.pipeline_report import (
     BlockReport,
@@ -32,6 +32,7 @@ from parscan_bp.pipeline.progress import Progress
 from parscan_bp.pipeline.run_arguments import as_key, check_run
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.separable import check_separable
+from parscan_bp.planner.balanced import balanced
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
 
@@ -118,7 +119,8 @@ class BasePipeline(abc.ABC):
             self._start(pairs[0], self._split)
         part = "a part of " if parts > 1 else ""
         check_like(f"batch: {part}(x, labels)", pairs[0], self._example)
-        threads = self._running()
+        threads = self._threads
+        assert threads is not None
         threads.enter(self._entered, pairs)
         threads.give(self._stream.step(self._entered))
         self._entered += 1
@@ -259,10 +261,6 @@ class BasePipeline(abc.ABC):
         if self._threads is not None:
             self._threads.close()
 
-    def _running(self) -> Threads:
-        assert self._threads is not None
-        return self._threads
-
     def _of_layers(self, name: str, start: list[PyTree]) -> list[PyTree]:
         if self._threads is None:
             return list(start)
@@ -281,7 +279,8 @@ class BasePipeline(abc.ABC):
         seconds = None
         if split is None:
             seconds = layer_seconds(self._layers, params, states, x, key)
-            split = balanced(seconds, self._blocks)
+            cuts = balanced(seconds, self._blocks)
+            split = tuple(b - a for a, b in itertools.pairwise(cuts))
         ends = [sum(split[:k]) for k in range(self._blocks + 1)]
         cut = lambda values: [values[a:b] for a, b in itertools.pairwise(ends)]  # noqa: E731
         blocks = [joined(tuple(own)) for own in cut(self._layers)]

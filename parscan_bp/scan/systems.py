@@ -23,7 +23,7 @@ from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.residuals import Residuals
 from parscan_bp.primitives.zeros import Zero, is_zero
 from parscan_bp.scan.trajectory import before
-from parscan_bp.solvers.base import default_chunk
+from parscan_bp.solvers.collect import default_chunk
 from parscan_bp.system import Block, System
 from parscan_bp.trees import map_chunks, replace_at, stretch
 from parscan_bp.types import Array, PyTree

@@ -3,7 +3,6 @@
 from parscan_bp.solvers.associative import Associative as Associative
 from parscan_bp.solvers.base import Complexity as Complexity
 from parscan_bp.solvers.base import Solver as Solver
-from parscan_bp.solvers.base import TreeSolver as TreeSolver
 from parscan_bp.solvers.base import check_has_all_steps as check_has_all_steps
 from parscan_bp.solvers.base import check_solver as check_solver
 from parscan_bp.solvers.bicgstab import BiCGStab as BiCGStab
@@ -18,6 +17,7 @@ from parscan_bp.solvers.planned import Planned as Planned
 from parscan_bp.solvers.richardson import Richardson as Richardson
 from parscan_bp.solvers.sharded import Sharded as Sharded
 from parscan_bp.solvers.sweep import Sweep as Sweep
+from parscan_bp.solvers.tree import TreeSolver as TreeSolver
 from parscan_bp.solvers.truncated import Truncated as Truncated
 
 __all__ = [

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.operators import compose
-from parscan_bp.solvers.base import Complexity, TreeSolver
+from parscan_bp.solvers.base import Complexity
+from parscan_bp.solvers.tree import TreeSolver
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

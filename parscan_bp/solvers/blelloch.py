@@ -12,7 +12,8 @@ from parscan_bp.arguments import set_ints
 from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.planner import blelloch, run
-from parscan_bp.solvers.base import Complexity, TreeSolver
+from parscan_bp.solvers.base import Complexity
+from parscan_bp.solvers.tree import TreeSolver
 from parscan_bp.types import Array
 
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from parscan_bp.arguments import described, set_ints
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
-from parscan_bp.solvers.base import Complexity, TreeSolver
+from parscan_bp.solvers.base import Complexity
 from parscan_bp.solvers.blelloch import Blelloch
+from parscan_bp.solvers.tree import TreeSolver
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -13,7 +13,8 @@ from jax import lax
 from parscan_bp.arguments import set_ints
 from parscan_bp.primitives.mapping import largest_of_mapped
 from parscan_bp.report import Rounds
-from parscan_bp.solvers.base import Complexity, Solver, collect_in_chunks, default_chunk
+from parscan_bp.solvers.base import Complexity, Solver
+from parscan_bp.solvers.collect import collect_in_chunks, default_chunk
 from parscan_bp.solvers.layer_corrections import LayerChunks
 from parscan_bp.solvers.seams import anywhere, are_finite, cancels, matters, select
 from parscan_bp.solvers.stretches import steps_per_chunk, sweep_stretch

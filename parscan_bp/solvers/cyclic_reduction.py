@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators import compose
-from parscan_bp.solvers.base import Complexity, TreeSolver
+from parscan_bp.solvers.base import Complexity
+from parscan_bp.solvers.tree import TreeSolver
 from parscan_bp.trees import add
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.devices import Line
-from parscan_bp.originals import lax_scan
+from parscan_bp.devices import Line, in_turn
 from parscan_bp.primitives.mapping import largest_of_mapped
-from parscan_bp.solvers.base import default_chunk, in_chunks
+from parscan_bp.report import Rounds
+from parscan_bp.solvers.collect import default_chunk, in_chunks
 from parscan_bp.solvers.seams import are_finite, cancels, matters, select
-from parscan_bp.system import Block, System, block_shape
+from parscan_bp.solvers.stretches import sweep_stretch
+from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, nbytes
 from parscan_bp.types import Array, PyTree
 
@@ -79,24 +81,31 @@ def entering_by_rounds(line: Line, system: System, state: PyTree) -> tuple[PyTre
     return last.entering, last.number, last.says == SETTLED
 
 
+def solved_in_rounds(
+    line: Line, system: System, state: PyTree, own: Callable[[PyTree], PyTree]
+) -> tuple[PyTree, Rounds]:
+    """What ``own`` makes of what enters each device, found in rounds, or else in turns.
+
+    Args:
+      line, system, state: see `entering_by_rounds`.
+      own: solves for a device's own steps, from the state that enters them.
+    """
+    entering, number, usable = entering_by_rounds(line, system, state)
+    # One condition for all entries of a mapped axis: nothing runs that none of them needs.
+    lost = largest_of_mapped((~usable).astype(jnp.int32)) > 0
+    made = own(entering)
+    turns = lambda: in_turn(line, own, state, add)  # noqa: E731
+    made = select(usable, made, lax.cond(lost, turns, lambda: made))
+    return made, Rounds(number, fell_back=~usable)
+
+
 def leaving_state(system: System, state: PyTree, *, homogeneous: bool = False) -> PyTree:
     """The state that leaves all steps of a system, of right-hand side zero if homogeneous."""
     n = system.length
     leaves, _ = block_shape(system, 1).operator.unstack()
 
     def visit(state, start, size):
-        block = system.block(start, size)
-        if homogeneous:
-            block = Block(block.operator)
-        leaves, rebuild = block.operator.unstack()
-
-        def step(state, t):
-            leaves, entering, leaving = t
-            out, _ = rebuild(leaves).matvec_and_aux(add(entering, state))
-            return add(out, leaving), None
-
-        steps = leaves, block.entering, block.leaving
-        return lax_scan(step, state, steps, length=size, reverse=system.backward)[0]
+        return sweep_stretch(system, state, start, size, homogeneous=homogeneous)[0]
 
     return in_chunks(n, default_chunk(n, n * nbytes(leaves)), system.backward, visit, state)
 

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.report import Rounds
-from parscan_bp.solvers.base import Solver, collect_in_chunks
+from parscan_bp.solvers.base import Solver
+from parscan_bp.solvers.collect import collect_in_chunks
 from parscan_bp.solvers.contraction import contraction_of
 from parscan_bp.solvers.fixed_point import FixedPoint, of_ragged, of_system
 from parscan_bp.types import PyTree

@@ -16,8 +16,9 @@ from parscan_bp import kernels
 from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.operators import Dense, Diagonal, Factored, Operator, Scaled
 from parscan_bp.operators.lattice import brought
-from parscan_bp.solvers.base import Complexity, TreeSolver
+from parscan_bp.solvers.base import Complexity
 from parscan_bp.solvers.sweep import Sweep
+from parscan_bp.solvers.tree import TreeSolver
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import nbytes
 

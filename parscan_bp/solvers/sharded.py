@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -33,17 +32,16 @@ from parscan_bp.jaxprs.read import communicates_over
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
-from parscan_bp.primitives.mapping import largest_of_mapped
 from parscan_bp.report import Rounds
-from parscan_bp.solvers.base import Complexity, Solver, default_chunk, in_chunks
-from parscan_bp.solvers.device_corrections import entering_by_rounds
+from parscan_bp.solvers.base import Complexity, Solver
+from parscan_bp.solvers.collect import default_chunk, in_chunks
+from parscan_bp.solvers.device_corrections import solved_in_rounds
 from parscan_bp.solvers.over_mesh import OverMesh, joined, on_each
 from parscan_bp.solvers.planned import Planned
-from parscan_bp.solvers.seams import select
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import System, block_shape
 from parscan_bp.trees import add, eval_shape, nbytes
-from parscan_bp.types import Array, PyTree
+from parscan_bp.types import Array
 
 OF_VECTORS = ("turns", "corrections")
 """The methods that multiply no Jacobians, beside those of `METHODS`."""
@@ -241,7 +239,7 @@ class Sharded(Solver):
         if self.method == "turns":
             return in_turn(line, own, state, add), Rounds.of(1)
         if self.method == "corrections":
-            return _corrected(line, system, state, own)
+            return solved_in_rounds(line, system, state, own)
         if line.size > 1:
             self._check_memory(system)
             operator, b = _reduced(system, self, state)
@@ -306,19 +304,6 @@ class Sharded(Solver):
             vector_products=devices * (each + rounds) + vectors,
             operators=devices * (inner.operators + 3),
         )
-
-
-def _corrected(
-    line: Line, system: System, state: PyTree, own: Callable[[PyTree], PyTree]
-) -> tuple[PyTree, Rounds]:
-    """By correction rounds between devices; one after the other where these are of no use."""
-    entering, number, usable = entering_by_rounds(line, system, state)
-    # One condition for all entries of a mapped axis: nothing runs that none of them needs.
-    lost = largest_of_mapped((~usable).astype(jnp.int32)) > 0
-    made = own(entering)
-    turns = lambda: in_turn(line, own, state, add)  # noqa: E731
-    made = select(usable, made, lax.cond(lost, turns, lambda: made))
-    return made, Rounds(number, fell_back=~usable)
 
 
 def _check_inner(inner: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from parscan_bp.operators import Operator
 from parscan_bp.originals import lax_scan
-from parscan_bp.solvers.base import CHUNK_BYTES, default_chunk
+from parscan_bp.solvers.collect import CHUNK_BYTES, default_chunk
 from parscan_bp.system import Block, System
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree

@@ -7,12 +7,8 @@ import functools
 from typing import ClassVar, Literal
 
 from parscan_bp.arguments import check_bool, set_ints
-from parscan_bp.solvers.base import (
-    Complexity,
-    Solver,
-    accumulators,
-    in_chunks,
-)
+from parscan_bp.solvers.base import Complexity, Solver
+from parscan_bp.solvers.collect import accumulators, in_chunks
 from parscan_bp.solvers.stretches import steps_per_chunk, sweep_layers, sweep_stretch
 from parscan_bp.system import block_shape
 from parscan_bp.trees import add, eval_shape, nbytes, write_stretch

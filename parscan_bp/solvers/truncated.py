@@ -11,7 +11,8 @@ from jax import lax
 
 from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.report import Rounds
-from parscan_bp.solvers.base import Complexity, Solver, accumulators, collect_in_chunks
+from parscan_bp.solvers.base import Complexity, Solver
+from parscan_bp.solvers.collect import accumulators, collect_in_chunks
 from parscan_bp.solvers.cut_off import bound_on_error
 from parscan_bp.solvers.fixed_point import of_system
 from parscan_bp.solvers.stretches import sweep_stretch

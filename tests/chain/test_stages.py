@@ -1,7 +1,5 @@
 """The layers of a chain over virtual devices: gradients of one device, exchanges as predicted."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from jax.sharding import Mesh
 
 import parscan_bp as pb
-from parscan_bp.chain.stages import balanced, packed, unpacked
+from parscan_bp.chain.stages import packed, unpacked
 from parscan_bp.layers import Linear, init
 
 PROGRAM = """
@@ -80,19 +78,6 @@ def test_gradients_and_exchanges_of_four_stages(run_on_devices):
 @pytest.mark.slow
 def test_further_networks_and_methods(run_on_devices):
     run_on_devices(PROGRAM + SLOW, 4, x64=True)
-
-
-@pytest.mark.parametrize("costs", [[3, 1, 4, 1, 5, 9, 2, 6], [1] * 5, [7, 7]])
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_dearest_stretch_is_as_cheap_as_can_be(costs, count):
-    cuts = balanced(costs, count)
-    assert cuts[0] == 0 and cuts[-1] == len(costs) and sorted(set(cuts)) == cuts
-
-    def dearest(cuts):
-        return max(sum(costs[i:j]) for i, j in itertools.pairwise(cuts))
-
-    others = [[0, k, len(costs)] for k in range(1, len(costs))] if count == 2 else [cuts]
-    assert dearest(cuts) == min(map(dearest, others))
 
 
 def test_parameters_of_several_dtypes_are_packed_and_unpacked():

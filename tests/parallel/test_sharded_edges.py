@@ -171,7 +171,7 @@ IMPORTS = "import parscan_bp as pb\nimport parscan_bp.linen, parscan_bp.nnx\n"
 def test_links_are_checked():
     with pytest.raises(ValueError, match="latency: got -1"):
         pb.parallel.Link(-1, 1)
-    with pytest.raises(ValueError, match="bandwidth: got 0; bytes/s above 0"):
+    with pytest.raises(ValueError, match="bandwidth: got 0; a positive number"):
         pb.parallel.Link(0, 0)
     with pytest.raises(TypeError, match="bandwidth: got 'b'"):
         pb.parallel.Link(0, "b")

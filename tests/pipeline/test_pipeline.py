@@ -1,7 +1,6 @@
 """`Pipeline`: step by step the simulator's numbers; checkpoints in mid-flight; what it reports."""
 
 import io
-import itertools
 import json
 import os
 import pathlib
@@ -19,7 +18,6 @@ from schedule_cases import CASES
 
 from parscan_bp import pipeline
 from parscan_bp.pipeline import checkpoint
-from parscan_bp.pipeline.balance import balanced
 from parscan_bp.pipeline.pipeline_report import modelled_bubble
 from parscan_bp.pipeline.progress import Progress
 
@@ -208,23 +206,6 @@ def test_the_structure_of_a_batch_can_be_written():
     assert all(a.shape == np.shape(b) and a.dtype == b.dtype for a, b in pairs)
     with pytest.raises(TypeError, match="batch: got"):
         checkpoint.skeleton("batch", {1: np.ones(2)})
-
-
-def _slowest(seconds, ends):
-    return max(seconds[a:b].sum() for a, b in itertools.pairwise([0, *ends, len(seconds)]))
-
-
-def test_blocks_are_cut_where_the_slowest_is_fastest():
-    rng = np.random.default_rng(0)
-    for layers, blocks in itertools.product((1, 3, 6), (1, 2, 3)):
-        if blocks > layers:
-            continue
-        seconds = rng.random(layers)
-        cuts = itertools.combinations(range(1, layers), blocks - 1)
-        best = min(_slowest(seconds, ends) for ends in cuts)
-        made = balanced(list(seconds), blocks)
-        assert len(made) == blocks and min(made) >= 1 and sum(made) == layers
-        assert np.isclose(_slowest(seconds, np.cumsum(made)[:-1]), best)
 
 
 def test_what_it_measures_decides_the_split_and_is_reported():

@@ -11,7 +11,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.linearise import products
-from parscan_bp.solvers.base import CHUNK_BYTES
+from parscan_bp.solvers.collect import CHUNK_BYTES
 
 H, INPUTS = 4, 3
 SCANS = (pb.scan, lax.scan)

@@ -385,37 +385,3 @@ def test_every_pair_of_neighbours_is_a_product():
     close(prefixes.factor, np.cumprod(ops.factor))
     sizes = [a.size for a in jax.tree.leaves(jax.eval_shape(pb.Blelloch().form, ops))]
     assert sizes == [N]
-
-
-class Loop(TreeSolver):
-    """A tree that is none, whose author has another order in mind."""
-
-    def states(self, leaving, state, operator):
-        shown = []
-        for t, b in enumerate(leaving):
-            shown.append(state)
-            state = operator.take(t).matvec(state) + b
-        return jnp.stack(shown), state
-
-    def complexity(self, n):
-        return Complexity(n, 0, n, n)
-
-
-class Swapped(Loop):
-    def states(self, leaving, state, operator):
-        return super().states(leaving, state, operator)[::-1]
-
-
-class Renamed(Loop):
-    def states(self, maps, b, v):
-        return super().states(b, v, maps)
-
-
-def test_what_a_tree_is_given_and_returns():
-    system = pb.Uniform(Diagonal(draw(0, N, H)), draw(1, N + 1, H))
-    close(pb.solve(system, Loop()), pb.solve(system))
-    message = r"Swapped.states returned \(\(3,\), \(7, 3\)\), in shapes; \(the state that enters"
-    with pytest.raises(ValueError, match=message):
-        pb.solve(system, Swapped())
-    with pytest.raises(TypeError, match="unexpected keyword argument 'operator'"):
-        pb.solve(system, Renamed())

@@ -115,8 +115,7 @@ class Port:
     """A block's own end of a `Post`: what it takes, and when it sends.
 
     Values come to the block's device. A pass keeps the block busy from when its operands are there
-    until its result is; with ``least`` for so many seconds at least, by sleeping, and so much
-    longer as it is slow.
+    until its result is, or by sleeping for as long as ``lasts`` says.
 
     Args:
       post: what it takes from and sends by.

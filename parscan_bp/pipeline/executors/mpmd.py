@@ -18,20 +18,12 @@ import numpy as np
 from parscan_bp.arguments import described
 from parscan_bp.pipeline.block_run import BlockRun, Post
 from parscan_bp.pipeline.executors.mail import Mail, Port, Stopped
-from parscan_bp.pipeline.executors.stream import Due
-from parscan_bp.pipeline.fitting import (
-    block_at,
-    check_batch,
-    check_fit,
-    one_each,
-    output_shapes,
-)
+from parscan_bp.pipeline.executors.stream import Due, due_of
+from parscan_bp.pipeline.fitting import check_batch, check_fit, output_shapes
 from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.programs import Loss, Optimiser
-from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run
+from parscan_bp.pipeline.run_arguments import checked
 from parscan_bp.pipeline.schedules import Schedule, Table, Task
-from parscan_bp.pipeline.schedules.table import last_reads
-from parscan_bp.pipeline.separable import check_separable
 from parscan_bp.pipeline.simulate import Trained
 from parscan_bp.pipeline.timeline import Costs, Span, slow_factors, timeline
 from parscan_bp.types import Array, PyTree
@@ -228,8 +220,7 @@ def run_mpmd(
     lasts, places = _lasts(table, costs, slow), devices_of(devices, table.blocks)
     threads = Threads(runs, places, table.parts, lockstep=table.lockstep, lasts=lasts)
     try:
-        unread = last_reads(table.tasks)
-        threads.give((task, tuple(unread.get(at, ()))) for at, task in enumerate(table.tasks))
+        threads.give(due_of(table.tasks))
         for n in range(table.batches):
             threads.enter(n, check_batch(n, batches[n], table.parts, table.name))
         losses = jnp.stack([threads.loss(n) for n in range(table.batches)])
@@ -267,20 +258,17 @@ def prepared(
     key: Array | None,
 ) -> Prepared:
     """Checks all arguments, with the errors of `simulate`."""
-    blocks = [block_at(k, block) for k, block in enumerate(blocks)]
-    check_run(schedule, optimiser, loss)
-    check_batches(batches)
-    table = schedule.table(len(blocks), len(batches))
-    params = one_each("params", params, len(blocks))
-    states = [()] * len(blocks) if states is None else one_each("states", states, len(blocks))
-    key = as_key(key)
-    check_separable(optimiser, params)
-    if optimiser_states is not None:
-        optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))
+    given = checked(
+        blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key
+    )
+    table = given.table
     pair = check_batch(0, batches[0], table.parts, table.name)[0]
-    check_fit(blocks, loss, pair, params, states, key)
-    runs = block_runs(blocks, table, optimiser, loss, key, params, states, optimiser_states)
-    return Prepared(table, runs, output_shapes(blocks, pair[0], params, states, key))
+    start = given.params, given.states
+    check_fit(given.blocks, loss, pair, *start, given.key)
+    runs = block_runs(
+        given.blocks, table, optimiser, loss, given.key, *start, given.optimiser_states
+    )
+    return Prepared(table, runs, output_shapes(given.blocks, pair[0], *start, given.key))
 
 
 def trained(runs: Sequence[BlockRun], losses: Array) -> Trained:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
 from parscan_bp.pipeline.executors.mpmd import Threads, prepared, trained
+from parscan_bp.pipeline.executors.stream import due_of
 from parscan_bp.pipeline.executors.wires import Wires
 from parscan_bp.pipeline.fitting import check_batch
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.schedules import Schedule
-from parscan_bp.pipeline.schedules.table import last_reads
 from parscan_bp.pipeline.simulate import Trained
 from parscan_bp.types import Array, PyTree
 
@@ -96,12 +96,7 @@ def run_processes(
         lasts=lambda task, took: took,
         reach=lambda mail: Wires(mail, owner, table.parts, made.outputs, host),
     )
-    unread = last_reads(table.tasks)
-    threads.give(
-        (task, tuple(unread.get(at, ())))
-        for at, task in enumerate(table.tasks)
-        if task.block in mine
-    )
+    threads.give(due for due in due_of(table.tasks) if due[0].block in mine)
     last = table.blocks - 1
     for n in range(table.batches):
         pairs = check_batch(n, batches[n], table.parts, table.name)

@@ -13,12 +13,13 @@ from jax import lax
 from parscan_bp.originals import lax_scan
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors import ring
-from parscan_bp.pipeline.executors.instructions import NOTHING, Instructions, Rooms
+from parscan_bp.pipeline.executors.instructions import INPUT_GRADIENT, NOTHING, Instructions, Rooms
 from parscan_bp.pipeline.programs import (
     Loss,
     Optimiser,
     Reads,
     apply_updates,
+    is_float,
     key_of,
     programs_of,
 )
@@ -95,7 +96,6 @@ class StageProgram:
             key = jax.random.fold_in(key, lax.axis_index(self.data))
         own = jax.tree.map(lambda a: a[0], (params, states, optimiser_states))
         run = _Run(self, here, key, xs, labels, own[0], own[1])
-        losses: Array
         plan = Instructions(*(field[:, 0] for field in plan))
         carry, losses = lax_scan(run.tick, run.start(own[2]), plan)
         newest = ring.get(carry.weights, jnp.asarray(self.rooms.newest)[here])
@@ -230,10 +230,10 @@ class _Run:
             return carry._replace(state=state)
         ran = now.forward == 1
         add = lambda total, new: jnp.where(ran, total + new, total)  # noqa: E731
-        total = jax.tree.map(lambda s, n: add(s, n) if _is_float(s) else s, carry.states, state)
+        total = jax.tree.map(lambda s, n: add(s, n) if is_float(s) else s, carry.states, state)
 
         def moved(old, new, added):
-            if not _is_float(old):
+            if not is_float(old):
                 return new
             return jnp.where(ran & (now.last == 1), added / parts, old)
 
@@ -241,7 +241,7 @@ class _Run:
             return jnp.where(ran & (now.last == 1), jnp.zeros_like(added), added)
 
         moved_state = jax.tree.map(moved, carry.state, state, total)
-        floats = jax.tree.map(lambda a: left(a) if _is_float(a) else a, total)
+        floats = jax.tree.map(lambda a: left(a) if is_float(a) else a, total)
         return carry._replace(state=moved_state, states=floats)
 
     def _backward(self, carry: Carry, now: Instructions) -> tuple[Carry, PyTree, PyTree]:
@@ -280,7 +280,7 @@ class _Run:
         gradient, down = lax.switch(which, branches)
         if self.table.parts == 1:
             return carry, gradient, down
-        adds = (now.backward != NOTHING) & (now.backward != 2)
+        adds = (now.backward != NOTHING) & (now.backward != INPUT_GRADIENT)
         total = jax.tree.map(
             lambda s, g: jnp.where(adds, jnp.where(now.first == 1, g, s + g), s),
             carry.gradient,
@@ -320,10 +320,6 @@ def _row(tree: PyTree, batch: Array, part: Array) -> PyTree:
     return ring.get(ring.get(tree, batch), part)
 
 
-def _is_float(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
 def _mean(tree: PyTree, axis: str) -> PyTree:
     """Over the devices of an axis; what is of no floats is the same on all, or anybody's."""
-    return jax.tree.map(lambda a: lax.pmean(a, axis) if _is_float(a) else a, tree)
+    return jax.tree.map(lambda a: lax.pmean(a, axis) if is_float(a) else a, tree)

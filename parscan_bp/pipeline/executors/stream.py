@@ -13,6 +13,12 @@ Due = tuple[Task, tuple[int, ...]]
 """A task, and the versions of its block's weights that nobody reads after it."""
 
 
+def due_of(tasks: Sequence[Task]) -> list[Due]:
+    """All tasks of a run, in their order."""
+    unread = last_reads(tasks)
+    return [(task, tuple(unread.get(at, ()))) for at, task in enumerate(tasks)]
+
+
 class Stream:
     """The tick table of a schedule, step by step.
 
@@ -47,8 +53,7 @@ class Stream:
         self._full = 2 * self.ahead + 1
         table = schedule.table(blocks, 3 * self.ahead + 4)
         starts = [at for at, task in enumerate(table.tasks) if _enters(task)][: self._full + 2]
-        unread = last_reads(table.tasks)
-        due = [(task, tuple(unread.get(at, ()))) for at, task in enumerate(table.tasks)]
+        due = due_of(table.tasks)
         self._steps = [due[a:b] for a, b in itertools.pairwise(starts)]
         first, second = (table.tasks[at].tick for at in starts[-2:])
         self._period = second - first
@@ -69,8 +74,7 @@ class Stream:
             for task in self._schedule.tasks(self._blocks, entered)
             if _what(task) not in already
         ]
-        unread = last_reads((*done, *rest))
-        due = [(task, tuple(unread.get(at, ()))) for at, task in enumerate(rest, len(done))]
+        due = due_of((*done, *rest))[len(done) :]
         return [self._later(each, late) for each in due]
 
     def _later(self, due: Due, batches: int) -> Due:
@@ -84,11 +88,6 @@ class Stream:
             version=task.version + batches,
         )
         return moved, tuple(version + batches for version in unread)
-
-
-def of_blocks(due: Sequence[Due], blocks: int) -> list[list[Due]]:
-    """What each block does, in its order."""
-    return [[each for each in due if each[0].block == k] for k in range(blocks)]
 
 
 def _enters(task: Task) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from parscan_bp.pipeline.schedules.check import check_tasks
@@ -156,7 +157,7 @@ class Table:
         return "\n".join([head, *lines, *more])
 
 
-def last_reads(tasks: tuple[Task, ...]) -> dict[int, list[int]]:
+def last_reads(tasks: Sequence[Task]) -> dict[int, list[int]]:
     """For the position of each task the versions of its block's weights that nobody reads after.
 
     The newest version, which is the result, is always kept.
