@@ -15,6 +15,7 @@ from bench.shared import tables
 from bench.shared.bench import Bench, Listed, Option, Options, Result
 from parscan_bp.devices import METHODS
 from parscan_bp.parallel import Link, launch
+from parscan_bp.solvers.sharded import OF_VECTORS
 
 MODELLED = (16, 64, 256)
 
@@ -92,7 +93,7 @@ BENCH = Bench(
         Option("length", 512, "steps"),
         Option("batch", 8, "rows"),
         Option("hidden", 32, "units"),
-        Option("methods", [*METHODS, "turns"], choices=[*METHODS, "turns"]),
+        Option("methods", [*METHODS, *OF_VECTORS], choices=[*METHODS, *OF_VECTORS]),
         Option("rounds", 15, "timing rounds"),
         Option("timeout", 600.0, "seconds until the processes of a point are ended"),
     ),
