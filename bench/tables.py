@@ -1,31 +1,24 @@
-"""Makes the tables of README.md and bench/README.md anew from the records in bench/results.
+"""Makes the tables of README.md and those of the benches' pages anew from the records.
 
 python -m bench tables
 """
 
 import argparse
+import functools
+import importlib
 import json
 import math
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bench.__main__ import BENCHES
 from bench.shared import pages
 
 HERE = pathlib.Path(__file__).parent
-PAGES = (HERE.parent / "README.md", HERE / "README.md")
+PAGES = (HERE.parent / "README.md", HERE / "README.md", HERE / "paper" / "README.md")
 JAX = ("0.10", "0.12")
 """Versions of which the CPU grids are recorded."""
-GRIDS = {
-    ("scan", "0.10"): "scan_xeon",
-    ("scan", "0.12"): "scan_jax012_xeon",
-    ("second order", "0.10"): "scan_second_order_xeon",
-    ("steps", "0.10"): "steps_xeon_jax010",
-    ("steps", "0.12"): "steps_zen4_jax012",
-    ("flax", "0.10"): "flax_xeon",
-    ("flax", "0.12"): "flax_zen4_jax012",
-}
-"""Their files."""
 SLOW = 0.95
 SIZE = ("cell", "hidden", "batch", "length")
 CELLS = {"elman": "Elman", "gru": "GRU", "lstm": "LSTM", "custom": "one's own"}
@@ -47,7 +40,7 @@ def read(name: str) -> Record:
 
 def grid(kind: str, jax: str) -> Record:
     """The record of a CPU grid with a version of JAX."""
-    return read(GRIDS[kind, jax])
+    return read(f"{kind}_xeon_jax{jax.replace('.', '')}")
 
 
 # Scans of cells
@@ -71,7 +64,7 @@ def scans() -> str:
 def second_order() -> str:
     """Hessian-vector products over those through `lax.scan`."""
     (jax, *_) = JAX
-    return _of_sizes([("second order", jax, "hvp")])
+    return _of_sizes([("scan", jax, "hvp")])
 
 
 def _of_sizes(columns: Sequence[tuple[str, str, str]]) -> str:
@@ -131,16 +124,27 @@ def layers() -> str:
 # Steps that people write
 
 
+SIDES = {"auto": "chosen", "sweep": "swept", "tuned": "tuned"}
+"""What `bench steps` times, in words; nothing was tuned where it was not asked for."""
+
+
 def steps() -> str:
-    """All programs, as chosen, with both versions."""
-    found: dict[str, list[str]] = {}
+    """All programs, as chosen, swept and tuned, with both versions."""
+    header, columns = ["program"], []
     for jax in JAX:
-        for p in grid("steps", jax)["points"]:
-            compared = p["solvers"]["auto"]["value_and_grad"] | {"choice": p["choice"]}
-            swept = p["solvers"]["sweep"]["value_and_grad"]
-            found.setdefault(p["name"], []).extend([_number(compared), _number(swept)])
-    header = ["program", *(f"jax {jax}, {by}" for jax in JAX for by in ("chosen", "swept"))]
-    return pages.markdown(header, [[k, *v] for k, v in found.items()])
+        points = {p["name"]: p for p in grid("steps", jax)["points"]}
+        timed = {side for p in points.values() for side in p["solvers"]}
+        for side in [side for side in SIDES if side in timed]:
+            header.append(f"jax {jax}, {SIDES[side]}")
+            columns.append({name: _of_side(p, side) for name, p in points.items()})
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [[name, *(column.get(name, "") for column in columns)] for name in names]
+    return pages.markdown(header, rows)
+
+
+def _of_side(point: Record, side: str) -> str:
+    compared = point["solvers"][side]["value_and_grad"]
+    return _number(compared | {"choice": point["choice"]} if side == "auto" else compared)
 
 
 # What the grids come to
@@ -148,29 +152,33 @@ def steps() -> str:
 
 def grids() -> str:
     """A line for each grid and version: points, mean, range, how many are slow."""
-    rows = []
-    for kind in ("scan", "steps", "flax"):
-        for jax in JAX:
-            found = dict(_compared(kind, grid(kind, jax)))
-            speedups = [compared["speedup"] for compared in found.values()]
-            slow = [name for name, compared in found.items() if compared["high"] < SLOW]
-            rows.append(
-                [
-                    f"`{kind}`, jax {jax}",
-                    str(len(found)),
-                    f"{_mean(speedups):.2f}",
-                    f"{min(speedups):.2f} to {max(speedups):.2f}",
-                    "; ".join(f"{name} ({found[name]['speedup']:.2f})" for name in slow) or "none",
-                ]
-            )
+    rows = [
+        [f"`{kind}`, jax {jax}", *_in_all(grid(kind, jax), "auto")]
+        for kind in ("scan", "steps", "flax")
+        for jax in JAX
+    ]
+    (jax, *_) = JAX
+    rows.append([f"`steps`, jax {jax}, tuned", *_in_all(grid("steps", jax), "tuned")])
     header = ["grid", "points", "geometric mean", "range", f"whole interval below {SLOW}"]
     return pages.markdown(header, rows)
 
 
-def _compared(kind: str, record: Record) -> Iterable[tuple[str, Record]]:
-    """Value and gradient as chosen, of every point."""
+def _in_all(record: Record, side: str) -> list[str]:
+    """Value and gradient of one side: points, mean, range, and those that are slow."""
+    found = dict(_compared(record, side))
+    speedups = [compared["speedup"] for compared in found.values()]
+    slow = [f"{name} ({c['speedup']:.2f})" for name, c in found.items() if c["high"] < SLOW]
+    return [
+        str(len(found)),
+        f"{_mean(speedups):.2f}",
+        f"{min(speedups):.2f} to {max(speedups):.2f}",
+        "; ".join(slow) or "none",
+    ]
+
+
+def _compared(record: Record, side: str) -> Iterable[tuple[str, Record]]:
     for p in record["points"]:
-        ours = p["solvers"]["auto"]
+        ours = p["solvers"][side]
         yield (
             p.get("name") or " ".join(str(p[k]) for k in SIZE),
             ours.get("modes", ours.get("phases", ours))["value_and_grad"],
@@ -179,7 +187,7 @@ def _compared(kind: str, record: Record) -> Iterable[tuple[str, Record]]:
 
 # On a GPU
 
-_SIDES = {
+_CONTENDERS = {
     "`lax.scan`": "lax.scan",
     "`None`": "auto",
     '`"fused"`': "fused_sequential",
@@ -201,11 +209,11 @@ def _gpu(phase: str, shown: Any) -> str:
     rows = [
         [
             f"{p['batch']}, {p['length']}",
-            *(_shown(p["contenders"].get(s), phase, shown) for s in _SIDES.values()),
+            *(_shown(p["contenders"].get(s), phase, shown) for s in _CONTENDERS.values()),
         ]
         for p in points
     ]
-    return pages.markdown(["B, T", *_SIDES], rows)
+    return pages.markdown(["B, T", *_CONTENDERS], rows)
 
 
 def _shown(side: Record | None, phase: str, shown: Any) -> str:
@@ -226,6 +234,17 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+# What a bench prints of its record
+
+
+def report(name: str) -> str:
+    """A bench's own text."""
+    bench = importlib.import_module(BENCHES[name]).BENCH
+    return f"```text\n{bench.text(read(name))}\n```"
+
+
+REPORTS = ("executors", "mesh", "solvers", "truncated")
+
 MAKERS: pages.Makers = {
     "scan": scan,
     "scans": scans,
@@ -235,5 +254,6 @@ MAKERS: pages.Makers = {
     "steps": steps,
     "grids": grids,
     "gpu steps": gpu_steps,
+    **{f"report {name}": functools.partial(report, name) for name in REPORTS},
 }
 """Tables by name."""

@@ -74,10 +74,15 @@ def text(result: Result) -> str:
     rows = []
     for entry in sorted(result["points"], key=lambda entry: entry["processes"]):
         for name, one in entry["methods"].items():
-            sent = [f"{n} {kind} {size} B" for kind, (n, size) in one["collectives"].items()]
-            told = [tables.seconds(one["median"]), tables.size(one["bytes"]), "; ".join(sent)]
+            told = [tables.seconds(one["median"]), tables.size(one["bytes"]), _sent(one)]
             rows.append([entry["name"], name, *told])
     return tables.table(header, [*rows, *modelled(result)])
+
+
+def _sent(one: Result) -> str:
+    if one["collectives"] is None:
+        return "in rounds, of the number that it takes"
+    return "; ".join(f"{n} {kind} {size} B" for kind, (n, size) in one["collectives"].items())
 
 
 BENCH = Bench(

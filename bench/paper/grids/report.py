@@ -174,7 +174,7 @@ def _bars(axes: Any, bars: Sequence[Bar], names: Sequence[str]) -> None:
     axes.bar(places - 0.2, others, 0.38, bottom=weights, color="#ee7733", label="eq. 8, 9")
     ours = [bar.program or 0.0 for bar in bars]
     axes.bar(places + 0.2, ours, 0.38, color="#0077bb", label="our program")
-    axes.set_xticks(places, names, size=7)
+    axes.set_xticks(places, names, size=7, rotation=30 if len(bars) > 8 else 0)
     axes.set_ylabel("seconds of communication", size=8)
 
 
