@@ -86,6 +86,13 @@ def check_positive(name: str, value: Any, most: float = sys.float_info.max) -> N
         raise ValueError(f"{name}: got {value}; a positive number is wanted")
 
 
+def check_kind(name: str, value: Any, kind: type, wanted: str = "") -> None:
+    """Raises `TypeError` unless ``value`` is of a class; ``wanted`` says it in other words."""
+    if not isinstance(value, kind):
+        said = wanted or f"a {kind.__name__}"
+        raise TypeError(f"{name}: got {described(value)}; {said} is wanted")
+
+
 def check_array(name: str, value: Any, wanted: str = "an array is wanted") -> None:
     """Raises `TypeError` unless ``value`` has the shape and the numbers of an array.
 

@@ -78,8 +78,11 @@ def test_jax_internals_and_configuration_are_left_alone():
 
 def test_importing_computes_nothing_and_loads_no_extra():
     code = (
-        "import sys, jax; before = dict(jax.config.values);"
+        "import atexit, sys, jax; before = dict(jax.config.values);"
+        "register, late = atexit.register, [];"
+        "atexit.register = lambda f, *a, **k: (late.append(f.__module__), register(f, *a, **k))[1];"
         "import parscan_bp;"
+        "assert not [name for name in late if name.startswith('parscan_bp')], late;"
         "assert not {'flax', 'matplotlib', 'optax'} & set(sys.modules);"
         "assert not {'jax.experimental.pallas', 'parscan_bp.kernels.compat'} & set(sys.modules);"
         "assert dict(jax.config.values) == before;"

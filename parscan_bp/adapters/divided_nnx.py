@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from parscan_bp.arguments import described
 from parscan_bp.grids.layers.model import ModelParallel
 from parscan_bp.grids.layout import WHOLE, Layout, Split
+from parscan_bp.grids.placing import laid, mesh_here, put
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.types import Array
 
@@ -24,14 +25,15 @@ class Linear(nnx.Linear):
     `parscan_bp.parallel.ModelParallel`.
 
     Args:
-      mesh: of the devices.
+      mesh: of the devices. Axes that are explicit count as such under `jax.set_mesh` alone.
       model: the mesh axis that divides the channels.
       data: the mesh axis that divides the batch, or ``None``.
       others: those of `flax.nnx.Linear`.
 
     Raises:
       TypeError: if there is no mesh.
-      ValueError: if the mesh has no such axis.
+      ValueError: if the mesh has no such axis, or both are one; when called, if ``data`` does not
+        divide the batch.
       NotImplementedError: when called, if the layer is not y = x W + b (`promote_dtype` of mixed
         types, say), or x has no batch.
 
@@ -66,7 +68,8 @@ class Conv(nnx.Conv):
 
     Raises:
       TypeError, ValueError, NotImplementedError: as `Linear`; when called, if the convolution is
-        none of `parscan_bp.layers.Conv`, such as one with circular padding.
+        none of `parscan_bp.layers.Conv`, such as one with circular padding, or explicit axes divide
+        its kernel.
 
     Source: Gholami et al. 2018, eq. 3.
 
@@ -87,6 +90,11 @@ class Conv(nnx.Conv):
         _divide(self, mesh, model, data)
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+        if any(jax.typeof(self.kernel.get_value()).sharding.spec):
+            raise NotImplementedError(
+                "Conv: Flax's convolution takes no kernel that is divided by its type; a mesh "
+                "that is not explicit, or parallel.divide, is wanted"
+            )
         return _call(self, nnx.Conv.__call__, inputs, out_sharding)
 
 
@@ -97,13 +105,19 @@ def _divide(module: Any, mesh: Any, model: str, data: str | None) -> None:
     for name, axis in (("model", model), ("data", data)):
         if axis is not None and axis not in mesh.shape:
             raise ValueError(f"{name}: got {axis!r}; the mesh has the axes {mesh.axis_names}")
-    module.mesh, module.layout = mesh, Layout(_split(mesh, data), (), _split(mesh, model))
+    if data == model:
+        raise ValueError(
+            f"data: got {data!r}, which divides the channels; another axis, or None, is wanted"
+        )
+    # Explicit axes are those of jax.set_mesh, where it is one: see `mesh_here`.
+    module.mesh = Mesh(mesh.devices, mesh.axis_names)
+    module.layout = Layout(_split(mesh, data), (), _split(mesh, model))
     for param in (module.kernel, module.bias):
         value = None if param is None else param.get_value()
         if value is not None and value.shape[-1] % module.layout.model.parts == 0:
             last = [None] * (value.ndim - 1)
             spec = jax.sharding.PartitionSpec(*last, module.layout.model.axes or None)
-            param.set_value(jax.device_put(value, NamedSharding(mesh, spec)))
+            param.set_value(put(value, spec, module.mesh))
 
 
 def _split(mesh: Mesh, axis: str | None) -> Split:
@@ -122,12 +136,9 @@ def _call(module: Any, call: Any, inputs: Array, out_sharding: Any) -> Array:
             "no layer whose channels can be divided; take Flax's own"
         )
     ((layer, params),) = found
+    module.layout.local_shape(inputs.shape[0], inputs.shape[1:])  # raises where it does not fit
     form = ModelParallel(layer, module.layout)
-    placed, spec = form.placed(params), module.layout.spec(inputs.ndim)
-    run = jax.shard_map(
-        form.apply,
-        mesh=module.mesh,
-        in_specs=(jax.tree.map(form.spec, placed), spec),
-        out_specs=spec,
-    )
-    return run(placed, inputs)
+    placed, mesh = form.placed(params), mesh_here(module.mesh, (params, inputs))
+    specs = (jax.tree.map(form.spec, placed), module.layout.spec(inputs.ndim))
+    run = jax.shard_map(form.apply, mesh=mesh, in_specs=specs, out_specs=specs[1])
+    return run(*laid((placed, inputs), specs, mesh))

@@ -40,6 +40,7 @@ def as_block(
       (block, params, state).
 
     Raises:
+      TypeError: if ``module`` is none, or ``rngs`` a single name.
       ValueError: if ``variables`` has no "params".
 
     Example:
@@ -53,6 +54,13 @@ def as_block(
       >>> bool((y == module.apply(variables, x)).all())
       True
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"module: got {described(module)}; a flax.linen.Module is wanted. Functions and layers "
+            "are blocks as they are, see parscan_bp.pipeline.as_block"
+        )
+    if isinstance(rngs, str):
+        raise TypeError(f"rngs: got {described(rngs)}; a sequence of names is wanted: ({rngs!r},)")
     if not isinstance(variables, Mapping) or "params" not in variables:
         raise ValueError(
             f"variables: got {described(variables)}; those of the module's init, with 'params', "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from parscan_bp.arguments import described
 from parscan_bp.pipeline import Block
 from parscan_bp.types import PyTree
 
@@ -28,6 +29,9 @@ def as_block(module: nnx.Module) -> tuple[Block, PyTree, PyTree]:
     Returns:
       (block, params, state). Put trained ones back with ``nnx.update(module, params, state)``.
 
+    Raises:
+      TypeError: if ``module`` is none.
+
     Example:
       >>> import jax.numpy as jnp
       >>> from flax import nnx
@@ -38,6 +42,11 @@ def as_block(module: nnx.Module) -> tuple[Block, PyTree, PyTree]:
       >>> bool((y == module(jnp.ones((1, 2)))).all())
       True
     """
+    if not isinstance(module, nnx.Module):
+        raise TypeError(
+            f"module: got {described(module)}; a flax.nnx.Module is wanted. Functions and layers "
+            "are blocks as they are, see parscan_bp.pipeline.as_block"
+        )
     graphdef, params, state = _split(module)
 
     def apply(params: PyTree, state: PyTree, x: PyTree, key) -> tuple[PyTree, PyTree]:

@@ -19,17 +19,17 @@ class Question:
 
     Attributes:
       facts: what was found about it.
-      work: what its step does.
+      work: what its step does, read when a rule asks.
       key: `wisdom.key_of` it.
     """
 
     facts: Facts
-    work: Work
+    work: Callable[[], Work]
     key: str
 
     def by_rules(self) -> Choice:
         """What the rules say, whatever was measured."""
-        return rules.by_rules(self.facts, self.work)
+        return rules.by_rules(self.facts, self.work())
 
 
 def choose(

@@ -134,12 +134,29 @@ def mesh_of(axes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Me
       devices: as many as the axes hold; ``None`` is `jax.devices`.
 
     Raises:
-      ValueError: if there are not as many.
+      TypeError, ValueError: as `as_devices`; if there are not as many.
     """
-    wanted, found = math.prod(axes.values()), list(jax.devices() if devices is None else devices)
+    found = as_devices(jax.devices() if devices is None else devices)
+    wanted = math.prod(axes.values())
     if len(found) != wanted:
         raise ValueError(
             f"grids: got grids of {wanted} processes for {len(found)} devices; a grid has one "
             "process for each device. Name the devices to take fewer than there are"
         )
     return Mesh(np.array(found).reshape(tuple(axes.values())), tuple(axes))
+
+
+def as_devices(devices: Any) -> list[Any]:
+    """The devices of a sequence, or of the array of a mesh.
+
+    Raises:
+      TypeError: if they are none.
+      ValueError: if one is there twice.
+    """
+    several = isinstance(devices, Sequence | np.ndarray) and not isinstance(devices, str)
+    found = list(np.ravel(np.array(devices, object))) if several else []
+    if not found or not all(isinstance(each, jax.Device) for each in found):
+        raise TypeError(f"devices: got {described(devices)}; a sequence of jax.Device is wanted")
+    if len(set(found)) != len(found):
+        raise ValueError("devices: got one of them twice; each once is wanted")
+    return found

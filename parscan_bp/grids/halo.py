@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import jax.numpy as jnp
@@ -185,6 +186,8 @@ class Halo:
 
     def _where_input(self, x: Array, dimension: int, at: Array, fill: float) -> Array:
         there = (at >= 0) & (at < self.axis.size)
+        if math.isinf(fill) and not jnp.issubdtype(x.dtype, jnp.inexact):
+            fill = jnp.iinfo(x.dtype).min
         return jnp.where(along(there, dimension, x.ndim), x, jnp.asarray(fill, x.dtype))
 
     def _held(self, x: Array, dimension: int, split: Split) -> Array:

@@ -152,8 +152,10 @@ def padded(x: Array, dimension: int, size: int) -> Array:
     return jnp.pad(x, widths) if size != x.shape[dimension] else x
 
 
-def without_padding(x: Array, spatial: Sequence[int], layout: Layout) -> Array:
-    """A block of an activation with zeros where it has padding.
+def without_padding(
+    x: Array, spatial: Sequence[int], layout: Layout, fill: Array | int = 0
+) -> Array:
+    """A block of an activation with ``fill``, along the channels, where it has padding.
 
     Every layer on a divided domain begins with it: what lies in the padding then reaches nothing,
     and receives a cotangent of zero, whatever a layer makes of it.
@@ -161,7 +163,7 @@ def without_padding(x: Array, spatial: Sequence[int], layout: Layout) -> Array:
     for k, blocks in enumerate(layout.blocks(spatial)):
         if blocks.uneven:
             rows = layout.spatial(k).index() * blocks.block + jnp.arange(blocks.block)
-            x = jnp.where(along(rows < blocks.size, k + 1, x.ndim), x, 0)
+            x = jnp.where(along(rows < blocks.size, k + 1, x.ndim), x, fill)
     return x
 
 

@@ -5,21 +5,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, PartitionSpec
 
-from parscan_bp.arguments import as_array, check_bool
+from parscan_bp.arguments import as_array, as_int, check_bool, check_concrete, described
 from parscan_bp.chain import chain
-from parscan_bp.grids.grid import Grid, layout_of, mesh_axes, mesh_of
-from parscan_bp.grids.layers.base import DataParallel, Divided, Divisible, ParallelLayer
+from parscan_bp.grids.grid import Grid, as_devices, layout_of, mesh_axes, mesh_of
+from parscan_bp.grids.layers.base import (
+    DataParallel,
+    Divided,
+    Divisible,
+    ParallelLayer,
+    check_types_vary,
+)
 from parscan_bp.grids.layers.domain import DomainParallel
 from parscan_bp.grids.layers.model import ModelParallel
 from parscan_bp.grids.layers.redistribute import Redistribute
 from parscan_bp.grids.layout import Layout, padded
+from parscan_bp.grids.placing import cut, laid, mesh_here, put
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import apply_at, checked_params, init_stack
@@ -52,10 +60,16 @@ class Stack:
     Its work is one `jax.shard_map`, in which every collective is written down: none is left to
     the compiler.
 
+    Where types say how arrays lie, under `jax.set_mesh` of an explicit mesh with the `axes` of the
+    stack, it runs on that mesh, and its value is typed as the last grid says; else it runs on one
+    of its own, whose axes are the compiler's.
+
+    An output whose rows are no multiple of their parts is whole along them: no array is divided so.
+
     Attributes:
       whole: the undivided layers.
       places: the layers as they run, those that redistribute among them.
-      axes: names and sizes of the mesh's axes.
+      axes: names and sizes of the mesh's axes, in their order.
       features: of the output.
       layout: of the output.
       devices: what it runs on; ``None`` is `jax.devices`.
@@ -78,17 +92,29 @@ class Stack:
         return self.place(init_stack(self.whole, key, self.places[0].features, dtype))
 
     def place(self, params: Sequence[PyTree]) -> list[PyTree]:
-        """Parameters of the undivided stack on the devices, padded where they have to be."""
-        divided = self._divided(checked_params(self.whole, params))
-        put = lambda leaf, spec: jax.device_put(leaf, NamedSharding(self.mesh, spec))  # noqa: E731
-        return jax.tree.map(put, divided, self.specs(divided))
+        """Parameters of the undivided stack, copied to the devices, padded where they have to be.
 
-    def _divided(self, params: Sequence[PyTree]) -> list[PyTree]:
-        return [self._own(k).placed(own) for k, own in enumerate(params)]
+        Padding has no gradient and reaches nothing. But it is there: an optimiser that takes means
+        over a parameter, as `optax.adafactor` does, counts its zeros.
+        """
+        divided = self._by_layer(params, lambda layer, own: layer.placed(own))
+        return put(divided, self.specs(divided), self.mesh)
 
     def collect(self, params: Sequence[PyTree]) -> list[PyTree]:
         """Parameters or gradients as the undivided stack has them."""
-        return [self._own(k).collected(own) for k, own in enumerate(params)]
+        return self._by_layer(params, lambda layer, own: layer.collected(own))
+
+    def _by_layer(
+        self, params: Sequence[PyTree], change: Callable[[Divided, PyTree], PyTree]
+    ) -> list[PyTree]:
+        """What is made of the parameters of each layer, errors saying of which."""
+        made = []
+        for k, own in enumerate(checked_params(self.whole, params)):
+            try:
+                made.append(change(self._own(k), own))
+            except ValueError as error:
+                raise ValueError(f"params[{k}]: {error}") from error
+        return made
 
     def _own(self, origin: int) -> Divided:
         return next(p.layer for p in self.places if p.origin == origin)  # type: ignore[return-value]
@@ -112,9 +138,14 @@ class Stack:
           (batch, *features), whole, divided as the last layer's grid says.
 
         Raises:
-          ValueError: if sizes do not fit, or the batch is no multiple of a grid's ``data``.
+          TypeError: if an argument is none such.
+          ValueError: if sizes do not fit, or the batch is no multiple of a grid's ``data``; if
+            parameters were not placed; inside of `jax.shard_map`, or on another mesh by
+            `jax.set_mesh`.
         """
-        params, x = list(checked_params(self.whole, params)), as_array("x", x)
+        check_concrete("x", x)
+        params = [jax.tree.map(jnp.asarray, own) for own in checked_params(self.whole, params)]
+        x = as_array("x", x)
         first = self.places[0]
         if tuple(x.shape[1:]) != first.features:
             raise ValueError(
@@ -123,18 +154,44 @@ class Stack:
             )
         for place in self.places:
             place.layout.local_shape(x.shape[0], place.features)
+        specs, mesh = self.specs(params), mesh_here(self.mesh, (params, x))
+        self._check_placed(params, specs)
         y = jax.shard_map(
             functools.partial(self.on_device, solver=solver),
-            mesh=self.mesh,
-            in_specs=(self.specs(params), first.layout.spec(x.ndim)),
+            mesh=mesh,
+            in_specs=(specs, first.layout.spec(x.ndim)),
             out_specs=self.layout.spec(len(self.features) + 1),
-        )(params, _in_blocks(x, first.layout))
-        return y[tuple(slice(size) for size in (x.shape[0], *self.features))]
+        )(laid(params, specs, mesh), _in_blocks(x, first.layout, mesh))
+        for k, size in enumerate((x.shape[0], *self.features)):
+            y = cut(y, k, size)
+        return y
+
+    def _check_placed(self, params: Sequence[PyTree], specs: Sequence[PyTree]) -> None:
+        sizes = dict(self.axes)
+
+        def check(path, leaf, spec):
+            for k, part in enumerate(spec):
+                names = (part,) if isinstance(part, str) else part or ()
+                parts = math.prod(sizes[name] for name in names)
+                if k >= leaf.ndim or leaf.shape[k] % parts:
+                    raise ValueError(
+                        f"params{jax.tree_util.keystr(path)}: got shape {leaf.shape}, whose "
+                        f"axis {k} {parts} devices do not divide; what the stack's place or init "
+                        "returns is wanted"
+                    )
+
+        jax.tree_util.tree_map_with_path(check, list(params), list(specs))
 
     def on_device(
         self, params: Sequence[PyTree], x: Array, *, solver: Solver | None = None
     ) -> Array:
-        """The value on one device, of its part of x; inside `jax.shard_map` on `mesh`."""
+        """The value on one device, of its part of x; inside `jax.shard_map` on `mesh`.
+
+        Raises:
+          ValueError: outside of it.
+          NotImplementedError: inside ``jax.shard_map(check_vma=False)`` or `jax.pmap`.
+        """
+        check_types_vary("Stack.on_device", tuple(name for name, _ in self.axes))
         if solver is None:
             return activations(
                 [place.layer for place in self.places],
@@ -174,7 +231,7 @@ def divide(
       devices: as many as there are processes; ``None`` is `jax.devices`.
 
     Raises:
-      TypeError: if a layer or a grid is none.
+      TypeError: if a layer, a grid or a device is none, or ``features`` no shape.
       ValueError: if the grids do not fit each other, the layers, or the devices.
       NotImplementedError: naming the layer that has no parallel form of this kind.
 
@@ -193,10 +250,8 @@ def divide(
       (3, 3, 3, 8)
     """
     check_bool("overlap", overlap)
-    whole = as_stack(layers)
-    each = [grids] * len(whole) if isinstance(grids, Grid) else list(grids)
-    if len(each) != len(whole) or not whole:
-        raise ValueError(f"grids: got {len(each)} for {len(whole)} layers; one for each is wanted")
+    whole, features = as_stack(layers), as_features(features)
+    each = grid_of_each(grids, len(whole))
     axes = mesh_axes(each)
     places: list[Place] = []
     before, x = None, jax.ShapeDtypeStruct((1, *features), jnp.float32)
@@ -210,13 +265,54 @@ def divide(
             places.append(Place(Redistribute(before, layout, own), None, own, before))
         places.append(Place(form, k, own, layout))
         params = jax.eval_shape(functools.partial(layer.init, features=own), jax.random.key(0))
-        x = jax.eval_shape(functools.partial(apply_at, k, layer), params, x)
+        try:
+            x = jax.eval_shape(functools.partial(apply_at, k, layer), params, x)
+        except ValueError as error:
+            if jax.tree.leaves(params):
+                raise
+            raise ValueError(
+                f"{error}. A layer is divided whose init makes its parameters"
+            ) from error
         before = layout
-    chosen = None if devices is None else tuple(devices)
+    chosen = None if devices is None else tuple(as_devices(devices))
     stack = Stack(whole, tuple(places), tuple(axes.items()), tuple(x.shape[1:]), layout, chosen)
     if devices is not None:
         _ = stack.mesh  # raises now if they do not fit
     return stack
+
+
+def as_features(features: Any) -> tuple[int, ...]:
+    """The shape of one input.
+
+    Raises:
+      TypeError, ValueError: if it is no sequence of positive ints.
+    """
+    if isinstance(features, str) or not isinstance(features, Sequence) or not features:
+        raise TypeError(
+            f"features: got {described(features)}; the shape of one input is wanted, such as "
+            "(32, 32, 3)"
+        )
+    return tuple(as_int(f"features[{k}]", size) for k, size in enumerate(features))
+
+
+def grid_of_each(grids: Any, layers: int) -> list[Grid]:
+    """The grid of each layer.
+
+    Raises:
+      TypeError: if it is neither a grid nor a sequence.
+      ValueError: if there are not as many, or no layers.
+    """
+    if not layers:
+        raise ValueError("layers: got none; at least one is wanted")
+    if isinstance(grids, Grid):
+        return [grids] * layers
+    if isinstance(grids, str) or not isinstance(grids, Sequence):
+        raise TypeError(
+            f"grids: got {described(grids)}; a Grid, or a sequence of one for each layer, is wanted"
+        )
+    if len(grids) != layers:
+        raise ValueError(f"grids: got {len(grids)} for {layers} layers; one for each is wanted")
+    return list(grids)
 
 
 def divided_layer(
@@ -238,8 +334,11 @@ def divided_layer(
     return DataParallel(layer, layout)
 
 
-def _in_blocks(x: Array, layout: Layout) -> Array:
+def _in_blocks(x: Array, layout: Layout, mesh: Any) -> Array:
     """With the padding of its blocks."""
-    for k, blocks in enumerate(layout.blocks(x.shape[1:-1]), start=1):
-        x = padded(x, k, blocks.padded)
-    return x
+    blocks = layout.blocks(x.shape[1:-1])
+    if any(each.uneven for each in blocks):
+        x = laid(x, PartitionSpec(layout.data.axes or None), mesh)
+        for k, each in enumerate(blocks, start=1):
+            x = padded(x, k, each.padded)
+    return laid(x, layout.spec(x.ndim), mesh)

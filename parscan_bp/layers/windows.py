@@ -79,8 +79,10 @@ class Window:
         """(low, high) for each axis of an input of these spatial sizes.
 
         Raises:
-          ValueError: if the window does not fit into the padded input.
+          ValueError: if there are more or fewer sizes, or the window does not fit into the padded
+            input.
         """
+        self._check_rank(spatial)
         if isinstance(self.padding, str):
             pairs: Pairs = tuple(
                 lax.padtype_to_pads(spatial, self.reach, self.strides, self.padding)
@@ -115,6 +117,12 @@ class Window:
                 take.append(slice(at * step, at * step + (count - 1) * stride + 1, stride))
             yield padded[tuple(take)]
 
+    def _check_rank(self, spatial: tuple[int, ...]) -> None:
+        if len(spatial) != len(self.sizes):
+            raise ValueError(
+                f"x: got spatial sizes {spatial}; a window of sizes {self.sizes} wants as many"
+            )
+
     def _fitting(self, spatial: tuple[int, ...], pairs: Pairs) -> Pairs:
         for size, reach, (low, high) in zip(spatial, self.reach, pairs, strict=True):
             if size + low + high < reach:
@@ -133,6 +141,7 @@ class Window:
         Raises:
           ValueError: if the padding is not defined for it, or the window does not fit.
         """
+        self._check_rank(spatial)
         if self.padding == "SAME_LOWER":
             raise ValueError("padding: 'SAME_LOWER' is not defined for a transposed convolution")
         if not isinstance(self.padding, str):

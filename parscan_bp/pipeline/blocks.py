@@ -56,7 +56,7 @@ def as_block(thing: Any) -> Block:
         `parscan_bp.nnx.as_block` and `parscan_bp.linen.as_block`.
 
     Raises:
-      TypeError: if it is none of these.
+      TypeError: if it is none of these; of a module of Flax, naming what is.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -68,14 +68,38 @@ def as_block(thing: Any) -> Block:
     """
     if isinstance(thing, Block):
         return thing
-    if callable(thing) and not isinstance(thing, type | Layer) and isinstance(thing, Hashable):
+    if kind := _flax_kind(thing):
+        raise TypeError(
+            f"block: got {described(thing)}; of a module of Flax the block is the first of what "
+            f"parscan_bp.{kind}.as_block returns"
+        )
+    if callable(thing) and not isinstance(thing, type | Layer):
+        if not isinstance(thing, Hashable):
+            raise TypeError(
+                f"block: got {described(thing)}, which has no hash; a function that has one is "
+                "wanted, programs are compiled once for it"
+            )
         return _of_function(thing)
     if isinstance(thing, Sequence) and not isinstance(thing, str):
+        if any(isinstance(each, Block) for each in thing):
+            raise TypeError(
+                f"block: got {described(thing)} with a Block in it; that Block alone is wanted, "
+                "params and states are arguments of their own"
+            )
         return _of_layers(as_stack(thing))
     raise TypeError(
         f"block: got {described(thing)}; a function (params, x) -> y, a sequence of layers or a "
         "Block is wanted"
     )
+
+
+def _flax_kind(thing: Any) -> str | None:
+    """Of which part of Flax a module is, "nnx" or "linen"; Flax need not be there."""
+    for base in type(thing).__mro__:
+        for kind in ("nnx", "linen"):
+            if base.__name__ == "Module" and base.__module__.startswith(f"flax.{kind}."):
+                return kind
+    return None
 
 
 # Programs are compiled once for a block: the same function has to be the same block.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,16 +15,24 @@ from parscan_bp.pipeline.programs import Loss
 from parscan_bp.types import Array, PyTree
 
 
-def block_at(k: int, thing: Any) -> Block:
-    """The block that the k-th thing stands for.
+def as_blocks(name: str, things: Any) -> list[Block]:
+    """The blocks that the entries of a sequence stand for.
 
     Raises:
-      TypeError: if it is none; says which.
+      TypeError: if it is none, or one of them is no block; says which.
     """
-    try:
-        return as_block(thing)
-    except TypeError as error:
-        raise TypeError(f"blocks[{k}]: {error}") from None
+    if isinstance(things, str | Mapping) or not isinstance(things, Iterable):
+        raise TypeError(
+            f"{name}: got {described(things)}; a sequence is wanted, a block of a network in each "
+            "entry"
+        )
+    blocks = []
+    for k, thing in enumerate(things):
+        try:
+            blocks.append(as_block(thing))
+        except TypeError as error:
+            raise TypeError(f"{name}[{k}]: {error}") from None
+    return blocks
 
 
 def one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
@@ -34,7 +42,9 @@ def one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
       TypeError, ValueError: if it is no sequence, or of another length.
     """
     if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
-        raise TypeError(f"{name}: got {described(values)}; a sequence, one for each block")
+        raise TypeError(
+            f"{name}: got {described(values)}; a sequence, one for each block, is wanted"
+        )
     if len(values) != blocks:
         raise ValueError(f"{name}: got {len(values)} for {blocks} blocks; one for each is wanted")
     return list(values)
@@ -80,6 +90,7 @@ def check_fit(
     """
     x, labels = batch
     for k, block in enumerate(blocks):
+        check_trained(k, params[k])
         try:
             y, state = jax.eval_shape(block.apply, params[k], states[k], x, key)
         # Whatever a block of the caller's raises.
@@ -98,6 +109,16 @@ def check_fit(
     leaves = jax.tree.leaves(value)
     if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
         raise ValueError(f"loss: makes {_shapes(value)}; a real scalar is wanted")
+
+
+def check_trained(k: int, params: PyTree) -> None:
+    """Raises `TypeError` unless all parameters of block k are real or complex numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(_dtype(leaf), jnp.inexact):
+            raise TypeError(
+                f"params[{k}]{jax.tree_util.keystr(path)}: got {listed(leaf)}; all parameters are "
+                "trained, and floats are wanted. What is not trained belongs into the state"
+            )
 
 
 def check_alike(name: str, trees: Sequence[PyTree]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from parscan_bp.pipeline.block_run import BlockRun, What, Where
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.fitting import check_batch, check_fit
+from parscan_bp.pipeline.optimiser_state import start_state
 from parscan_bp.pipeline.programs import Loss, Optimiser, Reads, programs_of, update_of
 from parscan_bp.pipeline.schedules import Table, Task
 from parscan_bp.pipeline.schedules.table import last_reads
@@ -147,7 +148,9 @@ def block_runs(
             params[k],
             states[k],
             # Made here: who called would keep them alive.
-            optimiser.init(params[k]) if optimiser_states is None else optimiser_states[k],
+            start_state(
+                optimiser, k, params[k], None if optimiser_states is None else optimiser_states[k]
+            ),
         )
         for k, block in enumerate(blocks)
     ]

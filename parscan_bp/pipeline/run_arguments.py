@@ -9,7 +9,7 @@ import jax
 
 from parscan_bp.arguments import described
 from parscan_bp.pipeline.blocks import Block
-from parscan_bp.pipeline.fitting import block_at, one_each
+from parscan_bp.pipeline.fitting import as_blocks, one_each
 from parscan_bp.pipeline.schedules import Schedule, Table
 from parscan_bp.pipeline.separable import check_separable
 from parscan_bp.types import Array, PyTree
@@ -46,7 +46,7 @@ def checked(
     key: Array | None,
 ) -> RunArguments:
     """The arguments of `simulate`, with its errors."""
-    blocks = [block_at(k, block) for k, block in enumerate(blocks)]
+    blocks = as_blocks("blocks", blocks)
     check_run(schedule, optimiser, loss)
     check_batches(batches)
     table = schedule.table(len(blocks), len(batches))
@@ -60,7 +60,10 @@ def checked(
 
 
 def check_run(schedule: Any, optimiser: Any, loss: Any) -> None:
-    """Raises `TypeError` unless they are a schedule, a pair (init, update) and a function."""
+    """Raises `TypeError` unless they are a schedule, a pair (init, update) and a function.
+
+    The last two have to have hashes.
+    """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
     if not all(callable(getattr(optimiser, name, None)) for name in ("init", "update")):
@@ -72,6 +75,14 @@ def check_run(schedule: Any, optimiser: Any, loss: Any) -> None:
         raise TypeError(
             f"loss: got {described(loss)}; a function (output, labels) -> scalar is wanted"
         )
+    for name, value in (("optimiser", optimiser), ("loss", loss)):
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"{name}: got {described(value)}, which has no hash; one that has is wanted, "
+                "programs are compiled once for it"
+            ) from None
 
 
 def check_batches(batches: Any) -> None:

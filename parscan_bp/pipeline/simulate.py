@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.pipeline.pipe import Pipe
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.run_arguments import checked
@@ -91,6 +92,10 @@ def simulate(
     given = checked(
         blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key
     )
+    if observe is not None and not callable(observe):
+        raise TypeError(
+            f"observe: got {described(observe)}; a function (task, pipe), or None, is wanted"
+        )
     table = given.table
     starts = given.params, given.states, given.optimiser_states
     pipe = Pipe(given.blocks, table, optimiser, loss, batches, given.key, *starts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import as_int, described
+from parscan_bp.pipeline.optimiser_state import missing_arguments
 from parscan_bp.pipeline.programs import Optimiser
 from parscan_bp.pipeline.remedies import Remedy
 from parscan_bp.pipeline.separable import check_separable
@@ -73,6 +74,12 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
         raise TypeError(
             f"optimiser: got {described(optimiser)}; an optax.GradientTransformation is wanted"
         )
+    if not isinstance(remedies, Iterable):
+        raise TypeError(
+            f"remedies: got {described(remedies)}; a sequence of them is wanted, such as "
+            "[ErrorFeedback()]"
+        )
+    remedies = tuple(remedies)
     for each in remedies:
         if not isinstance(each, Remedy):
             raise TypeError(
@@ -81,7 +88,6 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
     paths, prefix = jax.tree_util.tree_flatten_with_path(delays)
     structure: Any = prefix
     late = [as_int(f"delays{jax.tree_util.keystr(path)}", d, least=0) for path, d in paths]
-    remedies = tuple(remedies)
 
     def split(name: str, tree: PyTree) -> list[PyTree]:
         try:
@@ -96,17 +102,36 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
         return StaleState(structure.unflatten(own))
 
     def update(updates: PyTree, state: StaleState, params: PyTree = None, **extra: Any):
+        if not isinstance(state, StaleState):
+            raise TypeError(
+                f"state: got {described(state)}; that of this optimiser's init is wanted"
+            )
         gradients = split("updates", updates)
         parts = [None] * len(late) if params is None else split("params", params)
         stages = split("state.stages", state.stages)
+        own_update = functools.partial(_given, optimiser.update, extra)
         made = [
-            _step(functools.partial(optimiser.update, **extra), d, remedies, *own)
+            _step(own_update, d, remedies, *own)
             for d, *own in zip(late, gradients, stages, parts, strict=True)
         ]
         out, new = zip(*made, strict=True)
         return structure.unflatten(out), StaleState(structure.unflatten(new))
 
     return optimiser._replace(init=init, update=update)
+
+
+def _given(update: Any, extra: dict[str, Any], *args: PyTree) -> Any:
+    """The update with more arguments, errors saying what there was."""
+    try:
+        return update(*args, **extra)
+    except TypeError as error:
+        missing = missing_arguments(error)
+        if missing is None:
+            raise
+        raise TypeError(
+            f"optimiser: its update wants {missing} beside gradients, state and params; "
+            "update(gradients, state, params, ...) hands them on to every stage as they are"
+        ) from error
 
 
 def _start(optimiser: Optimiser, delay: int, remedies: Sequence[Remedy], params: PyTree) -> Stage:

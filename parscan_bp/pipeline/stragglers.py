@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from parscan_bp.arguments import as_int, check_number
+from parscan_bp.arguments import as_int, check_kind, check_number
 from parscan_bp.pipeline.schedules import Schedule
-from parscan_bp.pipeline.timeline import Costs, time_per_batch
+from parscan_bp.pipeline.timeline import Costs, check_busy, check_time, time_per_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Stragglers:
     seed: int = 0
 
     def __post_init__(self):
-        check_number("slow_down", self.slow_down)
+        check_time("slow_down", self.slow_down)
         check_number("probability", self.probability)
         if self.probability > 1:
             raise ValueError(f"probability: got {self.probability}; at most 1 is wanted")
@@ -70,6 +70,9 @@ def straggler_slow_down(
       costs: as in `timeline`.
       batches: over which it is averaged.
 
+    Raises:
+      TypeError, ValueError: if an argument is none such; if nothing takes any time.
+
     Source: DSP, Table 2.
 
     Example:
@@ -79,6 +82,10 @@ def straggler_slow_down(
       >>> pb.pipeline.straggler_slow_down(schedule, 3, always, batches=20)
       0.5
     """
+    check_kind("schedule", schedule, Schedule)
+    check_kind("stragglers", stragglers, Stragglers)
+    check_busy(costs)
+    batches = as_int("batches", batches, least=2)
     table = schedule.table(blocks, batches + 2 * schedule.on_the_way(blocks))
     slow = stragglers.factors(table.ticks, blocks)
     plain = time_per_batch(schedule, blocks, costs, batches=batches)

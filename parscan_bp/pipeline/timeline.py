@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parscan_bp.arguments import as_int, check_number, described
+from parscan_bp.arguments import as_int, check_kind, check_number, described
 from parscan_bp.pipeline.schedules import Schedule, Table
 from parscan_bp.pipeline.schedules.task import Task
 
@@ -23,7 +24,7 @@ class Costs:
       transfer: c, of a batch from a block to its neighbour. It keeps neither of them busy.
 
     Raises:
-      TypeError, ValueError: if one is no number of at least 0.
+      TypeError, ValueError: if one is no finite number of at least 0.
 
     Example:
       >>> import parscan_bp as pb
@@ -31,16 +32,20 @@ class Costs:
       ((1.0, 2.0), (2.0, 2.0))
     """
 
-    forward: float | tuple[float, ...] = 1.0
-    backward: float | tuple[float, ...] = 2.0
+    forward: float | Sequence[float] = 1.0
+    backward: float | Sequence[float] = 2.0
     transfer: float = 0.0
 
     def __post_init__(self):
         for name in ("forward", "backward"):
             value = getattr(self, name)
-            for each in value if isinstance(value, tuple) else (value,):
-                check_number(name, each)
-        check_number("transfer", self.transfer)
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(value))
+                for k, each in enumerate(value):
+                    check_time(f"{name}[{k}]", each)
+            else:
+                check_time(name, value)
+        check_time("transfer", self.transfer)
 
     def per_block(self, blocks: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """F_k and B_k of all blocks.
@@ -90,7 +95,7 @@ def timeline(
       again.
 
     Raises:
-      TypeError, ValueError: if ``slow`` is no array of that shape.
+      TypeError, ValueError: if an argument is none such; if ``slow`` is no array of that shape.
 
     Example:
       >>> import parscan_bp as pb
@@ -98,7 +103,8 @@ def timeline(
       >>> [(str(s.task), s.start, s.stop) for s in pb.pipeline.timeline(table)][:3]
       [('F0@0', 0.0, 1.0), ('F0@0', 1.0, 2.0), ('B0@0', 2.0, 4.0)]
     """
-    costs = Costs() if costs is None else costs
+    check_kind("table", table, Table, "a Table, such as schedule.table(3, 10),")
+    costs = as_costs(costs)
     factors = slow_factors(table, slow)
     forward, backward = costs.per_block(table.blocks)
     free = [0.0] * table.blocks
@@ -138,6 +144,9 @@ def timeline(
 def bubble(table: Table, costs: Costs | None = None) -> float:
     """The share of the time, from the first task to the last, that blocks are idle.
 
+    Raises:
+      TypeError, ValueError: as `timeline`; if nothing takes any time.
+
     Example:
       >>> import parscan_bp as pb
       >>> table = pb.pipeline.OneFOneB(microbatches=6).table(blocks=3, batches=1)
@@ -145,6 +154,7 @@ def bubble(table: Table, costs: Costs | None = None) -> float:
       0.25
     """
     spans = timeline(table, costs)
+    check_busy(costs)
     busy = sum(span.stop - span.start for span in spans)
     return 1 - busy / (table.blocks * max(span.stop for span in spans))
 
@@ -167,7 +177,7 @@ def time_per_batch(
       slow: (ticks, blocks) factors, at least as many ticks as the table has.
 
     Raises:
-      TypeError, ValueError: if ``batches`` is no integer of at least 2; as `timeline`.
+      TypeError, ValueError: if an argument is none such, or ``batches`` less than 2; as `timeline`.
 
     Example:
       >>> import parscan_bp as pb
@@ -176,6 +186,7 @@ def time_per_batch(
       >>> pb.pipeline.time_per_batch(pb.pipeline.DSP((1, 1, 1, 0), (6, 4, 2, 0)), blocks=4)
       4.0
     """
+    check_kind("schedule", schedule, Schedule)
     batches = as_int("batches", batches, least=2)
     ahead = schedule.on_the_way(blocks)
     table = schedule.table(blocks, batches + 2 * ahead)
@@ -188,11 +199,39 @@ def time_per_batch(
     return (done[last] - done[first]) / (last - first)
 
 
-def _each(name: str, value: float | tuple[float, ...], blocks: int) -> tuple[float, ...]:
-    if not isinstance(value, tuple):
+def as_costs(costs: Costs | None) -> Costs:
+    """The costs; `None` for those of which F = 1, B = 2, c = 0.
+
+    Raises:
+      TypeError: if they are something else.
+    """
+    if costs is None:
+        return Costs()
+    check_kind("costs", costs, Costs, "a Costs, or None,")
+    return costs
+
+
+def check_busy(costs: Costs | None) -> None:
+    """Raises `ValueError` unless something takes time: shares and ratios are of a time."""
+    given = as_costs(costs)
+    if not (np.any(given.forward) or np.any(given.backward)):
+        raise ValueError(f"costs: got {given}; some pass of some block that takes time is wanted")
+
+
+def check_time(name: str, value: Any) -> None:
+    """Raises `TypeError` or `ValueError` unless it is a finite number of at least 0."""
+    check_number(name, value)
+    if value == math.inf:
+        raise ValueError(f"{name}: got {value}; a finite number is wanted")
+
+
+def _each(name: str, value: float | Sequence[float], blocks: int) -> tuple[float, ...]:
+    if not isinstance(value, Sequence):
         return (float(value),) * blocks
     if len(value) != blocks:
-        raise ValueError(f"{name}: got {len(value)} numbers for {blocks} blocks")
+        raise ValueError(
+            f"{name}: got {len(value)} numbers for {blocks} blocks; one for each is wanted"
+        )
     return tuple(map(float, value))
 
 
@@ -200,15 +239,19 @@ def slow_factors(table: Table, slow: np.ndarray | None) -> Sequence[Sequence[flo
     """The factor of each tick and block.
 
     Raises:
-      TypeError, ValueError: if ``slow`` is no array of that shape.
+      TypeError, ValueError: if ``slow`` is no array of that shape, of numbers of at least 0.
     """
     if slow is None:
         return [[1.0] * table.blocks] * table.ticks
     if not isinstance(slow, np.ndarray):
         raise TypeError(f"slow: got {described(slow)}; an array (ticks, blocks) is wanted")
+    if slow.dtype.kind not in "biuf":
+        raise TypeError(f"slow: got an array of {slow.dtype}; one of factors is wanted")
     if slow.ndim != 2 or slow.shape[0] < table.ticks or slow.shape[1] != table.blocks:
         raise ValueError(
             f"slow: got shape {slow.shape}; ({table.ticks}, {table.blocks}) is wanted, a factor "
             "for each tick and block"
         )
+    if not (np.isfinite(slow).all() and (slow >= 0).all()):
+        raise ValueError("slow: got factors that are negative or not finite; at least 0 is wanted")
     return slow.tolist()

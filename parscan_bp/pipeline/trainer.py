@@ -17,7 +17,7 @@ from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors.mpmd import Threads, devices_of
 from parscan_bp.pipeline.executors.stream import Stream
-from parscan_bp.pipeline.fitting import block_at, check_batch, check_fit, check_like, one_each
+from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, check_like, one_each
 from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
 from parscan_bp.pipeline.layers import joined, layer_seconds
 from parscan_bp.pipeline.pipe import block_runs
@@ -358,7 +358,7 @@ class Pipeline(BasePipeline):
         devices: Sequence[Any] | None = None,
         key: Array | None = None,
     ):
-        blocks = [block_at(k, layer) for k, layer in enumerate(layers)]
+        blocks = as_blocks("layers", layers)
         super().__init__(
             blocks,
             one_each("params", params, len(blocks)),

@@ -19,6 +19,7 @@ import jax
 
 from parscan_bp.choice.facts import Facts
 from parscan_bp.choice.forward_map import forward_map
+from parscan_bp.choice.work import Work
 from parscan_bp.forward import Chunks, FixedPoint, Forward, Newton
 from parscan_bp.forward.evaluate import Certified, stop_of, tolerance_of
 from parscan_bp.scan.forward_option import ForwardOption
@@ -116,7 +117,7 @@ def choose_forward(
       plan_with: see `decided`.
       always_probe: whether there is a probe where no method could be chosen, too.
     """
-    if isinstance(plan, Left) or plan.facts is None:
+    if isinstance(plan, Left) or plan.facts is None or plan.work is None:
         return ForwardChoice(EXACT, plan.reason if isinstance(plan, Left) else plan.choice.reason)
     known = plan.measured
     if known is not None and known.forward == EXACT:
@@ -127,15 +128,20 @@ def choose_forward(
         return ForwardChoice(EXACT, str(error))
     if known is not None:
         return ForwardChoice(known.forward, known.reason)
-    return _by_map(plan, plan.facts, args, auto, always_probe)
+    return _by_map(plan, plan.facts, plan.work, args, auto, always_probe)
 
 
 def _by_map(
-    plan: ScanPlan, facts: Facts, args: Sequence[Any], auto: Certified, always_probe: bool
+    plan: ScanPlan,
+    facts: Facts,
+    work: Callable[[], Work],
+    args: Sequence[Any],
+    auto: Certified,
+    always_probe: bool,
 ) -> ForwardChoice:
     """What the map says of it, and a probe."""
     found = forward_map()
-    speedup = functools.partial(found.speedup, facts, products=plan.work.rows > 0)
+    speedup = functools.partial(found.speedup, facts, products=work().rows > 0)
     most = {name: speedup(method=name, iterations=1) for name in CANDIDATES}
     may = [name for name, s in most.items() if s is not None and s >= found.margin]
     none_pays = "" if may else _none_pays(most, found.margin)

@@ -58,6 +58,7 @@ class ScanPlan:
       structure: what was found about the Jacobian, where it was looked for.
       rule: the differentiation rule, ``None`` for `lax.scan` itself.
       facts: what the choice was made from.
+      work: what the step does, read when it is asked for first; where there are facts.
       extra: values that a given Jacobian closes over.
       fell_back: whether a named solver leaves the call to `lax.scan`.
     """
@@ -68,13 +69,9 @@ class ScanPlan:
     structure: CarryStructure | None = None
     rule: ScanRule | None = None
     facts: Facts | None = None
+    work: Callable[[], Work] | None = None
     extra: Sequence[Any] = ()
     fell_back: bool = False
-
-    @functools.cached_property
-    def work(self) -> Work:
-        """What the step does."""
-        return work_of(self.body.jaxpr, self.body.num_consts, self.body.num_carry)
 
     @functools.cached_property
     def measured(self) -> RememberedForward | None:
@@ -233,13 +230,14 @@ def make_plan(
         solver.check_nothing_kept()
     may_form, ours = adjoins and fused is None, adjoins and other is None
     facts = facts_of(params, body, structure, linear, cell, may_form=may_form)
+    work = functools.cache(functools.partial(work_of, body.jaxpr, body.num_consts, body.num_carry))
     refusal = functools.partial(_refusal, linearise, params, memory_limit)
-    choice = _choice(staged, body, solver, jacobian, other, facts, refusal)
+    choice = _choice(staged, body, solver, jacobian, other, facts, work, refusal)
     if choice.solver is not None and memory_limit is not None:
         limited = choice.solver.with_memory_limit(memory_limit)
         choice = dataclasses.replace(choice, solver=limited)
     if choice.solver is None:
-        return ScanPlan(staged, body, choice, structure, None, facts)
+        return ScanPlan(staged, body, choice, structure, None, facts, work)
     if may_form and _forms(choice.solver):
         linear, extra = linearise(formed=True)
     loop = Loop(staged.equation, body, choice.solver, hoist, other)
@@ -250,7 +248,7 @@ def make_plan(
         )
     scan = LinearScan(linear, choice.solver, params["length"], params["reverse"], fused)
     rule = ScanRule(loop, scan, ours, obstacle)
-    return ScanPlan(staged, body, choice, structure, rule, facts, extra)
+    return ScanPlan(staged, body, choice, structure, rule, facts, work, extra)
 
 
 def left_by(solver: Solver, why: str) -> str:
@@ -319,6 +317,7 @@ def _choice(
     jacobian: str | Callable,
     other: FusedLoop | ParallelLoop | None,
     facts: Facts,
+    work: Callable[[], Work],
     refusal: Callable[[Solver], str | None],
 ) -> Choice:
     """The solver that was named, or that follows from what else was; or one that is chosen."""
@@ -331,7 +330,6 @@ def _choice(
         return Choice(Sweep(), values if fused.adjoins else given)
     if callable(jacobian):
         return Choice(Sweep(), "a Jacobian is given")
-    work = work_of(body.jaxpr, body.num_consts, body.num_carry)
     choice = choose(Question(facts, work, _key(staged, body, facts)), refusal)
     if other is not None and (choice.solver is None or choice.solver.keeps):
         return Choice(Sweep(), "the forward pass is a method's, and keeps the carries alone")

@@ -193,6 +193,14 @@ def test_bad_costs_are_named():
         CostModel(-1, 0)
     with pytest.raises(TypeError, match="beta: got '1'"):
         CostModel(1, "1")
+    with pytest.raises(ValueError, match="beta: got inf; a finite number"):
+        CostModel(1, math.inf)
+    with pytest.raises(TypeError, match="cost: got 3, of type int; a CostModel is wanted"):
+        best_grid(NET, (8, 8, 3), 4, 8, cost=3)
+    with pytest.raises(TypeError, match="cost: got 3, of type int; a CostModel is wanted"):
+        explain_grid(NET, (8, 8, 3), Grid(), 8, cost=3)
+    with pytest.raises(TypeError, match="memory_limit: got '1 GB', of type str; an int"):
+        best_grid(NET, (8, 8, 3), 4, 8, memory_limit="1 GB")
     with pytest.raises(ValueError, match="mesh: got one of 1 device"):
         pb.parallel.measure_alpha_beta(jax.sharding.Mesh(jax.devices()[:1], "a"))
 

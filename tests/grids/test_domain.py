@@ -48,6 +48,31 @@ for layer, size in ((Conv(3, (3, 3), bias=False), 16), (MaxPool((3, 3), 1, "SAME
     assert (independent(plain), independent(apart)) == (0, 1), layer
 """
 
+PADDED = """
+import functools
+import jax, jax.numpy as jnp
+import numpy as np
+import parscan_bp as pb
+from parscan_bp.layers import Conv, Elementwise, LayerNorm, activations, as_layer
+
+# At zeros these have no derivative.
+root = Elementwise(lambda x: jnp.sqrt(jnp.abs(x)) + jnp.log(x * x))
+layers, features = [Conv(3, (3, 3)), LayerNorm(epsilon=0.0), root, Conv(2, (2, 2))], (7, 5, 2)
+stack = pb.parallel.divide(layers, features, pb.parallel.Grid(height=4))
+params = pb.layers.init(layers, jax.random.key(0), features, jnp.float32)
+x = jax.random.normal(jax.random.key(1), (2, *features), jnp.float32)
+plain = lambda params, x: activations(tuple(map(as_layer, layers)), params, x)[-1]
+
+def gradients(f, params, x):
+    return jax.grad(lambda params, x: (f(params, x) ** 2).sum(), (0, 1))(params, x)
+
+want = jax.jit(functools.partial(gradients, plain))(params, x)
+got = jax.jit(functools.partial(gradients, stack))(stack.place(params), x)
+for a, b in zip(jax.tree.leaves((stack.collect(got[0]), got[1])), jax.tree.leaves(want)):
+    assert np.isfinite(b).all()
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
+"""
+
 
 def test_generated_stacks_equal_one_device(run_on_devices):
     run_on_devices(PROGRAM.format(first=0, count=6), 8)
@@ -61,3 +86,7 @@ def test_many_generated_stacks_equal_one_device(first, run_on_devices):
 
 def test_the_interior_waits_for_no_halo(run_on_devices):
     run_on_devices(INTERIOR, 4)
+
+
+def test_what_is_in_the_padding_reaches_no_gradient(run_on_devices):
+    run_on_devices(PADDED, 4)

@@ -6,7 +6,7 @@ import pytest
 
 import parscan_bp as pb
 from parscan_bp.grids.grid import layout_of, mesh_axes
-from parscan_bp.layers import Conv, Flatten, Function, Linear, MaxPool
+from parscan_bp.layers import Conv, Dropout, Flatten, Function, Linear, MaxPool
 from parscan_bp.parallel import Grid, divide
 
 SETTING = """
@@ -135,6 +135,44 @@ with jax.enable_x64({x64}):
     check(jnp.{dtype}, {tolerance})
 """
 
+PADDING = """
+import jax, jax.numpy as jnp
+import numpy as np
+import parscan_bp as pb
+from parscan_bp.layers import Linear, MaxPool, activations, as_layer
+from parscan_bp.parallel import Grid, divide
+
+layers = [Linear(5), jnp.tanh, Linear(3)]
+stack, whole = divide(layers, (4,), Grid(data=2, model=2)), tuple(map(as_layer, layers))
+params = pb.layers.init(layers, jax.random.key(0), (4,), jnp.float32)
+x = jax.random.normal(jax.random.key(1), (4, 4), jnp.float32)
+placed = stack.place(params)
+poisoned = [
+    p if p is None else jax.tree.map(lambda a, c=layer.channels: a.at[..., c:].set(jnp.nan), p)
+    for p, layer in zip(placed, whole)
+]
+assert any(bool(jnp.isnan(leaf).any()) for leaf in jax.tree.leaves(poisoned))
+loss = lambda f, params, x: (f(params, x) ** 2).sum()
+plain = lambda params, x: activations(whole, params, x)[-1]
+want = jax.jit(jax.grad(lambda params, x: loss(plain, params, x), (0, 1)))
+got = jax.jit(jax.grad(lambda params, x: loss(stack, params, x), (0, 1)))(poisoned, x)
+assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(got))
+pairs = zip(jax.tree.leaves((stack.collect(got[0]), got[1])), jax.tree.leaves(want(params, x)))
+for a, b in pairs:
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+# What is placed may be donated.
+spend = jax.jit(lambda p: jax.tree.map(lambda a: a + 1, p), donate_argnums=0)
+spend(stack.place(params))
+assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
+
+pool = divide([MaxPool((3, 3), 1, "SAME")], (5, 4, 2), Grid(height=4))
+pixels = np.arange(80, dtype=np.int32).reshape(2, 5, 4, 2) % 7 - 3
+np.testing.assert_array_equal(
+    jax.jit(pool)([None], pixels), MaxPool((3, 3), 1, "SAME").apply(None, jnp.asarray(pixels))
+)
+"""
+
 UNTYPED = """
 import jax, jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec as P
@@ -177,6 +215,10 @@ def test_derivatives_of_every_mode_and_dtype(dtype, tolerance, run_on_devices):
     run_on_devices(MODES.format(dtype=dtype, tolerance=tolerance, x64=x64), 4)
 
 
+def test_what_is_in_the_padding_of_channels_reaches_nothing(run_on_devices):
+    run_on_devices(PADDING, 4)
+
+
 def test_without_types_that_vary_a_layer_raises(run_on_devices):
     run_on_devices(UNTYPED, 2)
 
@@ -201,7 +243,7 @@ WRONG = [
         r"divide the processes after 2 and after 3; one has to be a multiple of the other",
     ),
     (CONV, [Grid()], ValueError, r"grids: got 1 for 3 layers"),
-    (CONV, 4, TypeError, r"not iterable|a Grid is wanted"),
+    (CONV, 4, TypeError, r"grids: got 4, of type int; a Grid, or a sequence of one for each"),
     (
         [Conv(4, (11, 11))],
         Grid(height=2),
@@ -214,6 +256,18 @@ WRONG = [
         Grid(height=2),
         NotImplementedError,
         r"layers\[0\] on the grid height 2 x data 1: layer: Function.* has no domain-parallel form",
+    ),
+    (
+        [Conv(4, (3,))],
+        Grid(height=2),
+        ValueError,
+        r"layers\[0\] on the grid .*: x: got spatial sizes \(8, 8\); a window of sizes \(3,\)",
+    ),
+    (
+        [Dropout(0.5)],
+        Grid(),
+        ValueError,
+        r"mask: got None.*A layer is divided whose init makes its parameters",
     ),
     ([Flatten()], Grid(width=2), NotImplementedError, r"Flatten\(\) has no domain-parallel form"),
     (
@@ -237,6 +291,32 @@ def test_what_cannot_be_divided_is_named(layers, grids, kind, message):
         divide(layers, (8, 8, 3), grids, devices=jax.devices()[:1])
 
 
+@pytest.mark.parametrize(
+    ("features", "kind", "message"),
+    [
+        (8, TypeError, "features: got 8, of type int; the shape of one input"),
+        ("8", TypeError, "features: got '8', of type str"),
+        ((8, 8.0, 3), TypeError, r"features\[1\]: got 8.0"),
+        ((0, 8, 3), ValueError, r"features\[0\]: got 0"),
+    ],
+)
+def test_features_that_are_no_shape_are_named(features, kind, message):
+    with pytest.raises(kind, match=message):
+        divide(CONV, features, Grid(), devices=jax.devices()[:1])
+    with pytest.raises(kind, match=message):
+        pb.parallel.best_grid(CONV, features, 4, 8)
+
+
+def test_devices_and_layers_that_are_none_are_named():
+    with pytest.raises(TypeError, match=r"devices: got 8, of type int; a sequence of jax\.Device"):
+        divide(CONV, (8, 8, 3), Grid(), devices=8)
+    with pytest.raises(ValueError, match="devices: got one of them twice"):
+        divide(CONV, (8, 8, 3), Grid(data=2), devices=jax.devices()[:1] * 2)
+    for make in (divide, lambda *args: pb.parallel.best_grid(*args[:2], 4, 8)):
+        with pytest.raises(ValueError, match="layers: got none; at least one is wanted"):
+            make([], (8, 8, 3), Grid())
+
+
 def test_a_grid_divides_the_model_or_the_domain():
     with pytest.raises(NotImplementedError, match="divides either the model or the domain"):
         Grid(model=2, height=2)
@@ -248,10 +328,25 @@ def test_inputs_that_do_not_fit_are_named():
     stack = divide([MaxPool((2, 2))], (4, 4, 3), Grid(), devices=jax.devices()[:1])
     with pytest.raises(ValueError, match=r"x: got shape \(2, 4, 4\); \(batch, 4, 4, 3\) is wanted"):
         stack([None], jnp.ones((2, 4, 4)))
-    with pytest.raises(ValueError, match="params: got 2 entries for 1 layers"):
-        stack([None, None], jnp.ones((2, 4, 4, 3)))
+    for take in (lambda params: stack(params, jnp.ones((2, 4, 4, 3))), stack.place, stack.collect):
+        with pytest.raises(ValueError, match="params: got 2 entries for 1 layers"):
+            take([None, None])
+    with pytest.raises(TypeError, match="x: got a ShapeDtypeStruct; an array is wanted"):
+        stack([None], jax.ShapeDtypeStruct((2, 4, 4, 3), jnp.float32))
     with pytest.raises(ValueError, match="batch: got 3 entries for 2 devices along"):
         pb.parallel.explain_grid([MaxPool((2, 2))], (4, 4, 3), Grid(data=2), 3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_statistics_of_halves_are_summed_in_float32(dtype):
+    """The sums are beyond the range of float16."""
+    layer = pb.parallel.SyncBatchNorm()
+    x = 3 + jax.random.normal(jax.random.key(0), (8, 128, 128, 2), jnp.float32)
+    params = layer.init(jax.random.key(1), (2,), jnp.float32)
+    want = layer.apply(params, x)
+    got = layer.apply(jax.tree.map(lambda a: a.astype(dtype), params), x.astype(dtype))
+    assert got.dtype == dtype and jnp.allclose(got.astype(jnp.float32), want, atol=0.05)
+    assert layer.apply(params, x.astype(dtype)).dtype == jnp.float32
 
 
 FLAX = """
@@ -278,6 +373,17 @@ for theirs, args, how, shape in cases:
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5 * float(jnp.abs(b).max()))
     run = jax.jit(lambda x: module(x)).lower(x).compile()
     assert collective_stats(run)["all-gather"].count == 1
+layer = parscan_bp.nnx.Linear(3, 4, mesh=mesh, rngs=nnx.Rngs(0))
+for make, words in (
+    (lambda: layer(jnp.ones((3, 3))), "batch: got 3 entries for 2 devices"),
+    (lambda: parscan_bp.nnx.Linear(3, 4, mesh=mesh, data="model", rngs=nnx.Rngs(0)), "data: got"),
+):
+    try:
+        make()
+    except ValueError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
 how = {"padding": "CIRCULAR", "mesh": mesh, "rngs": nnx.Rngs(0)}
 try:
     parscan_bp.nnx.Conv(2, 4, (3,), **how)(jnp.ones((2, 6, 2)))

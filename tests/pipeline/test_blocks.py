@@ -1,5 +1,6 @@
 """What can be a block: functions, layers of `chain`, modules of Flax."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -141,12 +142,44 @@ def test_nnxs_streams_are_replayed_and_move_once_a_batch():
     assert [b - a for a, b in zip(count(state), count(made.states[0]), strict=True)].count(12) == 1
 
 
+@dataclasses.dataclass
+class _Unhashable:
+    def __call__(self, params, x):
+        return x
+
+
 def test_what_is_no_block():
     for thing in (3, "relu", pb.layers.Linear, pb.layers.Linear(3)):
         with pytest.raises(TypeError, match="block: got"):
             pipeline.as_block(thing)
     with pytest.raises(TypeError, match="layer"):
         pipeline.as_block([3])
+    with pytest.raises(TypeError, match=r"block: got .*, which has no hash"):
+        pipeline.as_block(_Unhashable())
     with pytest.raises(TypeError, match="apply: got 3"):
         pipeline.Block(3)
     assert pipeline.as_block(networks.head) is pipeline.as_block(networks.head)
+    made = parscan_bp.nnx.as_block(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
+    with pytest.raises(TypeError, match=r"block: got .* with a Block in it; that Block alone"):
+        pipeline.as_block(made)
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"), [(nn.Dense(3), "linen"), (nnx.Linear(4, 3, rngs=nnx.Rngs(0)), "nnx")]
+)
+def test_modules_of_flax_are_no_blocks_but_make_them(module, kind):
+    words = f"block: got .*of a module of Flax .* parscan_bp.{kind}.as_block returns"
+    with pytest.raises(TypeError, match=words):
+        pipeline.as_block(module)
+    for other in (nn.Dense(3), nnx.Linear(4, 3, rngs=nnx.Rngs(0)), networks.head, 3):
+        if type(other) is not type(module):
+            own, args = (
+                (parscan_bp.nnx, ()) if kind == "nnx" else (parscan_bp.linen, ({"params": {}},))
+            )
+            with pytest.raises(TypeError, match=f"module: got .*; a flax.{kind}.Module is wanted"):
+                own.as_block(other, *args)
+
+
+def test_streams_of_linen_are_a_sequence():
+    with pytest.raises(TypeError, match="rngs: got 'dropout', of type str; a sequence of names"):
+        parscan_bp.linen.as_block(nn.Dense(3), {"params": {}}, rngs="dropout")

@@ -1,5 +1,7 @@
 """All executors name the argument that is not what it should be."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -13,6 +15,14 @@ from parscan_bp import pipeline
 def square(w, x):
     """x W."""
     return x @ w
+
+
+@dataclasses.dataclass
+class Unhashable:
+    """A function that can be compared, and so has no hash."""
+
+    def __call__(self, *args):
+        return cross_entropy(*args)
 
 
 EXECUTORS = {
@@ -34,6 +44,7 @@ EXECUTORS = {
         ({"optimiser": optax.sgd}, r"optimiser: got .*; a pair \(init, update\)"),
         ({"optimiser": None}, "optimiser: got None"),
         ({"loss": None}, "loss: got None"),
+        ({"loss": Unhashable()}, "loss: got .*, which has no hash"),
         ({"key": 0}, "key: got 0, of type int; one random key"),
         ({"key": jax.eval_shape(lambda: jax.random.split(jax.random.key(0)))}, "key: got"),
         ({"batches": iter([])}, "batches: got .*; a sequence of pairs"),
@@ -51,3 +62,34 @@ def test_it_is_named(name, new, words):
     }
     with pytest.raises(TypeError, match=words):
         EXECUTORS[name](**given | new)
+
+
+GIVEN = {"schedule": pipeline.GPipe(2), "optimiser": optax.sgd(0.1), "loss": cross_entropy}
+GIVEN |= {"params": [jnp.eye(4)]}
+
+
+@pytest.mark.parametrize("blocks", [square, 3, "square", pipeline.Block(lambda *a: a), {}])
+@pytest.mark.parametrize("name", ["simulate", "run_mpmd", "run_processes", "Pipeline"])
+def test_blocks_are_a_sequence(name, blocks):
+    rest = {} if name == "Pipeline" else {"batches": data(3)}
+    with pytest.raises(TypeError, match=r"(blocks|layers): got .*; a sequence is wanted, a block"):
+        getattr(pipeline, name)(blocks, **GIVEN, **rest)
+
+
+def test_what_is_not_trained_is_named():
+    params = [{"kernel": jnp.eye(4), "steps": jnp.zeros(2, jnp.int32)}]
+    with pytest.raises(
+        TypeError, match=r"params\[0\]\['steps'\]: got int32\[2\]; all .* the state"
+    ):
+        block = lambda p, x: x @ p["kernel"]  # noqa: E731
+        pipeline.simulate([block], **GIVEN | {"params": params}, batches=data(3))
+
+
+def test_what_is_called_or_filled_is_looked_at_first():
+    how = {**GIVEN, "batches": data(3)}
+    with pytest.raises(TypeError, match="observe: got 3, of type int; a function"):
+        pipeline.simulate([square], observe=3, **how)
+    with pytest.raises(TypeError, match=r"spans: got \(\), of type tuple; a list is wanted"):
+        pipeline.run_mpmd([square], spans=(), **how)
+    with pytest.raises(TypeError, match=r"costs: got 0\.1, of type float; a Costs, or None"):
+        pipeline.run_mpmd([square], costs=0.1, **how)

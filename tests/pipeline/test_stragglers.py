@@ -53,6 +53,20 @@ def test_blocks_are_hit_as_often_as_asked_and_alike_for_all():
         (lambda: pipeline.Stragglers(-0.5), ValueError, "slow_down: got -0.5"),
         (lambda: pipeline.Stragglers(0.5, 1.5), ValueError, "probability: got 1.5"),
         (lambda: pipeline.Stragglers(0.5, seed=-1), ValueError, "seed: got -1"),
+        (lambda: pipeline.Stragglers(float("inf")), ValueError, "slow_down: got inf; a finite"),
+        (lambda: _slow(pipeline.PipeDream(), 0.5, seed="1"), TypeError, "seed: got '1'"),
+        (
+            lambda: pipeline.straggler_slow_down(pipeline.PipeDream(), 3, 0.5),
+            TypeError,
+            "stragglers: got 0.5, of type float; a Stragglers is wanted",
+        ),
+        (
+            lambda: pipeline.straggler_slow_down(
+                pipeline.PipeDream(), 3, pipeline.Stragglers(0.5), pipeline.Costs(0.0, 0.0)
+            ),
+            ValueError,
+            "costs: got .* that takes time is wanted",
+        ),
         (
             lambda: pipeline.time_per_batch(pipeline.PipeDream(), 2, batches=1),
             ValueError,

@@ -199,6 +199,9 @@ def test_impossible_queues(p, m, q, error, words):
         pipeline.DSP(p, m, q)
 
 
+TABLE = pipeline.GPipe(2).table(2, 1)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
@@ -216,6 +219,22 @@ def test_impossible_queues(p, m, q, error, words):
         (lambda: pipeline.GPipe(2).table(3, 0), ValueError, "batches: got 0"),
         (lambda: pipeline.Costs(forward=-1.0), ValueError, "forward: got -1"),
         (lambda: pipeline.Costs((1.0, 2.0)).per_block(3), ValueError, "forward: got 2 numbers"),
+        (lambda: pipeline.Costs(float("inf")), ValueError, "forward: got inf; a finite number"),
+        (lambda: pipeline.Costs([1.0, "2"]), TypeError, r"forward\[1\]: got '2'"),
+        (lambda: pipeline.bubble(TABLE, pipeline.Costs(0.0, 0.0)), ValueError, "costs: got .*0.0"),
+        (lambda: pipeline.bubble(TABLE, (1.0, 2.0)), TypeError, "costs: got .*; a Costs, or None"),
+        (
+            lambda: pipeline.timeline(pipeline.GPipe(2)),
+            TypeError,
+            "table: got .*; a Table, such as",
+        ),
+        (lambda: pipeline.time_per_batch("GPipe", 2), TypeError, "schedule: got 'GPipe'"),
+        (lambda: pipeline.timeline(TABLE, slow=-np.ones((6, 2))), ValueError, "slow: got factors"),
+        (
+            lambda: pipeline.timeline(TABLE, slow=np.full((6, 2), "x")),
+            TypeError,
+            "slow: got an arr",
+        ),
         (
             lambda: pipeline.timeline(pipeline.GPipe(2).table(2, 1), slow=np.ones((2, 2))),
             ValueError,
@@ -279,3 +298,11 @@ def test_every_schedule_is_a_case():
     )
     assert set(SYNCHRONOUS) < set(CASES)
     assert pb.pipeline is pipeline
+
+
+def test_a_block_may_take_no_time():
+    costs = pipeline.Costs([0.0, 1.0], [0.0, 2.0])
+    assert costs == pipeline.Costs((0.0, 1.0), (0.0, 2.0))
+    assert pipeline.bubble(pipeline.BackPropagation().table(2, 1), costs) == pytest.approx(0.5)
+    assert pipeline.time_per_batch(pipeline.PipeDream(), 2, costs) == pytest.approx(3.0)
+    assert pipeline.time_per_batch(pipeline.PipeDream(), 2, pipeline.Costs(0.0, 0.0)) == 0.0

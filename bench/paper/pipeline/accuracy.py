@@ -1,5 +1,6 @@
 """Accuracy of every schedule: figures 3 to 5, Tables 1 and 4 of DSP, in shape."""
 
+import functools
 import math
 
 import numpy as np
@@ -85,11 +86,10 @@ def _run(
             newest = [pipe.newest(k) for k in range(blocks)]
             accuracies.append(task.accuracy(network, newest, pipe.states))
 
-    optimiser = optax.sgd(rate, momentum=options.momentum)
     made = pipeline.simulate(
         network.blocks,
         schedule,
-        optimiser,
+        _sgd(rate, options.momentum),
         networks.loss,
         params,
         batches,
@@ -98,6 +98,12 @@ def _run(
     )
     losses = np.asarray(made.losses).reshape(options.epochs, epoch).mean(1)
     return {"losses": list(map(_finite, losses)), "accuracies": accuracies}
+
+
+@functools.cache
+def _sgd(rate: float, momentum: float) -> optax.GradientTransformation:
+    """One for all runs: its updates are compiled once."""
+    return optax.sgd(rate, momentum=momentum)
 
 
 def _finite(value: float) -> float | None:

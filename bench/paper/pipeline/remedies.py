@@ -59,11 +59,12 @@ def measure(point: tuple, options: Options) -> Result:
 def _runs(task: tasks.Task, optimiser: Any, side: str, options: Options) -> list[Result]:
     """The last losses (mean of a tenth of the steps) and the test accuracy of each seed."""
     network, made = task.network(BLOCKS), []
+    train = _train(network, optimiser, side == "prediction")
     for seed in range(options.seeds):
         params, states = network.init(seed)
         batches = tasks.Batches(task.train, options.batch, options.steps, seed)
         x, labels = (jnp.stack(each) for each in zip(*batches, strict=True))
-        params, losses = _train(network, optimiser, side == "prediction")(params, states, x, labels)
+        params, losses = train(params, states, x, labels)
         last = float(np.mean(losses[-max(1, options.steps // 10) :]))
         made.append(
             {

@@ -32,7 +32,7 @@ class CostModel:
       beta: inverse bandwidth in seconds a byte.
 
     Raises:
-      TypeError, ValueError: if one is no number of at least 0.
+      TypeError, ValueError: if one is no finite number of at least 0.
 
     Source: Gholami et al. 2018, section 2.2; Thakur, Rabenseifner, Gropp 2005.
 
@@ -46,8 +46,10 @@ class CostModel:
     beta: float
 
     def __post_init__(self):
-        check_number("alpha", self.alpha)
-        check_number("beta", self.beta)
+        for name in ("alpha", "beta"):
+            check_number(name, getattr(self, name))
+            if getattr(self, name) == math.inf:
+                raise ValueError(f"{name}: got inf; a finite number is wanted")
 
     @property
     def paper(self) -> Paper:

@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from parscan_bp.arguments import as_int
+from parscan_bp.arguments import as_int, check_kind
 from parscan_bp.grids.cost.model import CORI_KNL, CostModel
 from parscan_bp.grids.cost.paper import Seconds
 from parscan_bp.grids.cost.program import Row
 from parscan_bp.grids.cost.weights import WeightLayer, weight_layers
 from parscan_bp.grids.grid import Grid
-from parscan_bp.grids.stack import Place, divide
+from parscan_bp.grids.stack import Place, divide, grid_of_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +117,10 @@ def explain_grid(
       >>> [row.bytes_sent("forward") for row in plan.rows if row.forward]
       [{'collective-permute': 1536}, {'all-gather': 16384}, {'all-gather': 384}]
     """
+    check_kind("cost", cost, CostModel)
     batch = as_int("batch", batch)
     stack = divide(layers, features, grids)
-    each = (grids,) * len(stack.whole) if isinstance(grids, Grid) else tuple(grids)
+    each = tuple(grid_of_each(grids, len(stack.whole)))
     program = cost.program
     rows = program.rows(stack, batch)
     weights = weight_layers(layers, features)

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import as_int
+from parscan_bp.arguments import as_int, check_kind
 from parscan_bp.grids.cost.model import CORI_KNL, CostModel
 from parscan_bp.grids.cost.plan import GridPlan, explain_grid
 from parscan_bp.grids.grid import Grid, layout_of, mesh_axes
 from parscan_bp.grids.layers.redistribute import Redistribute
 from parscan_bp.grids.layout import Layout
-from parscan_bp.grids.stack import Place, divided_layer
+from parscan_bp.grids.stack import Place, as_features, divided_layer
 from parscan_bp.layers import Layer
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import apply_at
@@ -50,6 +50,7 @@ def best_grid(
         ``None`` is no limit.
 
     Raises:
+      TypeError, ValueError: if an argument is none such.
       ValueError: if no choice fits in ``memory_limit``, naming the least that one takes; if no
         grid divides the batch.
 
@@ -64,7 +65,12 @@ def best_grid(
       >>> str(plan.grids[0]), str(plan.grids[3])
       ('data 8', 'model 4 x data 2')
     """
-    whole, shape = as_stack(layers), tuple(features)
+    whole, shape = as_stack(layers), as_features(features)
+    if not whole:
+        raise ValueError("layers: got none; at least one is wanted")
+    check_kind("cost", cost, CostModel)
+    if memory_limit is not None:
+        memory_limit = as_int("memory_limit", memory_limit)
     processes, batch = as_int("processes", processes), as_int("batch", batch)
     chains = list(_chains(processes))
     best = None

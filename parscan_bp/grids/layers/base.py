@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 from jax import lax
 
+from parscan_bp.devices import is_bound
 from parscan_bp.grids.layout import Layout
 from parscan_bp.grids.traffic import LayerTraffic, reduced
 from parscan_bp.jaxprs.replay import vary_alike
@@ -130,8 +131,14 @@ def check_types_vary(what: str, axes: tuple[str, ...]) -> None:
     """Raises unless types tell over which mesh axes a value varies.
 
     Raises:
+      ValueError: where the program does not run along these axes.
       NotImplementedError: inside ``jax.shard_map(check_vma=False)`` or `jax.pmap`.
     """
+    if missing := [axis for axis in axes if not is_bound(axis)]:
+        raise ValueError(
+            f"{what}: the program does not run along the mesh axes {missing}; inside of "
+            "jax.shard_map on a mesh with them is wanted"
+        )
     if not jax.typeof(lax.axis_index(axes)).manual_axis_type.varying:
         raise NotImplementedError(
             f"{what}: its gradients take types that say over which mesh axes a value varies; use "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import jax.numpy as jnp
 from jax import lax
@@ -88,7 +88,9 @@ class _Divided(Divided):
             check_channels(what, value.size, x)
         samples = self.layout.samples
         count = x.shape[0] * self.layout.data.parts * math.prod(self.spatial)
-        x = without_padding(x, self.spatial, self.layout)
+        dtype = jnp.result_type(x, *params.values())
+        # A sum of halves leaves their range where the mean does not.
+        x = without_padding(x, self.spatial, self.layout).astype(_wide(x))
 
         def mean(values):
             total = values.sum(tuple(range(x.ndim - 1)))
@@ -99,7 +101,7 @@ class _Divided(Divided):
 
         centred = without_padding(x - mean(x), self.spatial, self.layout)
         inverse = lax.rsqrt(mean(centred * centred) + self.layer.epsilon)  # type: ignore[attr-defined]
-        return centred * (inverse * params["scale"]) + params["bias"]
+        return (centred * (inverse * params["scale"]) + params["bias"]).astype(dtype)
 
     def adjoint_operator(self, params, x, y):
         return self.layer.adjoint_operator(params, x, y)
@@ -108,6 +110,11 @@ class _Divided(Divided):
         group = self.layout.samples.parts
         if group == 1:
             return LayerTraffic()
-        one = Collective("all-reduce", x.shape[-1] * x.dtype.itemsize, group)
+        one = Collective("all-reduce", x.shape[-1] * _wide(x).itemsize, group)
         # The variance's cotangent comes of the scale's, which is summed already.
         return LayerTraffic((one, one), (one,), self._weights(params))
+
+
+def _wide(x: Any) -> Any:
+    """Of the statistics: float32 of halves, else the dtype of x."""
+    return jnp.promote_types(x.dtype, jnp.float32)

@@ -106,7 +106,9 @@ class DomainParallel(Divided):
     def apply(self, params, x):
         check_types_vary(type(self).__name__, self.layout.samples.axes)
         if self.layer.places_apart:
-            return self.layer.apply(params, without_padding(x, self.spatial, self.layout))
+            # Not zeros, where a norm has no derivative: 0, the cotangent, times that is NaN.
+            fill = jnp.linspace(1, 2, x.shape[-1], dtype=x.dtype)
+            return self.layer.apply(params, without_padding(x, self.spatial, self.layout, fill))
         if self.overlap:
             return self._in_parts(params, x)
         return self._whole(params, self._exchanged(x))

@@ -6,11 +6,13 @@ import dataclasses
 from typing import Any, final
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from parscan_bp.grids.layers.base import Divided, check_types_vary
 from parscan_bp.grids.layout import Blocks, padded
+from parscan_bp.grids.placing import cut
 from parscan_bp.grids.traffic import Collective, LayerTraffic
 from parscan_bp.layers import Layer
 from parscan_bp.types import Array
@@ -92,9 +94,17 @@ class ModelParallel(Divided):
         if not model.axes:
             return self.layer.apply(params, x)
         check_types_vary(type(self).__name__, model.axes)
-        y = self.part.apply(params, self._seen(x))
+        y = self.part.apply(self._without_padding(params), self._seen(x))
         y = lax.all_gather(y, model.axes, axis=y.ndim - 1, tiled=True, to="invarying")
-        return lax.slice_in_dim(y, 0, self._channels.size, axis=y.ndim - 1)
+        return cut(y, y.ndim - 1, self._channels.size)
+
+    def _without_padding(self, params: Any) -> Any:
+        """With zeros for the channels that are padding, whatever an optimiser made of them."""
+        if not self._channels.uneven:
+            return params
+        block, size = self._channels.block, self._channels.size
+        there = self.layout.model.index() * block + jnp.arange(block) < size
+        return jax.tree.map(lambda a: jnp.where(there, a, 0), params)
 
     def _seen(self, x: Array) -> Array:
         """The input channels of this device's groups."""
@@ -106,10 +116,17 @@ class ModelParallel(Divided):
         return lax.dynamic_slice_in_dim(x, first * each, seen * each, x.ndim - 1)
 
     def placed(self, params):
-        return jax.tree.map(lambda a: padded(a, a.ndim - 1, self._channels.padded), params)
+        size, whole = self._channels.size, self._channels.padded
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            if jnp.shape(leaf)[-1:] not in ((size,), (whole,)):
+                raise ValueError(
+                    f"{jax.tree_util.keystr(path)} got shape {jnp.shape(leaf)}; the {size} "
+                    f"channels of {self.layer} are wanted as the last axis"
+                )
+        return jax.tree.map(lambda a: padded(a, a.ndim - 1, whole), params)
 
     def collected(self, params):
-        return jax.tree.map(lambda a: a[..., : self._channels.size], params)
+        return jax.tree.map(lambda a: cut(a, a.ndim - 1, self._channels.size), params)
 
     def spec(self, leaf):
         return PartitionSpec(*[None] * (leaf.ndim - 1), self.layout.model.axes or None)

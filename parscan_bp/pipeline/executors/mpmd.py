@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import check_kind, described
 from parscan_bp.pipeline.block_run import BlockRun, Post
 from parscan_bp.pipeline.executors.mail import Mail, Port, Stopped
 from parscan_bp.pipeline.executors.stream import Due, due_of
@@ -25,7 +25,7 @@ from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.run_arguments import checked
 from parscan_bp.pipeline.schedules import Schedule, Table, Task
 from parscan_bp.pipeline.simulate import Trained
-from parscan_bp.pipeline.timeline import Costs, Span, slow_factors, timeline
+from parscan_bp.pipeline.timeline import Costs, Span, as_costs, slow_factors, timeline
 from parscan_bp.types import Array, PyTree
 
 WAITING = 2
@@ -35,9 +35,13 @@ _running: weakref.WeakSet[Threads] = weakref.WeakSet()
 """Those to be ended when the process ends; at work, they hold themselves."""
 
 
-@atexit.register
-def _end_all() -> None:
+@functools.cache
+def _end_all_at_exit() -> None:
     """An interpreter that ends under a thread in compiled code aborts the process."""
+    atexit.register(_end_all)
+
+
+def _end_all() -> None:
     for threads in list(_running):
         threads.close()
 
@@ -90,6 +94,7 @@ class Threads:
             own.place(device)
         if self._all_here:
             _running.add(self)
+            _end_all_at_exit()
         for thread in self._threads:
             thread.start()
 
@@ -213,6 +218,8 @@ def run_mpmd(
       >>> bool(run.losses[-1] < 0.1 * run.losses[0])
       True
     """
+    if spans is not None:
+        check_kind("spans", spans, list)
     made = prepared(
         blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key
     )
@@ -296,7 +303,7 @@ def _lasts(
     table: Table, costs: Costs | None, slow: np.ndarray | None
 ) -> Callable[[Task, float], float]:
     """What a task is to take, of what it took."""
-    if costs is not None and costs.transfer:
+    if costs is not None and as_costs(costs).transfer:
         raise ValueError(
             f"costs: got a transfer of {costs.transfer}; between devices it takes what it takes: 0 "
             "is wanted"

@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from parscan_bp.pipeline.executors.mpmd import Threads, prepared, trained
 from parscan_bp.pipeline.executors.stream import due_of
 from parscan_bp.pipeline.executors.wires import Wires
-from parscan_bp.pipeline.fitting import check_batch
+from parscan_bp.pipeline.fitting import as_blocks, check_batch
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.simulate import Trained
@@ -72,6 +72,7 @@ def run_processes(
       Exception: what a block raised in its thread. The other processes wait then:
         `parscan_bp.parallel.launch` ends them.
     """
+    blocks = as_blocks("blocks", blocks)
     if jax.process_count() > len(blocks):
         raise ValueError(
             f"blocks: got {len(blocks)} for {jax.process_count()} processes; at least one each is "

@@ -23,6 +23,7 @@ from parscan_bp.pipeline.fitting import (
     check_one_shape,
     one_each,
 )
+from parscan_bp.pipeline.optimiser_state import start_state
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run
 from parscan_bp.pipeline.schedules import Schedule, Table
@@ -169,9 +170,11 @@ def spmd_program(
     first = jax.tree.map(lambda a: a[0, 0], (xs, labels))
     check_fit([block] * blocks, loss, first, params, states, key)
     check_one_shape(block, first[0], params[0], states[0], key)
-    if optimiser_states is None:
-        optimiser_states = [optimiser.init(own) for own in params]
-    stacked = map(_stack, (params, states, one_each("optimiser_states", optimiser_states, blocks)))
+    given = [None] * blocks
+    if optimiser_states is not None:
+        given = one_each("optimiser_states", optimiser_states, blocks)
+    begun = [start_state(optimiser, k, params[k], own) for k, own in enumerate(given)]
+    stacked = map(_stack, (params, states, begun))
     arguments = (plan, *stacked, xs, labels, key)
     specs = _specs(axis, data)
     arguments = tuple(
