@@ -16,6 +16,7 @@ from bench.shared import candidates, programs, timing
 from bench.shared.training import Trainer
 from parscan_bp import kernels
 from parscan_bp.operators import Factored
+from parscan_bp.solvers import pallas_chunks
 
 STEP, STEPS, SOLVE, DENSE = "step", "steps", "solve", "dense"
 """A training step; one of many in a program; the kernels alone; a loss that reads every step."""
@@ -188,7 +189,9 @@ def system_of(shape: grid.Shape) -> floor.System:
 
 def radices_of(shape: grid.Shape) -> list[int]:
     """The chunks that `Pallas()` chooses."""
-    return kernels.radices_of(shape.length, shape.batch, shape.hidden)
+    of_cell = system_of(shape).weighted
+    kernel = pallas_chunks.reduction_of_cell if of_cell else pallas_chunks.reduction_of_matrices
+    return pallas_chunks.radices_of(kernel(shape.hidden), shape.length, shape.batch)
 
 
 def kernel_lane(shape: grid.Shape, work: grid.Workload) -> Repeated:

@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from parscan_bp.kernels.scan import weighted_scan as weighted_scan
     from parscan_bp.kernels.tiles import MAX_LANES_SIZE as MAX_LANES_SIZE
     from parscan_bp.kernels.tiles import MAX_SIZE as MAX_SIZE
-    from parscan_bp.kernels.tiles import chunk_of as chunk_of
+    from parscan_bp.kernels.tiles import columns_fit as columns_fit
     from parscan_bp.kernels.tiles import factored_fits as factored_fits
-    from parscan_bp.kernels.tiles import radices_of as radices_of
 
 _MODULES = {
     "MAX_LANES_SIZE": "tiles",
     "MAX_SIZE": "tiles",
     "check_hidden": "fused",
     "check_size": "scan",
-    "chunk_of": "tiles",
+    "columns_fit": "tiles",
     "dense_scan": "scan",
     "diagonal_scan": "scan",
     "factored_fits": "tiles",
@@ -37,7 +36,6 @@ _MODULES = {
     "fused_recurrence": "fused",
     "interpreter": "compat",
     "missing": "compat",
-    "radices_of": "tiles",
     "unusable": "compat",
     "weighted_scan": "scan",
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from parscan_bp.kernels.padding import pad_size
 from parscan_bp.kernels.recurrence import recurrence
 from parscan_bp.kernels.rule import Rule
-from parscan_bp.kernels.scan import pad_size
 from parscan_bp.kernels.tiles import fused_tile
 
 

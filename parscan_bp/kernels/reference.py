@@ -28,6 +28,21 @@ def lanes_sweep(a, b, enter, *, chunk: int, reverse: bool = False, interpret=Non
     return jnp.moveaxis(_sweep(a, b, enter, chunk, reverse), 1, -1)
 
 
+def column_reduce(w, gates, direct, b, *, chunk: int, reverse: bool = False, interpret=None):
+    """See `parscan_bp.kernels.column_reduce`."""
+    del interpret
+    length, states, size, lanes = b.shape
+    a = jnp.zeros((length, lanes, states, size, states, size), b.dtype)
+    entering = jnp.einsum("gij,tgsjn->tnisj", w, gates, precision=lax.Precision.HIGHEST)
+    a = a.at[:, :, 0].add(entering)
+    if direct is not None:
+        a = a + jnp.einsum("tsrjn,ij->tnsirj", direct, jnp.eye(size, dtype=b.dtype))
+    order = states * size
+    a, b = a.reshape(length, lanes, order, order), b.reshape(length, order, lanes)
+    m, v = _reduce(a, jnp.moveaxis(b, -1, 1), chunk, reverse)
+    return jnp.moveaxis(m, 1, -1), jnp.moveaxis(v, 1, -1)
+
+
 def tile_reduce(maps: Maps, b, *, chunk: int, reverse: bool = False, interpret=None):
     """See `parscan_bp.kernels.tile_reduce`."""
     del interpret

@@ -16,13 +16,15 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from parscan_bp.kernels.column_maps import ColumnMaps
 from parscan_bp.kernels.factored_maps import FactoredMaps
 from parscan_bp.kernels.lanes_reduce import lanes_reduce
 from parscan_bp.kernels.lanes_sweep import lanes_sweep
+from parscan_bp.kernels.padding import folding, pad_axis, pad_size, pad_steps
 from parscan_bp.kernels.tile_maps import Maps
 from parscan_bp.kernels.tile_reduce import tile_reduce
 from parscan_bp.kernels.tile_sweep import tile_sweep
-from parscan_bp.kernels.tiles import LANES, MAX_LANES_SIZE, MAX_SIZE, ceil
+from parscan_bp.kernels.tiles import MAX_LANES_SIZE, MAX_SIZE, ceil
 
 
 def diagonal_scan(a, b, start, *, radices: Sequence[int], reverse: bool = False, interpret=None):
@@ -78,7 +80,8 @@ def weighted_scan(w, d, b, start, *, radices: Sequence[int], reverse: bool = Fal
     """
     check_size(b.shape[-1])
     maps = Maps(pad_size(pad_size(w, -1), -2), pad_size(d, -1))
-    return _tile_scan(maps, b, start, radices, reverse, interpret)
+    columns = ColumnMaps(w[None], d[:, :, None, None])
+    return _tile_scan(maps, b, start, radices, reverse, interpret, columns)
 
 
 def factored_scan(
@@ -107,11 +110,12 @@ def factored_scan(
     order = states * units
 
     def joined(x):
-        x = _pad_axis(x.astype(jnp.float32), -1, units - size)
+        x = pad_axis(x.astype(jnp.float32), -1, units - size)
         return x.reshape(*x.shape[:-2], order)
 
     by_gate = jnp.moveaxis(w.reshape(size, -1, size), 1, 0)
-    by_gate = _pad_axis(_pad_axis(by_gate, -1, units - size), -2, order - size)
+    columns = ColumnMaps(by_gate, gates, direct)
+    by_gate = pad_axis(pad_axis(by_gate, -1, units - size), -2, order - size)
     vectors = [joined(gates)]
     offsets: tuple[int, ...] = ()
     if direct is not None:
@@ -119,7 +123,7 @@ def factored_scan(
         diagonals = [_group_diagonal(direct, k) for k in range(1 - states, states)]
         vectors.append(joined(jnp.stack(diagonals, axis=2)))
     maps = FactoredMaps(jnp.tile(by_gate, states), jnp.concatenate(vectors, axis=2), offsets)
-    x = _tile_scan(maps, joined(b), joined(start), radices, reverse, interpret)
+    x = _tile_scan(maps, joined(b), joined(start), radices, reverse, interpret, columns)
     return x.reshape(length, batch, states, units)[..., :size]
 
 
@@ -141,40 +145,49 @@ def check_size(size: int) -> None:
         )
 
 
-def _tile_scan(maps, b, start, radices, reverse, interpret):
+def _tile_scan(maps, b, start, radices, reverse, interpret, columns=None):
+    """The scan in tile kernels; ``columns`` are the same maps for the kernel that is faster."""
     how = {"reverse": reverse, "interpret": interpret}
 
-    def reduce(maps, b, chunk):
-        m, v = tile_reduce(maps, b, chunk=chunk, **how)
-        return Maps(m), v
+    def reduce(both, b, chunk):
+        maps, columns = both
+        if columns is None:
+            m, v = tile_reduce(maps, b, chunk=chunk, **how)
+        else:
+            m, v = columns.reduce(b, chunk, **how)
+        return (Maps(m), None), v
 
-    def sweep(maps, b, enter, chunk):
-        return tile_sweep(maps, b, enter, chunk=chunk, **how)
+    def sweep(both, b, enter, chunk):
+        return tile_sweep(both[0], b, enter, chunk=chunk, **how)
 
-    def pad(maps, steps):
-        return maps.map_steps(lambda x: _pad_steps(x, steps, reverse))
+    def pad(both, steps):
+        return tuple(
+            None if each is None else each.map_steps(lambda x: pad_steps(x, steps, reverse))
+            for each in both
+        )
 
     size = b.shape[-1]
     b = pad_size(b, -1)
-    start = _pad_axis(start.astype(jnp.float32), -1, b.shape[-1] - size)
-    return _levels(reduce, sweep, pad, maps, b, start, list(radices), reverse)[..., :size]
+    start = pad_axis(start.astype(jnp.float32), -1, b.shape[-1] - size)
+    both = maps, columns if columns is not None and columns.fit else None
+    return _levels(reduce, sweep, pad, both, b, start, list(radices), reverse)[..., :size]
 
 
 def _lanes_scan(a, b, start, radices, reverse, interpret):
     how = {"reverse": reverse, "interpret": interpret}
 
     def reduce(a, b, chunk):
-        fold, unfold = _folding(b, chunk)
+        fold, unfold = folding(b, chunk)
         m, v = lanes_reduce(fold(a), fold(b), chunk=chunk, **how)
         return unfold(m, 1), unfold(v, 1)
 
     def sweep(a, b, enter, chunk):
-        fold, unfold = _folding(b, chunk)
+        fold, unfold = folding(b, chunk)
         x = lanes_sweep(fold(a), fold(b), fold(enter, 1), chunk=chunk, **how)
         return unfold(x)
 
     def pad(a, steps):
-        return _pad_steps(a, steps, reverse)
+        return pad_steps(a, steps, reverse)
 
     return _levels(reduce, sweep, pad, a, b, start.astype(jnp.float32), list(radices), reverse)
 
@@ -188,7 +201,7 @@ def _levels(
     chunk, *rest = radices
     extra = -length % chunk
     # Zero maps at the end of the traversal: no state before them depends on them.
-    maps, b = pad(maps, extra), _pad_steps(b, extra, reverse)
+    maps, b = pad(maps, extra), pad_steps(b, extra, reverse)
     chunk_maps, v = reduce(maps, b, chunk)
     leaving = _levels(reduce, sweep, pad, chunk_maps, v, start, rest, reverse)
     if reverse:
@@ -196,51 +209,3 @@ def _levels(
         return sweep(maps, b, enter, chunk)[extra:]
     enter = jnp.concatenate([start[None], leaving[:-1]])
     return sweep(maps, b, enter, chunk)[:length]
-
-
-def _folding(b, chunk: int) -> tuple[Callable, Callable]:
-    """How (T, ..., N) becomes whole groups of `LANES`, and back.
-
-    Many lanes are padded. Few are joined by those of the other chunks, which turns T steps
-    into one chunk of K N lanes.
-    """
-    lanes = b.shape[-1]
-    count = b.shape[0] // chunk
-    if lanes >= LANES or count == 1:
-
-        def fold(x, steps=chunk):
-            return _pad_axis(x, -1, ceil(lanes, LANES) - lanes)
-
-        def unfold(x, steps=chunk):
-            return x[..., :lanes]
-
-    else:
-
-        def fold(x, steps=chunk):
-            x = jnp.moveaxis(x.reshape(count, steps, *x.shape[1:]), 0, -2)
-            x = x.reshape(*x.shape[:-2], count * lanes)
-            return _pad_axis(x, -1, ceil(count * lanes, LANES) - count * lanes)
-
-        def unfold(x, steps=chunk):
-            x = x[..., : count * lanes].reshape(*x.shape[:-1], count, lanes)
-            x = jnp.moveaxis(x, -2, 0)
-            return x.reshape(count * steps, *x.shape[2:])
-
-    return fold, unfold
-
-
-def pad_size(x, axis):
-    """An order that is a multiple of 16 bytes, as the copy engine wants of a row."""
-    return _pad_axis(x, axis, -x.shape[axis] % (16 // x.dtype.itemsize))
-
-
-def _pad_steps(x, steps, reverse):
-    return _pad_axis(x, 0, steps, front=reverse)
-
-
-def _pad_axis(x, axis, extra, *, front=False):
-    if not extra:
-        return x
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (extra, 0) if front else (0, extra)
-    return jnp.pad(x, widths)

@@ -1,13 +1,13 @@
 """How the kernels divide their work, and why.
 
 Counted on code compiled for sm_90a without a GPU at hand (registers, spills, instructions). On an
-H100 the kernels were timed as they are (``bench gpu``), and no other sizes beside them.
+H100 the kernels were timed as they are (``bench gpu``), but for `column_reduce`, and no other sizes
+beside them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
 LANES = 128
 """Threads of a warpgroup: lanes that one instance of a lane kernel takes."""
@@ -122,39 +122,43 @@ def lanes_group(size: int, chunk: int) -> int:
     return next(g for g in (8, 4, 2, 1) if chunk % g == 0 and (g == 1 or g * size * size <= 32))
 
 
+COLUMN_REGISTERS = 200
+"""Registers of a thread of `column_reduce`, of 255, for the numbers of its columns."""
+
+COLUMN_PRODUCTS = 2048
+"""Largest G H^2 of `column_reduce`, whose steps are straight code: an instruction each for every
+column, and for every four one that reads W."""
+
+
+def columns_fit(size: int, states: int, gates: int) -> bool:
+    """Whether `column_reduce` takes maps of so many groups of units (states) and gates."""
+    return (states + 1) * size <= COLUMN_REGISTERS and gates * size**2 <= COLUMN_PRODUCTS
+
+
+def columns_of(size: int, states: int, instances: int) -> int:
+    """Columns of a map and its affine part that a thread of `column_reduce` holds.
+
+    It holds x, and beside it makes the first group of A x: (states + 1) H numbers a column. What
+    it reads of W serves all its columns, so c of them take the time of c + 1. What counts is the
+    multiprocessor with the most instances: while some are idle, fewer columns are faster.
+
+    Args:
+      size: H.
+      states: groups of H units.
+      instances: warpgroups of pairs, for each part of the columns.
+    """
+    width = states * size + 1
+    most = min(width, COLUMN_REGISTERS // ((states + 1) * size))
+
+    def time(columns):
+        return -(-instances * -(-width // columns) // SM_COUNT) * (columns + 1)
+
+    return min(range(1, most + 1), key=time)
+
+
 def ceil(n: int, multiple: int) -> int:
     """n rounded up to a multiple."""
     return -(-n // multiple) * multiple
-
-
-def chunk_of(length: int) -> int:
-    """Steps per chunk where none are named.
-
-    With C steps per chunk the critical path is C products of matrices and C of a vector, and
-    T / C more of a vector between the chunks; a matrix takes about twice as long as a vector
-    there. That is least at C = sqrt(T / 3). A multiple of four lets the lane kernels read
-    four steps at once; among those up to twice as long, the one that pads least.
-    """
-    target = max(4, ceil(math.isqrt(length // 3), 4))
-    return min(range(target, 2 * target, 4), key=lambda c: (-length % c, c))
-
-
-MIN_STEPS = 32
-"""Length below which one kernel that goes through all steps beats three launches."""
-
-FULL_LANES = 2**16
-"""Elementwise maps that fill the GPU by themselves, without chunks beside one another."""
-
-FULL_PRODUCTS = 2_100_000
-"""Batch times order cubed from which the products of the chunks cost more than they save: by
-instruction counts 152 clocks of an sm per step and sample at order 20, on 132 of them, reach
-the 300 clocks that one step of a sequential sweep takes near a batch of 260."""
-
-
-def radices_of(length: int, batch: int, size: int) -> list[int]:
-    """Steps per chunk on each level where the caller named neither chunk nor mode."""
-    full = batch >= FULL_LANES if size == 1 else batch * size**3 >= FULL_PRODUCTS
-    return [] if full or length < MIN_STEPS else [chunk_of(length)]
 
 
 SM_COUNT = 132

@@ -17,6 +17,14 @@ from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.operators import Dense, Diagonal, Factored, Operator, Scaled
 from parscan_bp.operators.lattice import brought
 from parscan_bp.solvers.base import Complexity
+from parscan_bp.solvers.pallas_chunks import (
+    DIAGONAL,
+    Reduction,
+    chunk_of,
+    radices_of,
+    reduction_of_cell,
+    reduction_of_matrices,
+)
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.solvers.tree import TreeSolver
 from parscan_bp.system import System, block_shape
@@ -33,9 +41,11 @@ class Pallas(TreeSolver):
 
     One launch per phase. Products are float32 multiply-adds, never tf32; bfloat16 operators
     are read as such and accumulated in float32. W diag(d_t), the Jacobian of an Elman step,
-    is never formed: W stays on chip. Those of a GRU (H from 11 to 96 in float32) and of an LSTM
-    (6 to 48) are formed on chip, from the weights and a few vectors per step; other sizes and
+    is never in memory: W stays on chip. Nor are those of a GRU (H from 11 to 96 in float32) and of
+    an LSTM (6 to 48), of which the weights and a few vectors per step are read; other sizes and
     forward-mode become dense. Maps are of order 128 at most, all groups of units together.
+    Chunks of an Elman cell up to H = 45, of a GRU up to 26 and an LSTM up to 22 are reduced without
+    forming a step's map at all, by threads that each hold a few columns of the chunk's.
 
     Steps 2 C + n / C for chunks of C steps, work n matrix and 2n vector products, memory
     n operators and n / C more.
@@ -43,8 +53,9 @@ class Pallas(TreeSolver):
     Args:
       mode: "chunked"; "blelloch", one level of Algorithm 1 of BPPSA per launch; "sequential",
         all steps in one launch, for batches that fill the GPU by themselves; or "auto", which
-        is "chunked" unless the batch is that large or the scan is very short.
-      chunk: steps per chunk in "chunked"; ``None`` chooses by length.
+        is "chunked" unless the batch is that large or the scan is very short, by the rates of the
+        GPU (`solvers.pallas_chunks`), not all of which were measured.
+      chunk: steps per chunk in "chunked"; ``None`` chooses by the same.
       interpret: simulates the kernels on any device, slowly, to check them.
       otherwise: what becomes of a system that no kernel takes as it is, for its structure, order,
         dtype or size, or since there is no such GPU: "refuse" makes it dense where that is all,
@@ -143,7 +154,7 @@ class Pallas(TreeSolver):
 
         start = jnp.broadcast_to(state, (*batch, size)).reshape(samples, size)
         how = {
-            "radices": self._radices(length, samples, size, isinstance(operator, Diagonal)),
+            "radices": self._radices(*_reduction(operator, samples), length),
             "reverse": backward,
             "interpret": kernels.interpreter() if self.interpret else None,
         }
@@ -173,14 +184,16 @@ class Pallas(TreeSolver):
             return jnp.concatenate([after[1:], first]), after[0]
         return jnp.concatenate([first, after[:-1]]), after[-1]
 
-    def _radices(self, length: int, samples: int, size: int, diagonal: bool) -> list[int]:
+    def _radices(self, reduction: Reduction, batch: int, length: int) -> list[int]:
         if self.mode == "sequential":
             return []
         if self.mode == "blelloch":
             return [2] * max(0, length - 1).bit_length()
+        if self.chunk is not None:
+            return [self.chunk]
         if self.mode == "chunked":
-            return [self.chunk or kernels.chunk_of(length)]
-        return kernels.radices_of(length, *((samples * size, 1) if diagonal else (samples, size)))
+            return [chunk_of(reduction, length, batch)]
+        return radices_of(reduction, length, batch)
 
     def _check_device(self) -> None:
         reason = kernels.unusable(self.interpret)
@@ -188,7 +201,7 @@ class Pallas(TreeSolver):
             raise NotImplementedError(f"Pallas: {reason}; Chunked() and Sweep() run everywhere")
 
     def complexity(self, n):
-        radices, m = self._radices(n, 1, 2, False), n
+        radices, m = self._radices(reduction_of_matrices(2), 1, n), n
         matrix = vector = operators = steps = 0
         for chunk in radices:
             if m <= chunk:
@@ -202,6 +215,16 @@ class Pallas(TreeSolver):
             vector_products=vector + m,
             operators=n + operators,
         )
+
+
+def _reduction(operator: Operator, samples: int) -> tuple[Reduction, int]:
+    """How the kernels reduce chunks of such steps, and how many maps a step has."""
+    if isinstance(operator, Diagonal):
+        return DIAGONAL, samples * operator.shape[0]
+    if isinstance(operator, Factored):
+        gates, states, units = operator.gates.shape[-3:]
+        return reduction_of_cell(units, states, gates), samples
+    return reduction_of_matrices(operator.shape[0]), samples
 
 
 def _is_weighted(operator: Operator) -> bool:

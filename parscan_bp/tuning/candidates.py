@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from parscan_bp import kernels
 from parscan_bp.choice.facts import Facts
 from parscan_bp.solvers import (
     Associative,
@@ -13,6 +12,7 @@ from parscan_bp.solvers import (
     Solver,
     Sweep,
 )
+from parscan_bp.solvers.pallas_chunks import DIAGONAL, chunk_of, reduction_of_matrices
 
 LAX = "lax.scan"
 
@@ -39,9 +39,16 @@ def candidates(facts: Facts) -> dict[str, Solver | None]:
     if fits:
         found += [Chunked(), Blelloch(), Associative()]
     if fits and facts.platform == "gpu":
-        middle = kernels.chunk_of(n)
+        middle = _chunk(facts)
         found += [
             *(Pallas(), Pallas(mode="sequential")),
             *(Pallas(mode="chunked", chunk=size) for size in (middle // 2, 2 * middle, 4 * middle)),
         ]
     return {LAX: None, **{repr(solver): solver for solver in found}}
+
+
+def _chunk(facts: Facts) -> int:
+    """The chunk that `Pallas(mode="chunked")` has."""
+    if facts.structure == "diagonal":
+        return chunk_of(DIAGONAL, facts.length, facts.elements)
+    return chunk_of(reduction_of_matrices(facts.features), facts.length, facts.batch)

@@ -79,6 +79,42 @@ def test_what_kernels_take(cell, hidden, batch, dtype, taken, monkeypatch):
     assert found == [str(ON_CHIP) if taken else "lax.scan"]
 
 
+@pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+@pytest.mark.parametrize(
+    ("dtype", "options", "told"),
+    [
+        ("float32", {}, True),
+        ("bfloat16", {}, True),
+        ("float16", {}, False),
+        ("float32", {"forward": "fused"}, False),
+        ("float32", {"solver": pb.Sweep()}, False),
+    ],
+)
+def test_what_a_fused_forward_pass_would_gain_is_told(dtype, options, told, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    cell, dtype = pb.cells.GRU(), jnp.dtype(dtype)
+
+    def told_of(params, carry, xs):
+        found.append(pb.explain(functools.partial(cell, params), carry, xs, **options))
+
+    found = []
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 3, 8, dtype))
+    carry, xs = (jax.ShapeDtypeStruct(shape, dtype) for shape in [(2, 8), (10, 2, 3)])
+    jax.eval_shape(told_of, params, carry, xs)
+    assert (found[0].fused is not None) == told
+    assert ('forward="fused" would' in str(found[0])) == told
+    assert not told or "bench/results/gpu.json" in found[0].fused
+
+
+def test_no_fused_forward_pass_is_told_of_where_there_is_none(monkeypatch):
+    step, args = lambda h, x: (jnp.tanh(h + x), h), (jnp.zeros(3), jnp.zeros((8, 3)))
+    assert pb.explain(step, *args).fused is None
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    found = []
+    jax.eval_shape(lambda *args: found.append(pb.explain(step, *args)), *args)
+    assert found[0].fused is None
+
+
 @pytest.mark.parametrize(
     ("changes", "work", "solver", "word"),
     [

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +27,11 @@ CASES = [
     for size, length, batch in GRID
     if size <= MOST.get(structure, size) and (structure != "lstm" or size % 2 == 0)
 ]
+
+
+def chunked(length):
+    """Radices with chunks of several steps, where there are several."""
+    return [max(1, math.isqrt(length))]
 
 
 def in_turn(cases, kind):

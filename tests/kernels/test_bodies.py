@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from kernel_cases import needs_kernels
 
-from parscan_bp.kernels import interpreter, reference
+from parscan_bp.kernels import interpreter, reference, tiles
+from parscan_bp.kernels.column_reduce import column_reduce
 from parscan_bp.kernels.factored_maps import FactoredMaps
 from parscan_bp.kernels.lanes_reduce import lanes_reduce
 from parscan_bp.kernels.lanes_sweep import lanes_sweep
@@ -57,6 +58,37 @@ def test_lane_kernels(size, dtype, reverse, capfd):
     _close(lanes_reduce(a, b, **simulated), _float64(reference.lanes_reduce, exact[:2], how))
     want = _float64(reference.lanes_sweep, exact, how)
     _close([lanes_sweep(a, b, enter, **simulated)], [want])
+    _no_races(capfd)
+
+
+# Units, groups and gates of an Elman cell, a GRU, an LSTM; one column in a thread, and several.
+COLUMNS = [
+    (3, 1, 1, "bfloat16", False, 132),
+    (10, 1, 1, "float32", True, 1),
+    (6, 1, 3, "float32", False, 1),
+    (4, 2, 4, "bfloat16", True, 132),
+    pytest.param(20, 1, 1, "float32", True, 1, marks=pytest.mark.slow),
+    pytest.param(32, 1, 1, "bfloat16", False, 1, marks=pytest.mark.slow),
+    pytest.param(20, 1, 3, "bfloat16", True, 1, marks=pytest.mark.slow),
+    pytest.param(20, 2, 4, "float32", False, 1, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(
+    ("size", "states", "gates", "dtype", "reverse", "multiprocessors"), COLUMNS
+)
+def test_column_kernel(size, states, gates, dtype, reverse, multiprocessors, capfd, monkeypatch):
+    monkeypatch.setattr(tiles, "SM_COUNT", multiprocessors)
+    assert (tiles.columns_of(size, states, COUNT) == 1) == (multiprocessors == 132)
+    length, rows = CHUNK * COUNT, (states, size, 128)
+    (w,), (exact_w,) = _draw("float32", (gates, size, size))
+    shapes = (length, gates, *rows), (length, states, *rows), (length, *rows)
+    (entering, direct, b), exact = _draw(dtype, *shapes)
+    if gates == 1:
+        direct = exact[1] = None
+    how = {"chunk": CHUNK, "reverse": reverse}
+    got = column_reduce(w, entering, direct, b, **how, interpret=interpreter(detect_races=True))
+    _close(got, _float64(reference.column_reduce, (exact_w, *exact), how))
     _no_races(capfd)
 
 
@@ -133,4 +165,4 @@ def _to_jax(value):
         return FactoredMaps(jnp.asarray(value.weights), jnp.asarray(value.vectors), value.offsets)
     if isinstance(value, Maps):
         return Maps(jnp.asarray(value.matrix), None if value.d is None else jnp.asarray(value.d))
-    return jnp.asarray(value)
+    return None if value is None else jnp.asarray(value)

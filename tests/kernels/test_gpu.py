@@ -3,9 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from kernel_cases import CASES, draw, in_turn, needs_kernels
-
-from parscan_bp.kernels import radices_of
+from kernel_cases import CASES, chunked, draw, in_turn, needs_kernels
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,8 +18,8 @@ pytestmark = [
 )
 def test_compiled_kernels(structure, length, batch, size, reverse):
     case = draw(structure, length, batch, size, reverse=reverse)
-    radices = radices_of(length, batch, size)
-    run = jax.jit(lambda *args: case.scan(*args, radices=radices, reverse=reverse))
+    how = {"radices": chunked(length), "reverse": reverse}
+    run = jax.jit(lambda *args: case.scan(*args, **how))
     case.check(run(*case.args))
 
 
@@ -32,5 +30,5 @@ IN_BFLOAT16 += [("weighted", 20), ("weighted", 128), ("gru", 32), ("lstm", 40)]
 @pytest.mark.parametrize(("structure", "size"), IN_BFLOAT16)
 def test_in_bfloat16(structure, size):
     case = draw(structure, 33, 3, size, reverse=True, dtype=jnp.bfloat16)
-    run = jax.jit(lambda *args: case.scan(*args, radices=radices_of(33, 3, size), reverse=True))
+    run = jax.jit(lambda *args: case.scan(*args, radices=chunked(33), reverse=True))
     case.check(run(*case.args))

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 import pytest
-from kernel_cases import CASES, draw, needs_kernels
+from kernel_cases import CASES, chunked, draw, needs_kernels
 
-from parscan_bp.kernels import interpreter, radices_of
+from parscan_bp.kernels import interpreter
 
 pytestmark = needs_kernels
 
@@ -22,6 +22,10 @@ def _check(structure, length, batch, size, radices, reverse):
         ("dense", 5, 3, 12, [2] * 3, True),
         ("dense", 1, 1, 33, [], True),
         ("weighted", 9, 3, 13, [4], False),
+        ("weighted", 33, 16, 1, [5], True),
+        ("weighted", 2, 1, 10, [1], True),
+        ("weighted", 33, 3, 3, [8, 2], False),
+        ("weighted", 3, 16, 20, [2], True),
         ("gru", 7, 3, 13, [4], True),
         ("lstm", 5, 2, 22, [2], False),
         ("diagonal", 33, 16, 10, [8], True),
@@ -45,4 +49,4 @@ SIMULATED = [c for c in CASES if c[0] == "diagonal" or c[1] < 1000 or c[3] <= 20
 @pytest.mark.slow
 @pytest.mark.parametrize(("structure", "length", "batch", "size"), SIMULATED)
 def test_the_grid(structure, length, batch, size):
-    _check(structure, length, batch, size, radices_of(length, batch, size), True)
+    _check(structure, length, batch, size, chunked(length), True)
