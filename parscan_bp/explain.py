@@ -219,15 +219,21 @@ def _explanation(plan: ScanPlan) -> Explanation:
         mixed_by=() if s is None else s.mixed_by,
         stored=stored,
         candidates=() if plan.facts is None else _candidates(plan.facts),
-        collectives={} if plan.facts is None else _collectives(plan.facts, plan.choice.solver),
+        collectives=_collectives(plan),
     )
 
 
-def _collectives(facts: Facts, solver: Solver | None) -> Mapping[str, Traffic]:
-    """What a solver sends between devices, for the whole batch."""
+def _collectives(plan: ScanPlan) -> Mapping[str, Traffic]:
+    """What a solver sends between devices, for the whole batch; a method's rounds are not known."""
+    facts, solver = plan.facts, plan.choice.solver
+    if facts is None or solver is None:
+        return {}
     vector = facts.batch * facts.itemsize * facts.features
     matrix = vector * (1 if facts.structure == "diagonal" else facts.features)
-    return {} if solver is None else solver.traffic(matrix + vector, vector, facts.length)
+    sent = dict(solver.traffic(matrix + vector, vector, facts.length))
+    if plan.rule is not None and plan.rule.loop.is_by_method:
+        sent.pop("forward", None)
+    return sent
 
 
 def _candidates(facts: Facts) -> tuple[Candidate, ...]:

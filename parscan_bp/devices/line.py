@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
 
 
@@ -56,11 +57,30 @@ class Line:
             pairs = [(last - a, last - b) for a, b in pairs]
         return _on_numbers(lambda a: lax.ppermute(a, self.axis, pairs), tree)
 
+    def from_first(self, tree: PyTree) -> PyTree:
+        """What the first device has, on all: one all-reduce for each leaf, of zeros otherwise."""
+        return self._from(0, tree)
+
     def from_last(self, tree: PyTree) -> PyTree:
-        """What the last device has, on all: one all-reduce for each leaf, of zeros otherwise."""
-        last = self.is_at(self.size - 1)
-        alone = lambda a: jnp.where(last, a, jnp.zeros_like(a))  # noqa: E731
+        """What the last device has, on all; likewise."""
+        return self._from(self.size - 1, tree)
+
+    def _from(self, position: int, tree: PyTree) -> PyTree:
+        here = self.is_at(position)
+        alone = lambda a: jnp.where(here, a, jnp.zeros_like(a))  # noqa: E731
         return _on_numbers(lambda a: lax.psum(alone(a), self.axis), tree)
+
+    def any(self, flag: Array) -> Array:
+        """Whether a flag is set on any device: one all-reduce."""
+        return lax.pmax(flag.astype(jnp.int32), self.axis) > 0
+
+    def largest(self, value: Array) -> Array:
+        """The largest of a number that each device has, NaN if one is: one all-gather."""
+        return largest(lax.all_gather(value, self.axis))
+
+    def is_among(self, n: int, missing: int) -> Array:
+        """Whether each of a device's n steps is one, where so many at the very end are none."""
+        return self.position * n + jnp.arange(n) < self.size * n - missing
 
     def varying(self, tree: PyTree) -> PyTree:
         """The same values; to the types of `jax.shard_map` they differ from device to device.

@@ -10,11 +10,12 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.devices import Line
 from parscan_bp.trees import map_chunks, nbytes
 from parscan_bp.types import Array, PyTree
 
@@ -34,17 +35,35 @@ class Recurrence:
       init: x_0, a pytree of floats.
       inputs: u_1..u_n, a pytree of arrays with leading axis n.
       length: n, at least 1.
+      line: the devices of which each has so many steps, one stretch after the other, and x_0;
+        ``None`` where all are here.
     """
 
     step: Callable[[Carry, Inputs], Carry]
     init: Carry
     inputs: Inputs
     length: int
+    line: Line | None = None
 
     def entering(self, states: Carry) -> Carry:
         """x_0..x_{n-1}, the carry that enters each step, of x_1..x_n."""
         shift = lambda first, a: jnp.concatenate([jnp.expand_dims(first, 0), a[:-1]])  # noqa: E731
-        return jax.tree.map(shift, self.init, states)
+        return jax.tree.map(shift, self.first(jax.tree.map(lambda a: a[-1], states)), states)
+
+    def first(self, last: Carry) -> Carry:
+        """The carry that enters the first step: x_0, or of another device the last one before."""
+        if self.line is None:
+            return self.init
+        here, arrived = self.line.is_at(0), self.line.shift(last)
+        return jax.tree.map(lambda a, b: jnp.where(here, a, b), self.init, arrived)
+
+    def on_any(self, flag: Array) -> Array:
+        """Whether a flag is set, on any of the devices."""
+        return flag if self.line is None else self.line.any(flag)
+
+    def largest(self, value: Array) -> Array:
+        """The largest of a number, of all devices."""
+        return value if self.line is None else self.line.largest(value)
 
     def residuals(self, states: Carry) -> Carry:
         """r_t = x_t - f(x_{t-1}, u_t), of all steps side by side."""
@@ -98,9 +117,12 @@ class Forward(abc.ABC):
     Attributes:
       guess: x_1..x_n to begin with, in the structure of the carry with leading axis n; ``None`` is
         x_0 at every step. Methods that take none have ``None``.
+      over_devices: whether it takes a recurrence with a `Recurrence.line`, and then returns what is
+        here of the trajectory, and the same counts and flags on all devices.
     """
 
     guess: Any = None
+    over_devices: ClassVar[bool] = False
 
     @abc.abstractmethod
     def evaluate(self, recurrence: Recurrence, tolerance: float) -> Trajectory:

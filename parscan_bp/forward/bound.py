@@ -106,7 +106,7 @@ def _check_memory(size: int) -> None:
 
 def _norm(A: Array) -> Array:
     """That of matrices in the max norm: their largest sum along a row."""
-    return jnp.max(jnp.sum(jnp.abs(A), axis=-1), axis=-1)
+    return jnp.max(jnp.sum(jnp.abs(A), axis=-1), axis=-1, initial=0)
 
 
 def _gain(J: Array) -> Array:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import operator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax import lax
 
 from parscan_bp.arguments import set_ints
 from parscan_bp.forward.base import Carry, Forward, Recurrence, Trajectory, steps_to_forget
+from parscan_bp.jaxprs.replay import varying_with
 from parscan_bp.originals import lax_scan
 from parscan_bp.trees import stretch, write_stretch
 from parscan_bp.types import Array, PyTree
@@ -33,13 +34,14 @@ class Chunks(Forward):
     with the end of the one before it, and is stepped only until its states coincide with those
     that it had, to the tolerance or to 4 roundings of 1 + |x|, whichever is more. Where the
     recurrence forgets, that is after a few steps; nothing is assumed about how many. Chunk k is
-    exact after k rounds, whatever the recurrence does.
+    exact after k rounds, whatever the recurrence does. Over devices, each has its own chunks.
 
     Source: overlapped chunks, the forward counterpart of Naumov (2017), section 2.1; the rounds
     are those of parareal with the identity for its coarse propagator.
 
     Args:
-      chunks: how many; ``None`` is one for every 256 steps, at most 64.
+      chunks: how many, of each device if steps are divided over them; ``None`` is one for every 256
+        steps, at most 64.
       rounds: at most so many; if chunks still move then, the result is not converged.
 
     Raises:
@@ -57,6 +59,8 @@ class Chunks(Forward):
     _: dataclasses.KW_ONLY
     rounds: int = 2
 
+    over_devices: ClassVar = True
+
     def __post_init__(self):
         set_ints(self, ("chunks",), chunks=1, rounds=1)
 
@@ -65,19 +69,21 @@ class Chunks(Forward):
         inputs = cut.apart(recurrence.inputs)
         step = _step_of_all(recurrence, cut)
         first = _swept(recurrence, step, inputs, cut)
-        limit = min(self.rounds, cut.chunks - 1)
+        places = 1 if recurrence.line is None else recurrence.line.size
+        limit = min(self.rounds, places * cut.chunks - 1)
 
         def more(at: _Rounds):
-            return jnp.any(at.live) & (at.rounds < limit)
+            return at.goes_on & (at.rounds < limit)
 
         def one_round(at: _Rounds):
             states = _stepped_again(step, inputs, cut, at, tolerance)
-            entering = _seams(recurrence.init, states)
+            entering = _seams(recurrence, states)
             live = _differ(entering, at.entering, tolerance)
-            return _Rounds(states, entering, live, at.rounds + 1)
+            goes_on = recurrence.on_any(jnp.any(live))
+            return _Rounds(states, entering, live, goes_on, at.rounds + 1)
 
         made = lax.while_loop(more, one_round, first)
-        return Trajectory(cut.joined(made.states), made.rounds, ~jnp.any(made.live))
+        return Trajectory(cut.joined(made.states), made.rounds, ~made.goes_on)
 
     def expected(self, length, exponent, tolerance):
         """A chunk is right as soon as it has forgotten where it began: in the first round, if that
@@ -95,12 +101,14 @@ class _Rounds(NamedTuple):
       states: all states, (steps of a chunk, chunks, ...).
       entering: the carry that each chunk has to begin with, (chunks, ...).
       live: for each chunk, whether it began with another one.
+      goes_on: whether any did, of any device.
       rounds: how many were made.
     """
 
     states: Carry
     entering: Carry
     live: Array
+    goes_on: Array
     rounds: Array
 
 
@@ -171,8 +179,12 @@ def _swept(recurrence: Recurrence, step, inputs, cut: _Cut) -> _Rounds:
     """All chunks from x_0, and what they have to begin with instead."""
     start = jax.tree.map(lambda a: jnp.broadcast_to(a, (cut.chunks, *a.shape)), recurrence.init)
     _, states = lax_scan(step, start, inputs, length=cut.steps)
-    entering = _seams(recurrence.init, states)
-    return _Rounds(states, entering, jnp.arange(cut.chunks) > 0, jnp.zeros((), jnp.int32))
+    live, none = jnp.arange(cut.chunks) > 0, jnp.zeros((), jnp.int32)
+    if recurrence.line is not None:
+        live |= ~recurrence.line.is_at(0)
+    live, none = varying_with((live, none), recurrence.init)
+    goes_on = recurrence.on_any(jnp.any(live))
+    return _Rounds(states, _seams(recurrence, states), live, goes_on, none)
 
 
 def _stepped_again(step, inputs: PyTree, cut: _Cut, at: _Rounds, tolerance: float) -> Carry:
@@ -196,14 +208,15 @@ def _stepped_again(step, inputs: PyTree, cut: _Cut, at: _Rounds, tolerance: floa
         live = live & _differ(last, was, tolerance)
         return start + cut.block, last, write_stretch(states, new, start), live
 
-    begin = jnp.zeros((), jnp.int32), at.entering, at.states, at.live
+    begin = jnp.zeros_like(at.rounds), at.entering, at.states, at.live
     return lax.while_loop(more, block, begin)[2]
 
 
-def _seams(init: Carry, states: Carry) -> Carry:
-    """The carry that enters each chunk: x_0, and the ends of all but the last."""
+def _seams(recurrence: Recurrence, states: Carry) -> Carry:
+    """The carry that enters each chunk: the first one, and the ends of all but the last."""
+    first = recurrence.first(jax.tree.map(lambda a: a[-1, -1], states))
     shift = lambda first, a: jnp.concatenate([jnp.expand_dims(first, 0), a[-1, :-1]])  # noqa: E731
-    return jax.tree.map(shift, init, states)
+    return jax.tree.map(shift, first, states)
 
 
 def _differ(new: Carry, old: Carry, tolerance: float) -> Array:

@@ -117,7 +117,8 @@ class _Corrections(System):
     def _scaled(self, leaf: Array, ndim: int) -> Array:
         """A leaf (n, *batch, *core) times the factors of its rows."""
         assert self.factor is not None
-        return leaf * jnp.expand_dims(self.factor, tuple(range(-ndim, 0))).astype(leaf.dtype)
+        factor = jnp.expand_dims(self.factor, tuple(range(-ndim, 0))).astype(leaf.dtype)
+        return leaf * jnp.broadcast_to(factor, leaf.shape)
 
     def collect(self, start, shown, state, aux=None):
         def leaving(entering, last):

@@ -73,33 +73,38 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
       >>> round(float(estimate(half, wrong, residuals, 1.0).error), 3)  # 1.25 times
       2.495
     """
-    step = with_true_derivative(recurrence)
+    step, size = with_true_derivative(recurrence), functools.partial(_size, recurrence)
     solve = functools.partial(_solve, recurrence, step, recurrence.entering(states))
-    unit = magnitude(residuals)
+    unit = size(residuals)
     signs, others = _signed(_roundings(recurrence, states, residuals))
-    roundings = magnitude(signs)
+    roundings = size(signs)
     rhs = jax.tree.map(
         lambda r, s: jnp.stack([_over(r, unit), _over(s, roundings)], 1), residuals, signs
     )
     found, settled = solve(rhs)
-    d = jax.tree.map(lambda a: a[:, 0] * unit, found)
-    grown = magnitude(jax.tree.map(lambda a: a[:, 1], found))
+    d = jax.tree.map(lambda a: a[:, 0] * unit.astype(a.dtype), found)
+    grown = size(jax.tree.map(lambda a: a[:, 1], found))
     left = recurrence.residuals(jax.tree.map(jnp.subtract, states, d))
-    second_unit = magnitude(left)
+    second_unit = size(left)
     rhs = jax.tree.map(
         lambda r, s: jnp.stack([_over(r, second_unit), _over(s, roundings)], 1), left, others
     )
     found, again = solve(rhs)
-    first = magnitude(d)
-    second = second_unit * magnitude(jax.tree.map(lambda a: a[:, 0], found))
-    grown = jnp.maximum(grown, magnitude(jax.tree.map(lambda a: a[:, 1], found)))
+    first = size(d)
+    second = second_unit * size(jax.tree.map(lambda a: a[:, 0], found))
+    grown = jnp.maximum(grown, size(jax.tree.map(lambda a: a[:, 1], found)))
     floor = 2 * roundings * grown
     holds = settled & again & (second <= CURVED * first + floor)
     error = jnp.where(holds, FACTOR * (first + 2 * second), jnp.inf)
     finite = jnp.isfinite(first) & jnp.isfinite(second)
     # A floor that is not small is no linear model's any more: the recurrence is not determined.
-    known = floor <= STRAIGHT * (1 + magnitude(states))
+    known = floor <= STRAIGHT * (1 + size(states))
     return Certificate(jnp.where(finite, error, jnp.nan), jnp.where(known, floor, jnp.inf))
+
+
+def _size(recurrence: Recurrence, tree: Carry) -> Array:
+    """The largest magnitude, over all steps wherever they are."""
+    return recurrence.largest(magnitude(tree))
 
 
 def _roundings(recurrence: Recurrence, states: Carry, residuals: Carry) -> Carry:

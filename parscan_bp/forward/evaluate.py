@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.devices import Line
 from parscan_bp.forward.base import Carry, Forward, Recurrence, over_steps, with_guess
 from parscan_bp.forward.bound import bound
 from parscan_bp.forward.certificate import Certificate, are_all, magnitude
@@ -65,6 +66,7 @@ def evaluate(
     xs: PyTree,
     length: int,
     guess: Carry,
+    line: Line | None = None,
 ) -> tuple[Carry, PyTree, ForwardReport]:
     """The states and outputs of a loop, within the tolerance or as the sequential pass has them.
 
@@ -74,6 +76,7 @@ def evaluate(
       consts, init, xs: its arguments.
       length: the number of steps.
       guess: states to begin with; ``None`` where there are none.
+      line: see `Recurrence`; the other arguments are then of the steps that are here.
 
     Returns:
       The carry after every step, the outputs, and the `ForwardReport`.
@@ -83,7 +86,7 @@ def evaluate(
         return steps.step(consts, carry, x)[0]
 
     method = how.method if guess is None else with_guess(how.method, guess)
-    recurrence = Recurrence(update, init, xs, length)
+    recurrence = Recurrence(update, init, xs, length, line)
     tolerance = tolerance_of(how, jax.tree.leaves(init))
     stop = stop_of(tolerance, jax.tree.leaves(init))
     states, rounds, converged = method.evaluate(recurrence, stop)
@@ -91,7 +94,7 @@ def evaluate(
     entering = recurrence.entering(states)
     images, ys = over_steps(lambda c, x: steps.step(consts, c, x), length, entering, xs)
     residuals = jax.tree.map(jnp.subtract, states, images)
-    scale = 1 + magnitude(states)
+    scale = 1 + recurrence.largest(magnitude(states))
     found = _certificate(how, recurrence, (states, residuals), converged, tolerance * scale)
     error = found.error / scale
     floor = found.floor / scale
@@ -102,8 +105,8 @@ def evaluate(
         states, ys = made
     told = forward_report(
         certified=certified,
-        finite=are_all(jax.tree.map(jnp.isfinite, states)),
-        residual=magnitude(residuals) / scale,
+        finite=~recurrence.on_any(~are_all(jax.tree.map(jnp.isfinite, states))),
+        residual=recurrence.largest(magnitude(residuals)) / scale,
         error=error,
         floor=floor,
         tolerance=tolerance,

@@ -13,6 +13,7 @@ from jax import lax
 from parscan_bp.arguments import set_ints
 from parscan_bp.forward.base import Forward, Trajectory, over_steps, steps_to_forget
 from parscan_bp.forward.vectors import guessed, settled
+from parscan_bp.jaxprs.replay import varying_with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ class FixedPoint(Forward):
             return new, image(new), passes + 1
 
         start = guessed(self.guess, recurrence)
-        first = start, image(start), jnp.zeros((), jnp.int32)
+        first = start, image(start), varying_with(jnp.zeros((), jnp.int32), start)
         states, new, passes = lax.while_loop(goes_on, one_pass, first)
         return Trajectory(states, passes, settled(states, new, tolerance))
 

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.forward.vectors import Vectors, settled
+from parscan_bp.jaxprs.replay import varying_with
 from parscan_bp.types import Array
 
 PATIENCE = 8
@@ -127,7 +128,7 @@ def iterate(
         pace = jax.tree.map(lambda a, b: jnp.where(looks, a, b), pace, loop.pace)
         return _Passes(states, new_image, made, most, stalled, pace)
 
-    zero, first = jnp.zeros((), jnp.int32), image(start)
+    zero, first = varying_with(jnp.zeros((), jnp.int32), start), image(start)
     pace = _pace(start, first, zero, tolerance)
     end = lax.while_loop(goes_on, one_pass, _Passes(start, first, zero, zero, zero, pace))
     return end.states, end.made, settled(end.states, end.image, tolerance)
@@ -144,7 +145,7 @@ def _corrected(image, moves: Vectors, loop: _Passes):
     ]
     of_new = image(new)
     most = largest_finite([f - x for f, x in zip(of_states, states, strict=True)])
-    sound = _leading([jnp.abs(f - x) <= most for f, x in zip(of_new, new, strict=True)])
+    sound = _leading([jnp.abs(f - x) <= most[None] for f, x in zip(of_new, new, strict=True)])
 
     def restarted():
         front = _is_among(n, sound)[..., None]
@@ -161,7 +162,7 @@ def _corrected(image, moves: Vectors, loop: _Passes):
 def _pace(states: Vectors, image: Vectors, most: Array, tolerance: float) -> _Pace:
     gaps = [jnp.abs(f - x) / (1 + jnp.abs(x)) for f, x in zip(image, states, strict=True)]
     settled = jnp.sum(_leading([gap <= tolerance for gap in gaps]), dtype=jnp.int32)
-    return _Pace(settled, most, jnp.max(largest_finite(gaps)))
+    return _Pace(settled, most, jnp.max(largest_finite(gaps), initial=0))
 
 
 def _is_hopeless(before: _Pace, now: _Pace, wanted: _Pace, left: Array) -> Array:
@@ -178,7 +179,7 @@ def _is_hopeless(before: _Pace, now: _Pace, wanted: _Pace, left: Array) -> Array
 def largest_finite(vectors: Vectors) -> Array:
     """The largest finite magnitude of each row, over all steps and features: (*batch, 1)."""
     finite = [jnp.where(jnp.isfinite(v), jnp.abs(v), 0) for v in vectors]
-    return jnp.stack([jnp.max(v, axis=(0, -1)) for v in finite]).max(0)[..., None]
+    return jnp.stack([jnp.max(v, axis=(0, -1), initial=0) for v in finite]).max(0)[..., None]
 
 
 def _leading(holds: list[Array]) -> Array:
@@ -189,4 +190,4 @@ def _leading(holds: list[Array]) -> Array:
 
 def _is_among(n: int, count: Array) -> Array:
     """Whether each of n steps is among the first ``count`` of its row: (n, *batch)."""
-    return lax.broadcasted_iota(jnp.int32, (n, *count.shape), 0) < count
+    return lax.broadcasted_iota(jnp.int32, (n, *count.shape), 0) < count[None]

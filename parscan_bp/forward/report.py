@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import final
 
 import jax
@@ -53,11 +52,6 @@ class ForwardReport:
     tolerance: Array
     fell_back: Array
     states: PyTree
-
-    @classmethod
-    def of_leaves(cls, leaves: Sequence[Array], states: int) -> ForwardReport:
-        """The report whose leaves these are, the last so many being the states, in a list."""
-        return cls(*leaves[:-states], list(leaves[-states:]))  # type: ignore[call-arg]
 
 
 def forward_report(

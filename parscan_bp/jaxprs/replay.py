@@ -109,6 +109,12 @@ def vary_alike(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, [_vary(v, axes) if _is_float(v) else v for v in leaves])
 
 
+def varying_with(tree: PyTree, like: PyTree) -> PyTree:
+    """The arrays of a tree, made to vary over the mesh axes of another one together."""
+    axes = _axes(jax.tree.leaves(like))
+    return jax.tree.map(lambda v: _vary(v, axes), tree)
+
+
 def varying_as(tangent: Array, like: Array) -> Array:
     """A tangent of `vary_alike` values, over no more mesh axes than what it is the tangent of.
 

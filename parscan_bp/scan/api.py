@@ -92,7 +92,8 @@ def scan(
         Or a method that evaluates the recurrence in parallel, a `parscan_bp.forward.Forward` or its
         name, "chunks": its trajectory is certified, or `jax.lax.scan` makes the values after all.
         Derivatives are those at the trajectory, by the same equation. Carries are float32 or
-        float64, and a step that the linear model does not hold is refused.
+        float64, and a step that the linear model does not hold is refused. With a solver over
+        devices, as `Sharded`, "chunks" goes over them; other methods are refused.
         Or "auto", which allows a method and leaves the choice, `jax.lax.scan` among it, to what was
         measured: of this scan by `parscan_bp.autotune`, or of others like it, with a probe of the
         first steps, whose largest Lyapunov exponent says how many iterations to expect. Nothing is

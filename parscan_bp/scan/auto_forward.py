@@ -119,6 +119,8 @@ def choose_forward(
     """
     if isinstance(plan, Left) or plan.facts is None or plan.work is None:
         return ForwardChoice(EXACT, plan.reason if isinstance(plan, Left) else plan.choice.reason)
+    if plan.rule is not None and plan.rule.loop.is_placed:
+        return ForwardChoice(EXACT, f"methods were measured in one place, not by {plan.choice}")
     known = plan.measured
     if known is not None and known.forward == EXACT:
         return ForwardChoice(EXACT, known.reason)

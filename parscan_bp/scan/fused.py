@@ -19,6 +19,7 @@ from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.scan.systems import Primal
+from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array, PyTree
 
 
@@ -45,6 +46,13 @@ class Fused:
 
     def check(self, staged: Staged, body: Body) -> None:
         """The kernels say what they take where they are made, of a cell: `loop`."""
+
+    def check_placed(self, solver: Solver) -> None:
+        """Raises `NotImplementedError`: a kernel runs all steps where it stands."""
+        raise NotImplementedError(
+            f"forward={self!r}: {solver!r} runs the steps where it wants them, and the kernels run "
+            "them all in one place; forward='exact' does not"
+        )
 
     def loop(
         self, body: Body, of: CellBody | None, params: dict[str, Any], *, adjoins: bool
@@ -79,18 +87,18 @@ class FusedLoop:
         return self
 
     @functools.cached_property
-    def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array], None]]:
-        """``(consts, init, xs, guess) -> (carry, ys, after, nothing told)``, without a guess."""
+    def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
+        """``(consts, init, xs, nothing) -> (carry, ys, after)``."""
 
         @jax.jit
-        def run(consts, init, xs, guess):
+        def run(consts, init, xs, _):
             steps = Steps(consts, init, xs, init, self.of.params(consts))
             params, carry, x, _ = self.of.values(steps)
             after = self.cell.forward(self._kernel(self.reverse), params, jax.tree.leaves(carry), x)
             after = self.of.carry_leaves(after)
             end = 0 if self.reverse else -1
             ys = [after[k] for _, k in sorted(self.body.forwarded.items())]
-            return [a[end] for a in after], ys, after, None
+            return [a[end] for a in after], ys, after
 
         return run
 

@@ -7,9 +7,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
-from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.linearise.body import Body
 from parscan_bp.originals import lax_scan
@@ -25,20 +22,20 @@ class Extra(NamedTuple):
 
     Attributes:
       jacobian: values that a given Jacobian closes over.
-      guess: states that a forward pass by a method begins with.
+      states: of a forward pass by a method, arrays over all steps: the states that it begins with;
+        or, where it is done, those that it made, and the outputs.
     """
 
     jacobian: Sequence[Array] = ()
-    guess: Sequence[Array] = ()
+    states: Sequence[Array] = ()
 
 
 class Made(NamedTuple):
-    """What a forward pass makes, as `run_with_trajectory`; and what it tells, a method's alone."""
+    """What a forward pass makes, as `run_with_trajectory`."""
 
     carry: list[Array]
     ys: list[Array]
     after: list[Array]
-    told: ForwardReport | None = None
 
     @property
     def outs(self) -> list[Array]:
@@ -80,16 +77,16 @@ class Loop:
     def _placed(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
         return self.solver.placed(self._exact, reverse=self.how["reverse"])
 
-    def run(self, args: Sequence[Array], guess: Sequence[Array] = ()) -> Made:
+    def run(self, args: Sequence[Array], states: Sequence[Array] = ()) -> Made:
         """The forward pass, for the arguments of the body's loop.
 
         Args:
           args: consts, first carry and inputs.
-          guess: see `Extra`.
+          states: see `Extra`; of a method, what it made.
         """
         consts, init, xs = self.body.split(args)
         if self.other is not None:
-            return Made(*self.other.run(consts, init, xs, list(guess)))
+            return Made(*self.other.run(consts, init, xs, list(states)))
         return Made(*self._placed(consts, init, xs))
 
     @property
@@ -99,7 +96,7 @@ class Loop:
 
     @property
     def is_by_method(self) -> bool:
-        """Whether a method makes the values, and tells how."""
+        """Whether a method makes the values, before anything else is done; see `evaluated`."""
         return self.other is not None and self.other.kernels is None
 
     @property
@@ -119,24 +116,16 @@ class Loop:
             self, solver=solver, equation=self.equation.replace(params=params)
         )
 
-    def values(
-        self, args: Sequence[Array], guess: Sequence[Array], *, tells: bool = False
-    ) -> list[Array]:
+    def values(self, args: Sequence[Array], states: Sequence[Array]) -> list[Array]:
         """(carry, ys) for the arguments of the equation: exactly what it makes, if it is plain.
 
         Args:
           args: of the equation.
-          guess: see `Extra`.
-          tells: whether what a method tells stands behind them, see `told`.
+          states: see `run`.
         """
         if self.is_plain:
             return self.equation.primitive.bind(*args, **self.equation.params)
-        made = self.run(self.hoisted(args), guess)
-        return [*made.outs, *(jax.tree.leaves(made.told) if tells else [])]
-
-    def told(self, leaves: Sequence[Array]) -> ForwardReport:
-        """The report of a method's forward pass, of its leaves."""
-        return ForwardReport.of_leaves(leaves, self.body.num_carry)
+        return self.run(self.hoisted(args), states).outs
 
     def plain(self, args: Sequence[Array]) -> list[Array]:
         """(carry, ys) of `lax.scan` for the arguments of the body's loop."""

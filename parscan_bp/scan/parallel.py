@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from parscan_bp.forward import ForwardReport
 from parscan_bp.forward.evaluate import Certified, LoopFunctions, evaluate
+from parscan_bp.jaxprs.obstacles import replicated_output
+from parscan_bp.jaxprs.read import is_differentiable
+from parscan_bp.jaxprs.replay import vary_alike, varying_with
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
-from parscan_bp.scan.trajectory import run_with_trajectory
+from parscan_bp.originals import lax_scan
+from parscan_bp.primitives.zeros import empty_of
+from parscan_bp.solvers.base import Solver
 from parscan_bp.structure import unsupported
+from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
 WANTED = (jnp.float32, jnp.float64)
@@ -38,6 +46,9 @@ class Parallel:
     def check(self, staged: Staged, body: Body) -> None:
         """Raises `NotImplementedError` if the method and its certificate cannot take the step."""
         why = staged.symbolic_size
+        outputs = [body.jaxpr.out_avals[k] for k in body.float_carry]
+        outputs += [body.y_avals[j] for j in body.float_y]
+        why = why or replicated_output(outputs, filter(is_differentiable, body.jaxpr.in_avals))
         reasons = unsupported(body.jaxpr)
         if reasons:
             why = f"the step contains {reasons[0].primitive}: {reasons[0].message}"
@@ -50,11 +61,21 @@ class Parallel:
         if why is not None:
             raise NotImplementedError(f"forward={self!r}: {why}; forward='exact' takes any step")
 
+    def check_placed(self, solver: Solver) -> None:
+        """Raises `NotImplementedError` if it cannot be where a solver wants the steps."""
+        method, certify = self.how.method, self.how.certify
+        one_place = not method.over_devices or certify != "estimate"
+        if one_place or solver.line(reverse=False) is None:
+            raise NotImplementedError(
+                f"forward={self!r}, certify={certify!r}: {solver!r} runs the steps where it wants "
+                "them, and this takes them in one place; Chunks() and 'estimate' go over devices"
+            )
+
     def loop(
         self, body: Body, of: CellBody | None, params: dict[str, Any], *, adjoins: bool
     ) -> ParallelLoop:
         """The forward pass of a scan with these parameters; it has no adjoint of its own."""
-        return ParallelLoop(body, self.how, params["length"], params["reverse"], params["unroll"])
+        return ParallelLoop(body, self.how, params["reverse"], params["unroll"])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,34 +85,68 @@ class ParallelLoop:
     Attributes:
       body: the scan body.
       how: the method and its certificate.
-      length, reverse, unroll: the scan.
+      reverse, unroll: of the scan.
       kernels: none; the adjoint is a solver's.
     """
 
     body: Body
     how: Certified
-    length: int
     reverse: bool
     unroll: int
     kernels: ClassVar[None] = None
 
-    def run(
+    @functools.cached_property
+    def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
+        """``(consts, init, xs, states) -> (carry, ys, after)``, of what `evaluate` made."""
+
+        @jax.jit
+        def run(consts, init, xs, states):
+            # Who reads the program is to see that they depend on what they are made of.
+            floats = [k for k, a in enumerate(states) if is_differentiable(a)]
+            made = [states[k] for k in floats], empty_of((consts, init, xs))
+            tied, _ = lax.optimization_barrier(varying_with(made, made))
+            states = replace_at(states, floats, tied)
+            after, own = states[: self.body.num_carry], states[self.body.num_carry :]
+            ys = {j: after[k] for j, k in self.body.forwarded.items()}
+            ys.update(zip(self._own, own, strict=True))
+            end = 0 if self.reverse else -1
+            return [a[end] for a in after], [ys[j] for j in sorted(ys)], after
+
+        return run
+
+    def evaluate(
         self,
         consts: Sequence[Array],
         init: Sequence[Array],
         xs: Sequence[Array],
         guess: Sequence[Array],
-    ) -> tuple[list[Array], list[Array], list[Array], ForwardReport]:
-        """``(carry, ys, after, told)``, the first three as of `run_with_trajectory`."""
-        functions = LoopFunctions(self._step, self._sequential)
-        args = list(consts), list(init), self._turned(xs)
+        solver: Solver,
+        length: int,
+        missing: int,
+    ) -> tuple[ForwardReport, list[Array]]:
+        """The report without states; and these, with the outputs that are more than a new carry.
+
+        Args:
+          consts, init, xs: of the steps that are here.
+          guess: states to begin with, if there are any.
+          solver: has its say where the steps are.
+          length: the number of those that are here.
+          missing: so many at the end of the scan, wherever that is, are none.
+        """
+        line = solver.line(reverse=self.reverse)
+        consts, init, xs, guess = vary_alike(tuple(map(list, (consts, init, xs, guess))))
+        step: Any = self._step
+        own_xs: Any = self._turned(xs)
+        if line is not None:
+            init = varying_with(line.from_first(init), init)
+        if line is not None and missing:
+            step, own_xs = _or_nothing(step), (own_xs, line.is_among(length, missing))
         start = self._turned(guess) or None
-        after, own, told = evaluate(self.how, functions, *args, self.length, start)
-        carry, after, own = [a[-1] for a in after], self._turned(after), self._turned(own)
-        ys = {j: after[k] for j, k in self.body.forwarded.items()}
-        ys.update(zip(self._own, own, strict=True))
-        told = dataclasses.replace(told, states=after)
-        return carry, [ys[j] for j in range(len(self.body.y_avals))], after, told
+        functions = LoopFunctions(step, self._sequential(step, solver, length))
+        args = consts, init, own_xs, length, start, line
+        after, own, told = evaluate(self.how, functions, *args)
+        made = [*self._turned(after), *self._turned(own)]
+        return dataclasses.replace(told, states=()), made
 
     @property
     def _own(self) -> list[int]:
@@ -102,14 +157,39 @@ class ParallelLoop:
         new, ys = self.body(consts, carry, x)
         return new, [ys[j] for j in self._own]
 
-    def _sequential(self, consts, init, xs):
-        how: dict[str, Any] = {"length": self.length, "reverse": False, "unroll": self.unroll}
-        _, ys, after, _ = run_with_trajectory(self.body, consts, init, xs, **how)
-        return after, [ys[j] for j in self._own]
+    def _sequential(self, step, solver, length):
+        """One step after the other, where the solver has the exact pass run."""
+
+        def loop(consts, init, xs):
+            def one(carry, x):
+                new, own = step(consts, carry, x)
+                return new, (new, own)
+
+            carry, (after, own) = lax_scan(one, init, xs, length=length, unroll=self.unroll)
+            return carry, own, after
+
+        placed = solver.placed(loop, reverse=self.reverse)
+
+        def sequential(consts, init, xs):
+            _, own, after = placed(consts, init, xs)
+            return after, own
+
+        return sequential
 
     def _turned(self, stacked: Sequence[Array]) -> list[Array]:
         """In the order of the steps, or back."""
         return [a[::-1] for a in stacked] if self.reverse else list(stacked)
+
+
+def _or_nothing(step):
+    """The step of inputs that come with whether there is one: else the carry stays as it is."""
+
+    def call(consts, carry, x):
+        x, is_one = x
+        new, own = step(consts, carry, x)
+        return [jnp.where(is_one, a, b) for a, b in zip(new, carry, strict=True)], own
+
+    return call
 
 
 def checked_guess(guess: Any, body: Body, length: int) -> list[Array]:

@@ -241,11 +241,8 @@ def make_plan(
     if may_form and _forms(choice.solver):
         linear, extra = linearise(formed=True)
     loop = Loop(staged.equation, body, choice.solver, hoist, other)
-    if other is not None and loop.is_placed:
-        raise NotImplementedError(
-            f"forward: {choice.solver!r} runs the steps where it wants them, one after the other; "
-            "another forward pass wants a solver that does not"
-        )
+    if forward is not None and loop.is_placed:
+        forward.check_placed(choice.solver)
     scan = LinearScan(linear, choice.solver, params["length"], params["reverse"], fused)
     rule = ScanRule(loop, scan, ours, obstacle)
     return ScanPlan(staged, body, choice, structure, rule, facts, work, extra)

@@ -29,21 +29,19 @@ from parscan_bp.types import Array
 class Recorded:
     """``(args, extra) -> (outs, after, kept)``, differentiable to any order.
 
-    The outs are (carry, ys), and after them what a method tells of the forward pass, if that is
-    asked for; after is the carry after every step, and kept what else derivatives read of the
-    steps, ``None`` if they are linearised again. Functions are made once, so that JAX caches them.
+    The outs are (carry, ys), after is the carry after every step, and kept what else derivatives
+    read of the steps, ``None`` if they are linearised again. Functions are made once, so that JAX
+    caches them.
 
     Attributes:
       loop: the forward pass.
       scan: the leaves that are differentiated.
       active: what is differentiated; ``None`` where nothing else is kept.
-      tells: whether the outs have what the forward pass tells.
     """
 
     loop: Loop
     scan: LinearScan
     active: Active | None
-    tells: bool = False
 
     def __call__(self, args, extra):
         return self._values(args, extra)
@@ -58,16 +56,15 @@ class Recorded:
             made = self(*primals)
             return made, self.tangents(primals, tangents, made)
 
-        return WithRule(lambda args, extra: self._run(args, extra.guess), jvp)
+        return WithRule(lambda args, extra: self._run(args, extra.states), jvp)
 
     @functools.cached_property
     def _run(self) -> Callable:
         @jax.jit
-        def run(args, guess=()):
+        def run(args, states=()):
             if self.active is None:
-                made = self.loop.run(args, guess)
-                told = jax.tree.leaves(made.told) if self.tells else []
-                return [*made.outs, *told], made.after, None
+                made = self.loop.run(args, states)
+                return made.outs, made.after, None
             consts, init, xs = self.scan.body.split(args)
             extra = self.scan.linearisation.invariants(consts, [])
             keeping = self._keeping(Steps(consts, init, [x[0] for x in xs], init, extra))

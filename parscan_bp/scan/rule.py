@@ -15,12 +15,14 @@ from typing import Any
 
 import jax
 
+from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of
 from parscan_bp.report import Report, worst_of
+from parscan_bp.scan.evaluated import Evaluated
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.recorded import Recorded
@@ -53,19 +55,25 @@ class ScanRule:
 
     def __call__(self, args: Sequence[Array], extra: Extra) -> list[Array]:
         """The outputs of the scan for ``args = [*consts, *init, *xs]``."""
-        carry, ys = self._everywhere(args, extra)
-        return [*carry, *ys]
+        return self._outputs(args, self._evaluated(args, extra)[0])
 
     def reported(self, args: Sequence[Array], extra: Extra) -> tuple[list[Array], Report]:
         """The outputs, and the report on them and what derivatives are made of; see `reported`."""
         check_no_obstacle(self.obstacle, self.scan.solver)
-        if not self.loop.is_by_method:
-            return self(args, extra), self._report(*jax.lax.stop_gradient((list(args), extra)))
-        made = self._values(True)(list(args), extra)
-        n = self.scan.body.num_carry + len(self.scan.body.y_avals)
-        outs, told = made[:n], self.loop.told(made[n:])
-        values = jax.lax.stop_gradient((list(args), extra, outs, told.states))
-        return outs, with_forward(self._report_on_states(*values), told)
+        extra, told = self._evaluated(args, extra)
+        report = self._report(*jax.lax.stop_gradient((list(args), extra)))
+        return self._outputs(args, extra), with_forward(report, told)
+
+    @functools.cached_property
+    def _evaluated(self) -> Callable[..., tuple[Extra, ForwardReport | None]]:
+        """What a method makes of the values, before anything is differentiated, and tells."""
+        if self.loop.is_by_method:
+            return Evaluated(self.loop, self.scan.solver)
+        return lambda args, extra: (extra, None)
+
+    def _outputs(self, args: Sequence[Array], extra: Extra) -> list[Array]:
+        carry, ys = self._everywhere(args, extra)
+        return [*carry, *ys]
 
     @functools.cached_property
     def _everywhere(self) -> Run:
@@ -75,7 +83,7 @@ class ScanRule:
             rule = self.of(solver, length)
 
             def call(args, extra):
-                outs = rule._values(False)(list(args), extra)
+                outs = rule._values(list(args), extra)
                 return outs[:count], outs[count:]
 
             return call
@@ -90,13 +98,11 @@ class ScanRule:
         return dataclasses.replace(self, loop=self.loop.of(solver, length), scan=scan)
 
     @functools.cached_property
-    def _values(self) -> Callable[[bool], WithRule]:
-        """The outputs, and what a method tells if it is asked to."""
-        return functools.cache(self._make_values)
+    def _values(self) -> WithRule:
+        """The outputs in one place."""
 
-    def _make_values(self, tells: bool) -> WithRule:
         def values(args, extra):
-            return self.loop.values(args, extra.guess, tells=tells)
+            return self.loop.values(args, extra.states)
 
         def jvp(primals, tangents):
             check_no_obstacle(self.obstacle, self.scan.solver)
@@ -104,9 +110,9 @@ class ScanRule:
             ts = self.scan.effective(args, ts)
             scan = self.scan.of_moving(ts)
             if scan is None:
-                outs = self._values(tells)(*primals)
+                outs = self._values(*primals)
                 return outs, zeros_of(outs)
-            recorded = self._recorded(scan, scan.active(ts) if self.keeps else None, tells)
+            recorded = self._recorded(scan, scan.active(ts) if self.keeps else None)
             if self.one_loop and is_forward_only(args, ts):
                 return recorded.outputs_in_one_loop(args, ts)
             made = recorded(args, primals[1])
@@ -115,19 +121,8 @@ class ScanRule:
         return WithRule(values, jvp)
 
     @functools.cached_property
-    def _report_on_states(self) -> Callable[..., Report]:
-        """The report on a scan whose carries are known."""
-
-        @jax.jit
-        def report(args, extra, outs, after):
-            residuals = (*self.scan.body.split(self.loop.hoisted(args)), after, extra.jacobian)
-            return report_on_scan(self.scan, residuals, outs)
-
-        return report
-
-    @functools.cached_property
     def _report(self) -> Callable[..., Report]:
-        """The report on a scan wherever its steps are, which are run once more for it."""
+        """The report on a scan wherever its steps are; exact ones are run once more for it."""
         structure: list[Any] = []
 
         def run(solver, length):
@@ -135,7 +130,7 @@ class ScanRule:
 
             def call(args, extra):
                 args = rule.loop.hoisted(args)
-                made = rule.loop.run(args)
+                made = rule.loop.run(args, extra.states)
                 residuals = (*rule.scan.body.split(args), made.after, extra.jacobian)
                 told = report_on_scan(rule.scan, residuals, made.outs)
                 structure.append(jax.tree.structure(told))
@@ -155,6 +150,6 @@ class ScanRule:
         return report
 
     @functools.cached_property
-    def _recorded(self) -> Callable[[LinearScan, Active | None, bool], Recorded]:
+    def _recorded(self) -> Callable[[LinearScan, Active | None], Recorded]:
         """The forward pass of a derivative."""
         return functools.cache(functools.partial(Recorded, self.loop))

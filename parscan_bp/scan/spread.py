@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parscan_bp.jaxprs.read import scan_counts
-from parscan_bp.scan.loop import Loop
+from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.solvers.base import Solver
-from parscan_bp.types import Array, PyTree
+from parscan_bp.types import Array
 
-Run = Callable[[Sequence[Array], PyTree], tuple[list[Any], list[Any]]]
+Run = Callable[[Sequence[Array], Extra], tuple[list[Any], list[Any]]]
 """``(args, extra) -> (carry, ys)`` of a scan, ``args = [*consts, *init, *xs]``."""
 
 
@@ -27,17 +27,24 @@ def spread(loop: Loop, solver: Solver, run: Callable[[Solver, int], Run]) -> Run
     if obstacle is not None:
         raise NotImplementedError(f"f: {obstacle}")
     consts, carry = scan_counts(loop.equation)
+    inputs = len(loop.equation.invars) - consts - carry
     length, reverse = (loop.how[name] for name in ("length", "reverse"))
 
     @functools.cache
     def here(solver, n):
         call = run(solver, n)
-        return lambda shared, init, xs: call([*shared[0], *init, *xs], shared[1])
+
+        def scan(shared, init, xs):
+            xs, states = xs[:inputs], xs[inputs:]
+            return call([*shared[0], *init, *xs], Extra(shared[1], states))
+
+        return scan
 
     everywhere = solver.spread(here, length, reverse=reverse)
 
     def call(args, extra):
         args, end = list(args), consts + carry
-        return everywhere((args[:consts], extra), args[consts:end], args[end:])
+        whole = args[:consts], extra.jacobian
+        return everywhere(whole, args[consts:end], [*args[end:], *extra.states])
 
     return call

@@ -19,8 +19,6 @@ from parscan_bp.scan.linear_scan import LinearScan
 def solved_tangents(scan: LinearScan, primals, tangents, made) -> tuple[list[Any], list[Any]]:
     """Tangents of (carry, ys), and of the carry after every step.
 
-    What stands behind the outputs does not move.
-
     Args:
       scan: the leaves that move.
       primals: ``(args, extra)``, the arguments of the loop and what a given Jacobian closes over.

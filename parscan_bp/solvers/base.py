@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from jax.extend.core import Jaxpr
 
 from parscan_bp.arguments import described
-from parscan_bp.devices import Traffic
+from parscan_bp.devices import Line, Traffic
 from parscan_bp.operators import Operator, for_trees
 from parscan_bp.report import Rounds
 from parscan_bp.system import Ragged, System
@@ -87,6 +87,14 @@ class Solver(abc.ABC):
           A function of the same arguments and results; ``loop`` itself where any place is right.
         """
         return loop
+
+    def line(self, *, reverse: bool) -> Line | None:
+        """The devices over which `placed` divides the steps, in the order of the scan.
+
+        A parallel forward pass then goes over them, too; ``None`` where all steps are in one place,
+        or it should not.
+        """
+        return None
 
     def obstacle(self, jaxpr: Jaxpr) -> str | None:
         """Why a step cannot be run where the solver wants it."""

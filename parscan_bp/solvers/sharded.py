@@ -58,7 +58,8 @@ class Sharded(Solver):
         M_p = A_{i+1} ... A_j,    lambda_i = M_p lambda_j + b_p    for its steps i..j,
 
     which is `Chunked` with devices for chunks. Forward, the values are those of `jax.lax.scan`: the
-    carry passes from device to device, each of which waits for it.
+    carry passes from device to device, each of which waits for it; with ``forward=Chunks()`` all
+    step side by side.
 
     Outside `jax.shard_map` everything is put into one, over this axis alone; other axes of the mesh
     are the compiler's, as a batch's that is divided over 'data'. Steps that P devices leave over
@@ -196,8 +197,11 @@ class Sharded(Solver):
             "operators of different shapes wants another solver, such as Planned()"
         )
 
+    def line(self, *, reverse):
+        return Line(self.axis, reverse)
+
     def placed(self, loop, *, reverse):
-        line = Line(self.axis, reverse)
+        line = self.line(reverse=reverse)
 
         def run(consts, init, xs):
             each = lambda carry: loop(consts, carry, xs)  # noqa: E731
