@@ -64,9 +64,9 @@ def test_lane_kernels(size, dtype, reverse, capfd):
 # Units, groups and gates of an Elman cell, a GRU, an LSTM; one column in a thread, and several.
 COLUMNS = [
     (3, 1, 1, "bfloat16", False, 132),
-    (10, 1, 1, "float32", True, 1),
-    (6, 1, 3, "float32", False, 1),
-    (4, 2, 4, "bfloat16", True, 132),
+    (5, 1, 1, "float32", True, 1),
+    (3, 1, 3, "float32", False, 1),
+    (2, 2, 4, "bfloat16", True, 132),
     pytest.param(20, 1, 1, "float32", True, 1, marks=pytest.mark.slow),
     pytest.param(32, 1, 1, "bfloat16", False, 1, marks=pytest.mark.slow),
     pytest.param(20, 1, 3, "bfloat16", True, 1, marks=pytest.mark.slow),
