@@ -1,12 +1,16 @@
 """Compiles every kernel for sm_90a without a GPU: ``python compile_for_sm90.py``.
 
 Needs jax >= 0.11 with its CUDA plugin and compiler (``jax[cuda13]``). What ptxas says about
-registers and spills goes to the standard output, after a line ``## case`` for each case.
+registers and spills goes to the standard output, after a line ``## case`` for each case, and so does
+the machine code where there is an nvdisasm.
 """
 
 import os
+import shutil
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "MOSAIC_GPU_DUMP_PTXAS": "1"}
+if shutil.which("nvdisasm") is not None:
+    os.environ["MOSAIC_GPU_DUMP_SASS"] = "1"
 
 import jax
 import jax.numpy as jnp
