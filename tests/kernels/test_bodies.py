@@ -88,7 +88,8 @@ def test_column_kernel(size, states, gates, dtype, reverse, multiprocessors, cap
         direct = exact[1] = None
     how = {"chunk": CHUNK, "reverse": reverse}
     got = column_reduce(w, entering, direct, b, **how, interpret=interpreter(detect_races=True))
-    _close(got, _float64(reference.column_reduce, (exact_w, *exact), how))
+    want = _float64(reference.column_reduce, (exact_w, *exact), how)
+    _close([got[:, :, :-1], got[:, :, -1]], [want[:, :, :-1], want[:, :, -1]])
     _no_races(capfd)
 
 
