@@ -116,3 +116,9 @@ def run_on_devices() -> Callable[..., None]:
         assert done.returncode == 0, done.stderr.decode()[-2000:] + done.stdout.decode()
 
     return run
+
+
+@pytest.fixture
+def one_multiprocessor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that divide their work by the size of the GPU: few large instances to simulate."""
+    monkeypatch.setattr("parscan_bp.kernels.tiles.SM_COUNT", 1)

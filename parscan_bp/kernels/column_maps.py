@@ -55,8 +55,11 @@ class ColumnMaps:
             for x in (self.gates, self.direct, b)
         )
         w = self.w.astype(jnp.float32)
-        m, v = column_reduce(w, gates, direct, b, chunk=chunk, **how)
-        m, v = (jnp.moveaxis(unfold(x, 1), -1, 1) for x in (m, v))
+        x = column_reduce(w, gates, direct, b, chunk=chunk, **how)
+        # Whole, then divided: of a slice that is one piece of memory XLA makes a copy that no graph
+        # of kernels holds.
+        x = jnp.moveaxis(unfold(x, 1), -1, 1)
+        m, v = x[..., :-1], x[..., -1]
         m = m.reshape(-1, batch, states, size, states, size)
         m = pad_axis(pad_axis(m, 3, extra), 5, extra)
         v = pad_axis(v.reshape(-1, batch, states, size), 3, extra)

@@ -42,7 +42,7 @@ def column_reduce(w, gates, direct, b, *, chunk: int, reverse: bool = False, int
       interpret: see `compat.kernel`.
 
     Returns:
-      M (T / chunk, S H, S H, N) and v (T / chunk, S H, N) in float32.
+      [M v] (T / chunk, S H, S H + 1, N) in float32.
     """
     length, states, size, lanes = b.shape
     count, groups, order = length // chunk, lanes // tiles.LANES, states * size
@@ -94,7 +94,7 @@ def column_reduce(w, gates, direct, b, *, chunk: int, reverse: bool = False, int
     run = compat.kernel(body, name=NAME, out=out, grid=grid, scratch=scratch, interpret=interpret)
     x = run(weights, gates, b, *([] if direct is None else [direct]))
     x = x.transpose(0, 3, 2, 4, 1, 5).reshape(count, order, parts * columns, lanes)
-    return x[:, :, :order], x[:, :, order]
+    return x[:, :, : order + 1]
 
 
 def _twice(w):

@@ -40,7 +40,7 @@ def column_reduce(w, gates, direct, b, *, chunk: int, reverse: bool = False, int
     order = states * size
     a, b = a.reshape(length, lanes, order, order), b.reshape(length, order, lanes)
     m, v = _reduce(a, jnp.moveaxis(b, -1, 1), chunk, reverse)
-    return jnp.moveaxis(m, 1, -1), jnp.moveaxis(v, 1, -1)
+    return jnp.moveaxis(jnp.concatenate([m, v[..., None]], axis=-1), 1, -1)
 
 
 def tile_reduce(maps: Maps, b, *, chunk: int, reverse: bool = False, interpret=None):

@@ -1,34 +1,24 @@
 """Compiles every kernel for sm_90a without a GPU: ``python compile_for_sm90.py``.
 
-Needs jax >= 0.11 with its CUDA plugin and compiler (``jax[cuda13]``). What ptxas says about
-registers and spills goes to the standard output, after a line ``## case`` for each case.
+What ptxas says about registers and spills goes to the standard output, after a line ``## case`` for
+each case, and so does the machine code where there is an nvdisasm. See `sm90`.
 """
 
 import os
+import shutil
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "MOSAIC_GPU_DUMP_PTXAS": "1"}
+if shutil.which("nvdisasm") is not None:
+    os.environ["MOSAIC_GPU_DUMP_SASS"] = "1"
+
+import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import sm90
 
 from parscan_bp import cells, kernels
 
-HOPPER = """
-gpu_device_info {
-  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
-  shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  memory_bandwidth: 4800000000000 l2_cache_size: 62914560 clock_rate_ghz: 1.98
-  device_memory_size: 150000000000 shared_memory_per_block_optin: 232448
-  cuda_compute_capability { major: 9 } registers_per_core_limit: 65536
-  registers_per_block_limit: 65536
-}
-platform_name: "CUDA" dnn_version_info { major: 9 minor: 12 } runtime_version { major: 13 }
-device_description_str: "NVIDIA H200"
-"""
 LENGTH, CHUNK = 64, 16
 SCANS = {
     "diagonal": [(64, 16)],
@@ -91,15 +81,9 @@ def cases():
 
 
 def main():
-    topology = topologies.get_topology_desc(platform="cuda", target_config=HOPPER, topology="1x1x1")
-    mesh = Mesh(np.array(topology.devices), ("x",))
-    everywhere = NamedSharding(mesh, PartitionSpec())
     for name, function, shapes, how in cases():
         print("##", name, flush=True)
-        run = jax.jit(
-            lambda *args: function(*args, **how), in_shardings=everywhere, out_shardings=everywhere
-        )
-        run.trace(*shapes).lower(lowering_platforms=("cuda",)).compile()
+        sm90.compiled(functools.partial(function, **how), shapes)
     print("## done", flush=True)
 
 

@@ -64,9 +64,9 @@ def test_lane_kernels(size, dtype, reverse, capfd):
 # Units, groups and gates of an Elman cell, a GRU, an LSTM; one column in a thread, and several.
 COLUMNS = [
     (3, 1, 1, "bfloat16", False, 132),
-    (10, 1, 1, "float32", True, 1),
-    (6, 1, 3, "float32", False, 1),
-    (4, 2, 4, "bfloat16", True, 132),
+    (5, 1, 1, "float32", True, 1),
+    (3, 1, 3, "float32", False, 1),
+    (2, 2, 4, "bfloat16", True, 132),
     pytest.param(20, 1, 1, "float32", True, 1, marks=pytest.mark.slow),
     pytest.param(32, 1, 1, "bfloat16", False, 1, marks=pytest.mark.slow),
     pytest.param(20, 1, 3, "bfloat16", True, 1, marks=pytest.mark.slow),
@@ -88,7 +88,8 @@ def test_column_kernel(size, states, gates, dtype, reverse, multiprocessors, cap
         direct = exact[1] = None
     how = {"chunk": CHUNK, "reverse": reverse}
     got = column_reduce(w, entering, direct, b, **how, interpret=interpreter(detect_races=True))
-    _close(got, _float64(reference.column_reduce, (exact_w, *exact), how))
+    want = _float64(reference.column_reduce, (exact_w, *exact), how)
+    _close([got[:, :, :-1], got[:, :, -1]], [want[:, :, :-1], want[:, :, -1]])
     _no_races(capfd)
 
 

@@ -1,30 +1,70 @@
-"""Every kernel compiles for sm_90a, without a GPU, and no register spills to memory."""
+"""Every kernel compiles for sm_90a, without a GPU: no register spills, and loops are as counted."""
 
 import importlib.util
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 from kernel_cases import needs_kernels
+from machine_code import largest_loop
 
 PLUGIN = "jax_cuda13_plugin"
+pytestmark = [
+    pytest.mark.slow,
+    needs_kernels,
+    pytest.mark.skipif(
+        importlib.util.find_spec(PLUGIN) is None,
+        reason=f"{PLUGIN} is not installed: pip install 'parscan_bp[cuda]'",
+    ),
+]
 
 
-@pytest.mark.slow
-@needs_kernels
-@pytest.mark.skipif(
-    importlib.util.find_spec(PLUGIN) is None,
-    reason=f"{PLUGIN} is not installed: pip install 'parscan_bp[cuda]'",
-)
-def test_nothing_spills():
+@pytest.fixture(scope="module")
+def compiled():
+    """What ptxas and nvdisasm say of every case, by its name."""
     script = pathlib.Path(__file__).with_name("compile_for_sm90.py")
     run = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     *cases, end = run.stdout.split("## ")[1:]
     assert end.strip() == "done"
-    for case in cases:
-        spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", case)
-        assert spills, case
-        assert set(spills) == {("0", "0")}, case
+    return dict(case.split("\n", 1) for case in cases)
+
+
+def test_nothing_spills(compiled):
+    for name, text in compiled.items():
+        spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
+        assert spills, name
+        assert set(spills) == {("0", "0")}, name
+
+
+def _loops(text, kernel):
+    """The largest loop of every kernel of this name."""
+    for code in text.split("Compiling entry function ")[1:]:
+        if code.startswith(f"'{kernel}"):
+            yield largest_loop(code)
+
+
+needs_nvdisasm = pytest.mark.skipif(
+    shutil.which("nvdisasm") is None, reason="nvdisasm is not there: nvidia-cuda-nvdisasm has it"
+)
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize(
+    ("case", "products", "instructions"),
+    [
+        ("weighted 20 1024", 1200, 1460),
+        ("weighted 32 1024", 3072, 3570),
+        ("gru 20 1024", 3660, 4310),
+    ],
+)
+def test_columns_take_little_more_than_their_products(compiled, case, products, instructions):
+    """Of three columns, so many multiply-adds; and no step waits for another thread."""
+    (loop,) = _loops(compiled[case], "column_reduce")
+    assert loop["FFMA"] == products
+    assert loop.total() <= instructions
+    assert loop["BAR"] == 0
+    assert loop["LDL"] == loop["STL"] == 0
