@@ -52,9 +52,14 @@ def check_close(got, want, atol=1e-4):
 
 
 @by_method
-def test_no_rank_is_promoted(name):
+@pytest.mark.parametrize(
+    "setting",
+    [lambda: jax.numpy_rank_promotion("raise"), lambda: jax.numpy_dtype_promotion("strict")],
+    ids=["ranks", "types"],
+)
+def test_nothing_is_promoted(name, setting):
     ours = functools.partial(loss, scan=pb.scan, forward=METHODS[name])
-    with jax.numpy_rank_promotion("raise"):
+    with setting():
         got = jit_quickly(jax.value_and_grad(ours, (0, 1, 2)))(W, H, XS)
     check_close(got, jax.value_and_grad(loss, (0, 1, 2))(W, H, XS))
 
