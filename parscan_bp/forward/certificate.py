@@ -83,6 +83,7 @@ def _by_values(eqn, values):
     name = eqn.primitive.name
     if name == "stop_gradient":
         return list(values)
-    if name in CALLS or name in CUSTOM_CALLS:
+    # A call_with_rule is differentiated as its values are.
+    if name in CALLS or name in CUSTOM_CALLS - {"call_with_rule"}:
         return interpret(called(eqn), values, _by_values)
     return bind(eqn, values)

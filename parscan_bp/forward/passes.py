@@ -167,7 +167,9 @@ def _pace(states: Vectors, image: Vectors, most: Array, tolerance: float) -> _Pa
 
 def _is_hopeless(before: _Pace, now: _Pace, wanted: _Pace, left: Array) -> Array:
     """Whether nothing would be there after ``left`` passes, faster than since the last look."""
-    times = OPTIMISM * left / WINDOW
+    floats = lambda v: jax.tree.map(lambda a: jnp.asarray(a, now.residual.dtype), v)  # noqa: E731
+    before, now, wanted, left = map(floats, (before, now, wanted, left))
+    times = OPTIMISM / WINDOW * left
     fronts = [
         b + times * (b - a) < end for a, b, end in zip(before[:2], now[:2], wanted[:2], strict=True)
     ]

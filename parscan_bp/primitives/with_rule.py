@@ -131,11 +131,11 @@ def _as_tangent(t: Any, primal: Any) -> Array:
     if hasattr(t, "dtype"):
         return t
     aval = jax.typeof(primal).to_tangent_aval()
-    return _of_type(jnp.asarray(t, aval.dtype), aval)
+    return of_type(jnp.asarray(t, aval.dtype), aval)
 
 
-def _of_type(value: Array, aval: Any) -> Array:
-    """The value with a weak type where the function has one: it says what a sum with it is."""
+def of_type(value: Array, aval: Any) -> Array:
+    """The value with a weak type where another one has it: it says what a sum with it is."""
     if not aval.weak_type or jax.typeof(value).weak_type:
         return value
     how = {"new_dtype": aval.dtype, "weak_type": True, "sharding": None}
@@ -164,9 +164,9 @@ def _differentiate(primals, tangents, *, call_jaxpr, call):
     ]
     outs, out_ts = call.rule(list(primals), ts)
     types = call_jaxpr.out_avals
-    outs = [_of_type(v, a) for v, a in zip(outs, types, strict=True)]
+    outs = [of_type(v, a) for v, a in zip(outs, types, strict=True)]
     pairs = zip(out_ts, types, strict=True)
-    return outs, [ad.Zero(t.aval) if _is_zero(t) else _of_type(t, a) for t, a in pairs]
+    return outs, [ad.Zero(t.aval) if _is_zero(t) else of_type(t, a) for t, a in pairs]
 
 
 def _batch(how, values, axes, *, call_jaxpr, call):

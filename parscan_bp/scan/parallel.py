@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.arguments import described
 from parscan_bp.forward import ForwardReport
 from parscan_bp.forward.evaluate import Certified, LoopFunctions, evaluate
 from parscan_bp.jaxprs.obstacles import replicated_output
@@ -20,6 +21,7 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.originals import lax_scan
+from parscan_bp.primitives.with_rule import of_type
 from parscan_bp.primitives.zeros import empty_of
 from parscan_bp.solvers.base import Solver
 from parscan_bp.structure import unsupported
@@ -110,7 +112,9 @@ class ParallelLoop:
             ys = {j: after[k] for j, k in self.body.forwarded.items()}
             ys.update(zip(self._own, own, strict=True))
             end = 0 if self.reverse else -1
-            return [a[end] for a in after], [ys[j] for j in sorted(ys)], after
+            outs = [a[end] for a in after] + [ys[j] for j in sorted(ys)]
+            outs = list(map(of_type, outs, self.body.jaxpr.out_avals))
+            return outs[: len(after)], outs[len(after) :], after
 
         return run
 
@@ -197,9 +201,12 @@ def checked_guess(guess: Any, body: Body, length: int) -> list[Array]:
 
     Raises:
       ValueError: if their number or shapes are others.
-      TypeError: if their dtypes are.
+      TypeError: if their dtypes are, or they are no arrays.
     """
-    leaves, wanted = list(map(jnp.asarray, jax.tree.leaves(guess))), body.carry_avals
+    try:
+        leaves, wanted = list(map(jnp.asarray, jax.tree.leaves(guess))), body.carry_avals
+    except TypeError as error:
+        raise TypeError(f"guess: got {described(guess)}; a pytree of arrays is wanted") from error
     if len(leaves) != len(wanted):
         raise ValueError(
             f"guess: got {len(leaves)} arrays; the carry has {len(wanted)} that a step changes, "

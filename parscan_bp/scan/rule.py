@@ -61,8 +61,9 @@ class ScanRule:
         """The outputs, and the report on them and what derivatives are made of; see `reported`."""
         check_no_obstacle(self.obstacle, self.scan.solver)
         extra, told = self._evaluated(args, extra)
+        outs = self._outputs(args, extra)
         report = self._report(*jax.lax.stop_gradient((list(args), extra)))
-        return self._outputs(args, extra), with_forward(report, told)
+        return outs, with_forward(report, told)
 
     @functools.cached_property
     def _evaluated(self) -> Callable[..., tuple[Extra, ForwardReport | None]]:

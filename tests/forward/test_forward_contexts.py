@@ -23,7 +23,16 @@ METHODS = {
     "fixed point": pb.FixedPoint(),
     "frozen": pb.FrozenActivations(),
 }
-by_method = pytest.mark.parametrize("name", METHODS)
+QUICK = ("chunks", "newton, damped")
+
+
+def by_methods(*names):
+    """All but the quick ones are slow."""
+    marks = {name: () if name in QUICK else pytest.mark.slow for name in names}
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in names])
+
+
+by_method = by_methods(*METHODS)
 
 
 def step(w, h, x):
@@ -43,9 +52,14 @@ def check_close(got, want, atol=1e-4):
 
 
 @by_method
-def test_no_rank_is_promoted(name):
+@pytest.mark.parametrize(
+    "setting",
+    [lambda: jax.numpy_rank_promotion("raise"), lambda: jax.numpy_dtype_promotion("strict")],
+    ids=["ranks", "types"],
+)
+def test_nothing_is_promoted(name, setting):
     ours = functools.partial(loss, scan=pb.scan, forward=METHODS[name])
-    with jax.numpy_rank_promotion("raise"):
+    with setting():
         got = jit_quickly(jax.value_and_grad(ours, (0, 1, 2)))(W, H, XS)
     check_close(got, jax.value_and_grad(loss, (0, 1, 2))(W, H, XS))
 
@@ -65,7 +79,7 @@ def test_a_bound_of_nothing():
     assert report.forward.status == pb.Status.OK and report.forward.error == 0
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "frozen"])
+@by_methods(*(n for n in METHODS if n != "frozen"))
 def test_leaves_of_two_precisions(name):
     """Each keeps its own; what is allowed goes by the shorter one."""
 
@@ -84,7 +98,9 @@ def test_leaves_of_two_precisions(name):
 
 
 @by_method
-@pytest.mark.parametrize("types", [True, False], ids=["types", "no types"])
+@pytest.mark.parametrize(
+    "types", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["types", "no types"]
+)
 def test_inside_shard_map(name, types):
     """What the types say of each value, those that count rounds among them."""
     mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
@@ -113,7 +129,14 @@ def test_a_leaf_that_is_the_same_on_all_devices_is_named():
         jax.shard_map(run, mesh=mesh, **specs)(H, XS)
 
 
-@pytest.mark.parametrize("solver", [None, pb.Sweep(), pb.Blelloch()], ids=str)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [pb.Sweep(), pytest.param(None, marks=SLOW), pytest.param(pb.Blelloch(), marks=SLOW)],
+    ids=str,
+)
 def test_inside_the_step_of_another_scan(solver):
     """It reads off the inner program that the results depend on what they are made of."""
 
@@ -128,3 +151,32 @@ def test_inside_the_step_of_another_scan(solver):
     ours = functools.partial(run, functools.partial(pb.scan, solver=solver), inner)
     got = jit_quickly(jax.grad(ours, (0, 1)))(W, H)
     check_close(got, jax.grad(functools.partial(run, lax.scan, lax.scan), (0, 1))(W, H))
+
+
+@SLOW
+def test_inside_the_step_of_another_method():
+    def run(scan, h):
+        def one(h, x):
+            return scan(lambda a, u: (jnp.tanh(0.6 * a + u), None), h, x)[0], h
+
+        return scan(one, h, XS.reshape(3, 3, 2, 3))
+
+    got = jit_quickly(functools.partial(run, functools.partial(pb.scan, forward=pb.Chunks(2))))(H)
+    check_close(got, run(lax.scan, H))
+
+
+@pytest.mark.parametrize("name", ["chunks", "newton", "fixed point"])
+def test_numbers_of_python_stay_weak(name):
+    """So that they do not widen what they meet. Nothing is computed: types are of the trace."""
+
+    def types(scan):
+        call = lambda: scan(lambda c, x: (jnp.tanh(0.5 * c + 1), (c, 2 * c, x)), 0.5, XS)  # noqa: E731
+        return [(v.dtype, v.weak_type) for v in jax.tree.leaves(jax.eval_shape(call))]
+
+    assert types(functools.partial(pb.scan, forward=METHODS[name])) == types(lax.scan)
+
+
+@pytest.mark.parametrize("guess", ["abc", [None, "abc"], object()], ids=str)
+def test_a_guess_that_is_no_array_is_named(guess):
+    with pytest.raises(TypeError, match=r"guess: got .* a pytree of arrays is wanted"):
+        pb.scan(functools.partial(step, W), H, XS, forward=pb.Newton(guess=guess))
