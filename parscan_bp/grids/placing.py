@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -73,10 +74,10 @@ def laid(tree: PyTree, specs: PyTree, mesh: Any) -> PyTree:
 def put(tree: PyTree, specs: PyTree, own: Mesh) -> PyTree:
     """Copies of arrays on the devices of `mesh_here`, as the specs say: either may be donated."""
     mesh = mesh_here(own, tree)
+    tree = jax.tree.map(jnp.copy, tree)  # a replica of an array may be the array
     if mesh is not own:
         return laid(tree, specs, mesh)
-    how = {"may_alias": False}
-    lay = lambda leaf, spec: jax.device_put(leaf, NamedSharding(own, spec), **how)  # noqa: E731
+    lay = lambda leaf, spec: jax.device_put(leaf, NamedSharding(own, spec))  # noqa: E731
     return jax.tree.map(lay, tree, specs)
 
 

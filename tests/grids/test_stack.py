@@ -163,7 +163,9 @@ for a, b in pairs:
 
 # What is placed may be donated.
 spend = jax.jit(lambda p: jax.tree.map(lambda a: a + 1, p), donate_argnums=0)
-spend(stack.place(params))
+replicated = divide(layers, (4,), Grid(data=4)).place(params)
+spend(replicated)
+assert all(leaf.is_deleted() for leaf in jax.tree.leaves(replicated))
 assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
 
 pool = divide([MaxPool((3, 3), 1, "SAME")], (5, 4, 2), Grid(height=4))
