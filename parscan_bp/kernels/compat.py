@@ -73,6 +73,7 @@ def kernel(
     out: Any,
     grid: Mapping[str, int],
     scratch: Sequence[Any] = (),
+    orders_itself: bool = False,
     interpret: Any = None,
 ) -> Callable:
     """``body(*inputs, *outputs, *scratch)`` as a function of arrays.
@@ -83,6 +84,9 @@ def kernel(
       out: shapes and dtypes of the outputs.
       grid: sizes of the grid's axes by name.
       scratch: shared memory and barriers.
+      orders_itself: whether barriers that the body names, `plgpu.commit_smem` and
+        `plgpu.wait_smem_to_gmem`, order all that its threads write and read of shared memory. If
+        not, one stands before and after every write.
       interpret: ``None`` for the GPU, or `interpreter`'s result.
     """
     chosen = {} if interpret is None else {"interpret": interpret}
@@ -93,7 +97,10 @@ def kernel(
         grid_names=tuple(grid),
         scratch_types=scratch,
         kernel_name=name,
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        compiler_params=plgpu.CompilerParams(
+            lowering_semantics=plgpu.LoweringSemantics.Lane,
+            unsafe_no_auto_barriers=orders_itself,
+        ),
         **chosen,
     )
 

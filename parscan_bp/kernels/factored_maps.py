@@ -124,4 +124,5 @@ class FactoredReader:
                 on_it = at[1] + (start - offset) == at[0]
                 total = total + jnp.where(on_it, vector(self.maps.gates + k), 0.0)
             formed[:, :, columns] = total
+        plgpu.commit_smem()  # all threads read what each has written
         return formed, None

@@ -90,7 +90,8 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             plgpu.barrier_wait(bars.at[slot])
             inputs = [compat.load(v_s.at[slot, :, n], vector) for n in range(rule.inputs)]
             out, state = rule.step(inputs, y, state)
-            # The copy out of this slot, a round ago, must have read it.
+            # The copy out of this slot, a round ago, must have read it, all threads the operands:
+            # they wait for one another here, and once they have written theirs.
             plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
             for n, value in enumerate(out):
                 out_s[slot, :, n] = value
@@ -117,7 +118,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         plgpu.Barrier(num_arrivals=1 + len(pairs)),
     ]
     grid = {"batch": -(-batch // samples)}
-    how = {"grid": grid, "scratch": scratch, "interpret": interpret}
+    how = {"grid": grid, "scratch": scratch, "orders_itself": True, "interpret": interpret}
     x = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
     return x[:, :batch, :, :size]
 

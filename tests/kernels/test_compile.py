@@ -68,3 +68,18 @@ def test_columns_take_little_more_than_their_products(compiled, case, products, 
     assert loop.total() <= instructions
     assert loop["BAR"] == 0
     assert loop["LDL"] == loop["STL"] == 0
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize(
+    ("case", "kernel", "barriers"),
+    [
+        ("weighted 20 16", "tile_sweep", {2}),
+        ("gru 27 4", "tile_sweep", {2, 3}),
+        ("ElmanForward 20 16", "recurrence", {2}),
+        ("LSTMBackward 20 16", "recurrence", {2}),
+    ],
+)
+def test_threads_of_a_sweep_wait_twice_in_a_step(compiled, case, kernel, barriers):
+    """Before the state is written and after; and once more where a step's map is formed."""
+    assert {loop["BAR"] for loop in _loops(compiled[case], kernel)} == barriers
