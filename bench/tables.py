@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bench.paper.pipeline import report as pipeline
 from bench.shared import pages
 
 HERE = pathlib.Path(__file__).parent
@@ -235,5 +236,7 @@ MAKERS: pages.Makers = {
     "steps": steps,
     "grids": grids,
     "gpu steps": gpu_steps,
+    "pipeline accuracy": lambda: pipeline.accuracy_page(read("pipeline")["points"]),
+    "pipeline remedies": lambda: pipeline.remedies_page(read("pipeline")["points"]),
 }
 """Tables by name."""
