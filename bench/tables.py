@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.__main__ import BENCHES
+from bench.paper.pipeline import report as pipeline
 from bench.shared import pages
 
 HERE = pathlib.Path(__file__).parent
@@ -255,5 +256,7 @@ MAKERS: pages.Makers = {
     "grids": grids,
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},
+    "pipeline accuracy": lambda: pipeline.accuracy_page(read("pipeline")["points"]),
+    "pipeline remedies": lambda: pipeline.remedies_page(read("pipeline")["points"]),
 }
 """Tables by name."""

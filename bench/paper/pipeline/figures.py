@@ -40,7 +40,7 @@ def _accuracy(entries: list[Result]) -> Figure | None:
     settings = list(dict.fromkeys((entry["task"], entry["rate"]) for entry in entries))
     if not settings:
         return None
-    figure = figures.new(11, 0.6 + 2.9 * len(settings))
+    figure = figures.new(8.4, 0.6 + 1.9 * len(settings))
     rows = figure.subplots(len(settings), 3, squeeze=False)
     for (task, rate), (loss, time, accuracy) in zip(settings, rows, strict=True):
         for entry in entries:
@@ -64,8 +64,8 @@ def _curves(entry: Result, loss, time, accuracy) -> None:
     seconds = epochs * entry["batches_per_epoch"] * entry["time_per_batch"]
     for axes, x in ((loss, epochs), (time, seconds)):
         axes.plot(x, np.mean(curves, 0), style, color=colour, label=entry["schedule"])
-        axes.fill_between(x, np.min(curves, 0), np.max(curves, 0), color=colour, alpha=0.15, lw=0)
         axes.set_yscale("log")
+    loss.fill_between(epochs, np.min(curves, 0), np.max(curves, 0), color=colour, alpha=0.15, lw=0)
     accuracies = [run["accuracies"] for run in entry["runs"]]
     accuracy.plot(epochs, np.mean(accuracies, 0), style, color=colour)
 

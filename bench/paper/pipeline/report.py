@@ -3,7 +3,7 @@
 import numpy as np
 
 from bench.paper.pipeline import remedies, speed
-from bench.shared import tables
+from bench.shared import pages, tables
 from bench.shared.bench import Result
 
 DIVERGED = "diverged"
@@ -114,6 +114,11 @@ def _accuracy_row(entry: Result) -> list[str]:
 
 def _remedies(points: Result) -> str:
     found = of_part(points, "remedies")
+    return tables.table(*_remedy_rows(found)) if found else ""
+
+
+def _remedy_rows(found: list[Result]) -> tuple[list[str], list[list[str]]]:
+    """The header and a row for each optimiser and delay."""
     rows = []
     for entry in found:
         runs, cells = entry["runs"], []
@@ -123,7 +128,22 @@ def _remedies(points: Result) -> str:
             shown = DIVERGED if mean is None else f"{mean:.3f}"
             cells.append(shown + (f" {share:.0%}" if share is not None else ""))
         rows.append([f"{entry['optimiser']}, d = {entry['delay']}", *cells])
-    if not rows:
-        return ""
-    head = ["training loss, gap closed", "no delay", *remedies.REMEDIES]
-    return tables.table(head, rows)
+    return ["training loss, gap closed", "no delay", *remedies.REMEDIES], rows
+
+
+def accuracy_page(points: Result) -> str:
+    """For a page: every schedule by task and rate: accuracy (spread of seeds), last loss."""
+    found = of_part(points, "accuracy")
+    settings = sorted({(entry["task"], entry["rate"]) for entry in found})
+    times, cells = {}, {}
+    for entry in found:
+        name, accuracy, spread, loss, times[name] = _accuracy_row(entry)
+        cells[name, entry["task"], entry["rate"]] = f"{accuracy} ({spread}), {loss}"
+    head = ["schedule", "a batch takes", *(f"{task}, rate {rate:g}" for task, rate in settings)]
+    rows = [[n, time, *(cells.get((n, *one), "") for one in settings)] for n, time in times.items()]
+    return pages.markdown(head, rows)
+
+
+def remedies_page(points: Result) -> str:
+    """For a page: the last training loss by remedy, and the share of the gap that it closes."""
+    return pages.markdown(*_remedy_rows(of_part(points, "remedies")))
