@@ -76,23 +76,21 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
     step, size = with_true_derivative(recurrence), functools.partial(_size, recurrence)
     solve = functools.partial(_solve, recurrence, step, recurrence.entering(states))
     unit = size(residuals)
-    signs, others = _signed(_roundings(recurrence, states, residuals))
-    roundings = size(signs)
-    rhs = jax.tree.map(
-        lambda r, s: jnp.stack([_over(r, unit), _over(s, roundings)], 1), residuals, signs
-    )
-    found, settled = solve(rhs)
+    signs = _signed(_roundings(recurrence, states, residuals))
+    roundings = size(signs[0])
+
+    def beside(unit):
+        return lambda r, *s: jnp.stack([_over(r, unit), *(_over(a, roundings) for a in s)], 1)
+
+    found, settled = solve(jax.tree.map(beside(unit), residuals, *signs[:2]))
     d = jax.tree.map(lambda a: a[:, 0] * unit.astype(a.dtype), found)
-    grown = size(jax.tree.map(lambda a: a[:, 1], found))
+    grown = size(jax.tree.map(lambda a: a[:, 1:], found))
     left = recurrence.residuals(jax.tree.map(jnp.subtract, states, d))
     second_unit = size(left)
-    rhs = jax.tree.map(
-        lambda r, s: jnp.stack([_over(r, second_unit), _over(s, roundings)], 1), left, others
-    )
-    found, again = solve(rhs)
+    found, again = solve(jax.tree.map(beside(second_unit), left, *signs[2:]))
     first = size(d)
     second = second_unit * size(jax.tree.map(lambda a: a[:, 0], found))
-    grown = jnp.maximum(grown, size(jax.tree.map(lambda a: a[:, 1], found)))
+    grown = jnp.maximum(grown, size(jax.tree.map(lambda a: a[:, 1:], found)))
     floor = 2 * roundings * grown
     holds = settled & again & (second <= CURVED * first + floor)
     error = jnp.where(holds, FACTOR * (first + 2 * second), jnp.inf)
@@ -147,8 +145,8 @@ def _over(r: Array, unit: Array) -> Array:
 
 
 def _signed(u: Carry) -> list[Carry]:
-    """Two trees of the same magnitudes with different signs."""
+    """Four trees of the same magnitudes with different signs."""
     leaves, tree = jax.tree.flatten(u)
-    made = [jnp.copysign(a, s) for a, s in zip(2 * leaves, cotangents(2 * leaves), strict=True)]
-    halves = made[: len(leaves)], made[len(leaves) :]
-    return [jax.tree.unflatten(tree, half) for half in halves]
+    n, drawn = len(leaves), cotangents(4 * leaves)
+    made = [jnp.copysign(a, s) for a, s in zip(4 * leaves, drawn, strict=True)]
+    return [jax.tree.unflatten(tree, made[k : k + n]) for k in range(0, 4 * n, n)]

@@ -131,6 +131,14 @@ def test_bounds(dtype, family):
             assert (found["status"][contracting] == pb.Status.OK).mean() > 0.5, family
 
 
+@SLOW
+def test_floors_of_errors_that_end_in_one_direction():
+    """In a single draw of signs they may cancel; of one of these systems they did in two."""
+    with jax.enable_x64(True):
+        found = outcomes("elman", "chunks", "estimate", "float32", 111, 100, jax.jit)
+    judge(found, steady=False)
+
+
 SYSTEMS = int(os.environ.get("FORWARD_SYSTEMS", 10_000))
 """How many of each kind the long test takes."""
 AT_ONCE = 100
