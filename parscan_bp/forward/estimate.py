@@ -58,8 +58,8 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
 
     Returns:
       The `Certificate`. Its floor is what a right-hand side of roundings with pseudo-random signs
-      becomes, twice, and of two such the larger: where all errors end in one direction, those
-      of a single one may happen to cancel.
+      becomes, one and a half times, and of four such the largest: where all errors end in one
+      direction, those of some may happen to cancel.
 
     Source: the a-posteriori estimate by Newton's method of Kantorovich's theorem; of 600 random
     systems two were understated without the factor, in the third digit.
@@ -91,7 +91,7 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
     first = size(d)
     second = second_unit * size(jax.tree.map(lambda a: a[:, 0], found))
     grown = jnp.maximum(grown, size(jax.tree.map(lambda a: a[:, 1:], found)))
-    floor = 2 * roundings * grown
+    floor = 1.5 * roundings * grown
     holds = settled & again & (second <= CURVED * first + floor)
     error = jnp.where(holds, FACTOR * (first + 2 * second), jnp.inf)
     finite = jnp.isfinite(first) & jnp.isfinite(second)
