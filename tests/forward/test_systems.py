@@ -20,7 +20,7 @@ CONTRACTING = -0.05
 
 
 @functools.cache
-def _maker(family, count, dtype):
+def _maker(family, count, dtype, jit):
     kind = (FAMILIES | TRAINED)[family]
     step = kind.step
 
@@ -30,17 +30,17 @@ def _maker(family, count, dtype):
         args = jax.tree.map(lambda a: a.astype(dtype), args)
         return args, jax.vmap(functools.partial(sequential, step))(*args), exponents
 
-    return jit_quickly(make)
+    return jit(make)
 
 
 @functools.lru_cache(maxsize=16)
-def _systems(family, seed, count, dtype):
+def _systems(family, seed, count, dtype, jit):
     """Systems, what the sequential pass makes of them, and their exponents."""
-    return _maker(family, count, dtype)(seed)
+    return _maker(family, count, dtype, jit)(seed)
 
 
 @functools.cache
-def _runner(family, name, certify):
+def _runner(family, name, certify, jit):
     step = (FAMILIES | TRAINED)[family].step
 
     def run(params, h, us):
@@ -49,13 +49,13 @@ def _runner(family, name, certify):
         states, _, told = evaluate(how, functions, params, h, us, LENGTH, None)
         return states, told
 
-    return jit_quickly(jax.vmap(run))
+    return jit(jax.vmap(run))
 
 
-def outcomes(family, name, certify, dtype, seed=0, count=COUNT):
+def outcomes(family, name, certify, dtype, seed=0, count=COUNT, jit=jit_quickly):
     """What became of each system: its true error and what was told of it."""
-    args, want, exponents = _systems(family, seed, count, dtype)
-    got, told = _runner(family, name, certify)(*args)
+    args, want, exponents = _systems(family, seed, count, dtype, jit)
+    got, told = _runner(family, name, certify, jit)(*args)
     axes = tuple(range(1, want.ndim))
     # The scale is the method's own, as in the report.
     error = jnp.max(jnp.abs(got - want), axes) / (1 + jnp.max(jnp.abs(got), axes))
@@ -131,6 +131,14 @@ def test_bounds(dtype, family):
             assert (found["status"][contracting] == pb.Status.OK).mean() > 0.5, family
 
 
+@SLOW
+def test_floors_of_errors_that_end_in_one_direction():
+    """In a single draw of signs they may cancel; of one of these systems they did in two."""
+    with jax.enable_x64(True):
+        found = outcomes("elman", "chunks", "estimate", "float32", 111, 100, jax.jit)
+    judge(found, steady=False)
+
+
 SYSTEMS = int(os.environ.get("FORWARD_SYSTEMS", 10_000))
 """How many of each kind the long test takes."""
 AT_ONCE = 100
@@ -139,14 +147,17 @@ AT_ONCE = 100
 @SLOW
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_ten_thousand_systems(dtype):
-    """Trained cells among them. Each system is made once, for all methods."""
+    """Trained cells among them. Each system is made once, for all methods.
+
+    Programs are optimised, as each runs many times: three times as fast, and more with `Newton`.
+    """
     kinds = FAMILIES | TRAINED
     turns = range(1, 1 + max(1, SYSTEMS // (AT_ONCE * len(kinds))))
     counts = dict.fromkeys(METHODS, np.zeros(2, int))
     with jax.enable_x64(True):
         for family, seed in itertools.product(kinds, turns):
             for name, row in METHODS.items():
-                found = outcomes(family, name, "estimate", dtype, seed, AT_ONCE)
+                found = outcomes(family, name, "estimate", dtype, seed, AT_ONCE, jax.jit)
                 counts[name] = counts[name] + judge(found, steady=row.steady)
     total = AT_ONCE * len(kinds) * len(turns)
     for name, (needless, contracting) in counts.items():
