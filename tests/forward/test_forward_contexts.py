@@ -176,7 +176,9 @@ def test_numbers_of_python_stay_weak(name):
     assert types(functools.partial(pb.scan, forward=METHODS[name])) == types(lax.scan)
 
 
-@pytest.mark.parametrize("guess", ["abc", [None, "abc"], object()], ids=str)
+@pytest.mark.parametrize(
+    "guess", ["abc", [None, "abc"], object()], ids=["a string", "one in a list", "an object"]
+)
 def test_a_guess_that_is_no_array_is_named(guess):
     with pytest.raises(TypeError, match=r"guess: got .* a pytree of arrays is wanted"):
         pb.scan(functools.partial(step, W), H, XS, forward=pb.Newton(guess=guess))
