@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 import sys
@@ -71,6 +72,13 @@ def check_number(name: str, value: Any, least: float = 0) -> None:
         raise TypeError(f"{name}: got {described(value)}; {wanted}")
     if not float(value) >= least:
         raise ValueError(f"{name}: got {value}; {wanted}")
+
+
+def check_finite(name: str, value: Any) -> None:
+    """Raises `TypeError` or `ValueError` unless ``value`` is a finite number of at least 0."""
+    check_number(name, value)
+    if value == math.inf:
+        raise ValueError(f"{name}: got {value}; a finite number is wanted")
 
 
 def check_positive(name: str, value: Any, most: float = sys.float_info.max) -> None:

@@ -9,7 +9,7 @@ import parscan_bp
 
 ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
-    {"types", "originals", "arguments", "replacing"},
+    {"types", "originals", "arguments", "replacing", "measured"},
     {"trees", "kernels"},
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from parscan_bp.choice.facts import Facts
+from parscan_bp.measured import measured
 
 NEAR = 4
 """Sizes are near to one another within less than this factor."""
@@ -107,5 +106,5 @@ def forward_map() -> Map:
       >>> forward_map().margin >= 1
       True
     """
-    held = json.loads(resources.files(__package__).joinpath("data/forward.json").read_text())
+    held = measured("forward")
     return Map(tuple(map(Point.of_json, held["points"])), held["margin"])

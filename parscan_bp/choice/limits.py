@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from importlib import resources
+
+from parscan_bp.measured import measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,5 @@ def limits() -> Limits:
       >>> limits().handful
       4
     """
-    text = resources.files(__package__).joinpath("data/cpu.json").read_text()
-    numbers = json.loads(text)
+    numbers = measured("cpu")
     return Limits(**{field.name: numbers[field.name] for field in dataclasses.fields(Limits)})

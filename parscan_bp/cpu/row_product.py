@@ -21,15 +21,10 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import ad, batching, mlir
 
+from parscan_bp.measured import measured
 from parscan_bp.primitives.mapping import at_front, vmapped
 from parscan_bp.trees import is_sharded
 from parscan_bp.types import Array
-
-SMALL = (24, 3072)
-"""Most terms of a sum, and most products in all, of several rows."""
-
-SMALL_ROW = 8
-"""Most terms of a single row's sums; of more, XLA makes no call in any case."""
 
 SUMMED_IN = ("float32", "float64")
 """Types whose sums may be taken in themselves; of 16 bits, a product sums in 32."""
@@ -59,10 +54,13 @@ def as_row_product(eqn: JaxprEqn) -> JaxprEqn | None:
 
 
 def _is_small(product: Any, rows: Any, axis: int) -> bool:
-    """Whether the product, which sums over an axis of the rows, is faster without a call."""
-    terms = rows.shape[axis]
-    most = SMALL[0] if rows.size > terms else SMALL_ROW
-    small = terms <= most and math.prod(product.shape) * terms <= SMALL[1]
+    """Whether the product, which sums over an axis of the rows, is faster without a call.
+
+    Of more terms of a single row's sums XLA makes no call in any case.
+    """
+    terms, limits = rows.shape[axis], measured("cpu")["row_product"]
+    most = limits["terms" if rows.size > terms else "terms_of_one_row"]
+    small = terms <= most and math.prod(product.shape) * terms <= limits["products"]
     return small and product.dtype == rows.dtype and rows.dtype in SUMMED_IN
 
 

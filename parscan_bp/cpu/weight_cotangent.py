@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.measured import measured
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.types import Array
 
-FEW_OUTER = 4
-"""Most outer products that are summed one by one: measured on CPUs."""
 
-SMALL_WEIGHTS = 2**13
-"""Number of weights up to which they are not, and steps and rows are contracted as one axis: of all
-but the square ones of `SQUARE`."""
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Where one product begins to be faster than another, on a CPU.
 
-SQUARE = 32
-"""Weights with as many rows as columns, and a multiple of this, are multiplied faster by more than
-a transposed copy of an operand takes: measured on a CPU, at 32 and 64."""
+    Attributes:
+      few_outer: most outer products that are summed one by one.
+      small_weights: number of weights up to which they are not, and steps and rows are contracted
+        as one axis: of all but the square ones.
+      square: weights with as many rows as columns, and a multiple of this, are multiplied faster by
+        more than a transposed copy of an operand takes.
+    """
+
+    few_outer: int
+    small_weights: int
+    square: int
+
+
+@functools.cache
+def limits() -> Limits:
+    """Those that were measured."""
+    held = measured("cpu")["weight_cotangent"]
+    return Limits(**{field.name: held[field.name] for field in dataclasses.fields(Limits)})
 
 
 def weight_cotangent(x: Array, ct: Array) -> Array:
@@ -35,9 +51,9 @@ def weight_cotangent(x: Array, ct: Array) -> Array:
     *lead, inputs = x.shape
     outputs = ct.shape[-1]
     rows, alone = math.prod(lead), jax.device_count() == 1
-    small = inputs * outputs <= SMALL_WEIGHTS
-    square = inputs == outputs and inputs % SQUARE == 0
-    if alone and not small and 1 < rows <= FEW_OUTER:
+    small = inputs * outputs <= limits().small_weights
+    square = inputs == outputs and inputs % limits().square == 0
+    if alone and not small and 1 < rows <= limits().few_outer:
         total = _outer_sum(*as_rows(x, ct))
         return total.astype(jnp.result_type(x, ct))
     if small and not square and sum(n != 1 for n in lead) > 1:
@@ -58,7 +74,7 @@ def as_rows(*arrays: Array) -> list[Array]:
 
 
 def _outer_sum(left: Array, right: Array) -> Array:
-    """The accumulated sum of ``outer(left[k], right[k])``, for at most `FEW_OUTER` of them.
+    """The accumulated sum of ``outer(left[k], right[k])``, of a few of them.
 
     XLA fuses it with what it is added to, while a matrix product takes the memory of its result
     once more.

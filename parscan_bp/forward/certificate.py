@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.forward.base import Carry, Inputs, Recurrence
-from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS
+from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS
 from parscan_bp.jaxprs.replay import bind, called, interpret
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
@@ -83,7 +83,6 @@ def _by_values(eqn, values):
     name = eqn.primitive.name
     if name == "stop_gradient":
         return list(values)
-    # A call_with_rule is differentiated as its values are.
-    if name in CALLS or name in CUSTOM_CALLS - {"call_with_rule"}:
+    if name in CALLS or name in FOREIGN_CALLS:
         return interpret(called(eqn), values, _by_values)
     return bind(eqn, values)

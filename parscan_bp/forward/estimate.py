@@ -34,6 +34,13 @@ FACTOR = 1.25
 CURVED = 0.25
 """The largest D2 / D of which anything is said, but for what rounding makes of both."""
 
+DRAWS = 4
+"""Right-hand sides of roundings with signs of their own, two in each linear solve: of a thousand
+systems one was understated by two draws, in the second digit."""
+
+ENLARGED = 1.5
+"""By which the largest of what they become is enlarged."""
+
 STRAIGHT = 0.01
 """The largest floor that is told, relative to 1 + the largest magnitude of a carry."""
 
@@ -82,16 +89,16 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
     def beside(unit):
         return lambda r, *s: jnp.stack([_over(r, unit), *(_over(a, roundings) for a in s)], 1)
 
-    found, settled = solve(jax.tree.map(beside(unit), residuals, *signs[:2]))
+    found, settled = solve(jax.tree.map(beside(unit), residuals, *signs[: DRAWS // 2]))
     d = jax.tree.map(lambda a: a[:, 0] * unit.astype(a.dtype), found)
     grown = size(jax.tree.map(lambda a: a[:, 1:], found))
     left = recurrence.residuals(jax.tree.map(jnp.subtract, states, d))
     second_unit = size(left)
-    found, again = solve(jax.tree.map(beside(second_unit), left, *signs[2:]))
+    found, again = solve(jax.tree.map(beside(second_unit), left, *signs[DRAWS // 2 :]))
     first = size(d)
     second = second_unit * size(jax.tree.map(lambda a: a[:, 0], found))
     grown = jnp.maximum(grown, size(jax.tree.map(lambda a: a[:, 1:], found)))
-    floor = 1.5 * roundings * grown
+    floor = ENLARGED * roundings * grown
     holds = settled & again & (second <= CURVED * first + floor)
     error = jnp.where(holds, FACTOR * (first + 2 * second), jnp.inf)
     finite = jnp.isfinite(first) & jnp.isfinite(second)
@@ -145,8 +152,8 @@ def _over(r: Array, unit: Array) -> Array:
 
 
 def _signed(u: Carry) -> list[Carry]:
-    """Four trees of the same magnitudes with different signs."""
+    """`DRAWS` trees of the same magnitudes with different signs."""
     leaves, tree = jax.tree.flatten(u)
-    n, drawn = len(leaves), cotangents(4 * leaves)
-    made = [jnp.copysign(a, s) for a, s in zip(4 * leaves, drawn, strict=True)]
-    return [jax.tree.unflatten(tree, made[k : k + n]) for k in range(0, 4 * n, n)]
+    n, drawn = len(leaves), cotangents(DRAWS * leaves)
+    made = [jnp.copysign(a, s) for a, s in zip(DRAWS * leaves, drawn, strict=True)]
+    return [jax.tree.unflatten(tree, made[k : k + n]) for k in range(0, DRAWS * n, n)]

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from parscan_bp.arguments import described, set_ints
+from parscan_bp.arguments import check_kind, described, set_ints
 from parscan_bp.grids.layout import WHOLE, Layout, Split, joined
 
 ROLES = ("data", "height", "width", "model")
@@ -85,8 +85,7 @@ def mesh_axes(grids: Sequence[Grid]) -> dict[str, int]:
       {'data': 2, 'data_model': 4}
     """
     for grid in grids:
-        if not isinstance(grid, Grid):
-            raise TypeError(f"grids: got {described(grid)}; a Grid is wanted")
+        check_kind("grids", grid, Grid)
     counts = sorted({grid.processes for grid in grids})
     if len(counts) != 1:
         raise ValueError(f"grids: got grids of {counts} processes; one number is wanted")

@@ -16,7 +16,10 @@ PLAIN_CALLS = _names("jit closed_call")
 CALLS = PLAIN_CALLS | {"remat2"}
 """They only call the jaxpr in their parameters: same operands, same results."""
 
-CUSTOM_CALLS = _names("custom_jvp_call custom_vjp_call call_with_rule")
+FOREIGN_CALLS = _names("custom_jvp_call custom_vjp_call")
+"""Calls with a derivative of the user's, which need not be that of their values."""
+
+CUSTOM_CALLS = FOREIGN_CALLS | {"call_with_rule"}
 """Calls that bring their own derivative: their jaxpr tells values, not derivatives."""
 
 FORWARD_CALLS = CUSTOM_CALLS - {"custom_vjp_call"}

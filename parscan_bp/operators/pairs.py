@@ -40,7 +40,8 @@ from parscan_bp.trees import same_structure
 from parscan_bp.types import Array
 
 FULL = 0.25
-"""Part of all entries above which a product entry by entry is made dense instead."""
+"""Part of all entries above which a product entry by entry is made dense instead: each of its
+multiply-adds reads two places beside two numbers, from anywhere, on any machine."""
 FULL_BLOCKS = 0.5
 """The same for blocks and bands, whose arithmetic is that of dense products."""
 

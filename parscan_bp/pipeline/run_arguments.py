@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 
 import jax
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import check_kind, described
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.fitting import as_blocks, one_each
+from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.schedules import Schedule, Table
 from parscan_bp.pipeline.separable import check_separable
 from parscan_bp.types import Array, PyTree
+
+Batches = Sequence[tuple[PyTree, PyTree]]
 
 
 class RunArguments(NamedTuple):
@@ -21,6 +24,7 @@ class RunArguments(NamedTuple):
     Attributes:
       blocks: the blocks.
       table: what they do.
+      optimiser, loss, batches: as they came.
       params, states: of each.
       optimiser_states: of each; ``None`` for fresh ones.
       key: random key.
@@ -28,6 +32,9 @@ class RunArguments(NamedTuple):
 
     blocks: list[Block]
     table: Table
+    optimiser: Optimiser
+    loss: Loss
+    batches: Batches
     params: list[PyTree]
     states: list[PyTree]
     optimiser_states: list[PyTree] | None
@@ -40,7 +47,7 @@ def checked(
     optimiser: Any,
     loss: Any,
     params: Sequence[PyTree],
-    batches: Sequence[tuple[PyTree, PyTree]],
+    batches: Batches,
     states: Sequence[PyTree] | None,
     optimiser_states: Sequence[PyTree] | None,
     key: Array | None,
@@ -56,7 +63,9 @@ def checked(
     check_separable(optimiser, params)
     if optimiser_states is not None:
         optimiser_states = one_each("optimiser_states", optimiser_states, len(blocks))
-    return RunArguments(blocks, table, params, states, optimiser_states, key)
+    return RunArguments(
+        blocks, table, optimiser, loss, batches, params, states, optimiser_states, key
+    )
 
 
 def check_run(schedule: Any, optimiser: Any, loss: Any) -> None:
@@ -64,8 +73,7 @@ def check_run(schedule: Any, optimiser: Any, loss: Any) -> None:
 
     The last two have to have hashes.
     """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule: got {described(schedule)}; a Schedule is wanted")
+    check_kind("schedule", schedule, Schedule)
     if not all(callable(getattr(optimiser, name, None)) for name in ("init", "update")):
         raise TypeError(
             f"optimiser: got {described(optimiser)}; a pair (init, update), such as "

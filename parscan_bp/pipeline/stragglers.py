@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from parscan_bp.arguments import as_int, check_kind, check_number
+from parscan_bp.arguments import as_int, check_finite, check_kind, check_number
 from parscan_bp.pipeline.schedules import Schedule
-from parscan_bp.pipeline.timeline import Costs, check_busy, check_time, time_per_batch
+from parscan_bp.pipeline.timeline import Costs, check_busy, time_per_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Stragglers:
     seed: int = 0
 
     def __post_init__(self):
-        check_time("slow_down", self.slow_down)
+        check_finite("slow_down", self.slow_down)
         check_number("probability", self.probability)
         if self.probability > 1:
             raise ValueError(f"probability: got {self.probability}; at most 1 is wanted")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from parscan_bp.arguments import as_int, check_kind, check_number, described
+from parscan_bp.arguments import as_int, check_finite, check_kind, described
 from parscan_bp.pipeline.schedules import Schedule, Table
 from parscan_bp.pipeline.schedules.task import Task
 
@@ -42,10 +41,10 @@ class Costs:
             if isinstance(value, Sequence) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
                 for k, each in enumerate(value):
-                    check_time(f"{name}[{k}]", each)
+                    check_finite(f"{name}[{k}]", each)
             else:
-                check_time(name, value)
-        check_time("transfer", self.transfer)
+                check_finite(name, value)
+        check_finite("transfer", self.transfer)
 
     def per_block(self, blocks: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """F_k and B_k of all blocks.
@@ -216,13 +215,6 @@ def check_busy(costs: Costs | None) -> None:
     given = as_costs(costs)
     if not (np.any(given.forward) or np.any(given.backward)):
         raise ValueError(f"costs: got {given}; some pass of some block that takes time is wanted")
-
-
-def check_time(name: str, value: Any) -> None:
-    """Raises `TypeError` or `ValueError` unless it is a finite number of at least 0."""
-    check_number(name, value)
-    if value == math.inf:
-        raise ValueError(f"{name}: got {value}; a finite number is wanted")
 
 
 def _each(name: str, value: float | Sequence[float], blocks: int) -> tuple[float, ...]:

@@ -281,7 +281,7 @@ class BasePipeline(abc.ABC):
             seconds = layer_seconds(self._layers, params, states, x, key)
             cuts = balanced(seconds, self._blocks)
             split = tuple(b - a for a, b in itertools.pairwise(cuts))
-        ends = [sum(split[:k]) for k in range(self._blocks + 1)]
+        ends = list(itertools.accumulate(split, initial=0))
         cut = lambda values: [values[a:b] for a, b in itertools.pairwise(ends)]  # noqa: E731
         blocks = [joined(tuple(own)) for own in cut(self._layers)]
         own_params, own_states = cut(params), cut(states)

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
 import math
-from collections.abc import Mapping
-from importlib import resources
-from typing import Any, Literal
-
-import jax
+from typing import Literal
 
 from parscan_bp import kernels
-
-DEFAULT = "NVIDIA H100 80GB HBM3"
-"""The GPU that those of which nothing is known are taken to be like."""
-
+from parscan_bp.solvers.gpu_rates import GpuRates, rates_here
 
 Kernel = Literal["diagonal", "lanes", "tiles", "columns"]
 
@@ -35,78 +26,6 @@ class Reduction:
 
 
 DIAGONAL = Reduction("diagonal", 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class ReduceRate:
-    """How fast a kernel reduces chunks.
-
-    Attributes:
-      ns: nanoseconds of a multiprocessor for a step of a pair (chunk, sample).
-      products: multiply-adds of that step; the time grows with them.
-      least: pairs for which a multiprocessor takes no longer than for one.
-    """
-
-    ns: float
-    products: int
-    least: int
-
-
-@dataclasses.dataclass(frozen=True)
-class GpuRates:
-    """What is known of a GPU, in nanoseconds.
-
-    Attributes:
-      multiprocessors: how many it has.
-      launch: of a kernel.
-      vector: of a step that a vector goes through.
-      full_lanes: elementwise maps that fill the GPU by themselves.
-      reduce: by the kernel that reduces chunks.
-    """
-
-    multiprocessors: int
-    launch: float
-    vector: float
-    full_lanes: int
-    reduce: Mapping[str, ReduceRate]
-
-    def reducing(self, reduction: Reduction, pairs: int) -> float:
-        """Nanoseconds of a step of so many pairs at once."""
-        if reduction == DIAGONAL:
-            return self.vector
-        rate = self.reduce[reduction.kernel]
-        turns = -(-pairs // (rate.least * self.multiprocessors))
-        return rate.ns * reduction.products / rate.products * rate.least * turns
-
-
-@functools.lru_cache
-def gpu_rates(kind: str) -> GpuRates:
-    """The rates of a GPU by its `jax.Device.device_kind`, or else those of `DEFAULT`.
-
-    ``choice/data/gpu.json`` says of each number where it comes from.
-
-    Example:
-      >>> gpu_rates("NVIDIA H100 80GB HBM3").multiprocessors
-      132
-    """
-    known = json.loads(resources.files("parscan_bp").joinpath("choice/data/gpu.json").read_text())
-    held: dict[str, Any] = known.get(kind, known[DEFAULT])
-    return GpuRates(
-        multiprocessors=held["multiprocessors"],
-        launch=held["launch"]["ns"],
-        vector=held["vector"]["ns"],
-        full_lanes=held["full_lanes"]["count"],
-        reduce={name: ReduceRate(**_numbers(one)) for name, one in held["reduce"].items()},
-    )
-
-
-def _numbers(held: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in held.items() if name != "from"}
-
-
-def rates_here() -> GpuRates:
-    """Those of this process's first device."""
-    return gpu_rates(jax.devices()[0].device_kind)
 
 
 def reduction_of_matrices(order: int) -> Reduction:
@@ -129,8 +48,11 @@ def chunked_ns(reduction: Reduction, length: int, batch: int, chunk: int, rates:
     C reducing(B T / C pairs) + (T / C) vector + C vector + 3 launches
     """
     count = -(-length // chunk)
-    reduced = chunk * rates.reducing(reduction, count * batch)
-    return reduced + (count + chunk) * rates.vector + 3 * rates.launch
+    if reduction == DIAGONAL:
+        step = rates.vector
+    else:
+        step = rates.reducing(reduction.kernel, reduction.products, count * batch)
+    return chunk * step + (count + chunk) * rates.vector + 3 * rates.launch
 
 
 def chunk_of(reduction: Reduction, length: int, batch: int, rates: GpuRates | None = None) -> int:

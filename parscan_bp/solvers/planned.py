@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from parscan_bp.arguments import described, set_ints
+from parscan_bp.arguments import check_kind, set_ints
 from parscan_bp.planner import CPU, Machine, Plan, Problem, plan, run
 from parscan_bp.solvers.base import Solver
 from parscan_bp.system import Ragged
@@ -55,8 +55,7 @@ class Planned(Solver):
 
     def __post_init__(self):
         set_ints(self, ("memory_limit",), workers=1, memory_limit=1)
-        if not isinstance(self.machine, Machine):
-            raise TypeError(f"machine: got {described(self.machine)}; a Machine is wanted")
+        check_kind("machine", self.machine, Machine)
 
     def with_memory_limit(self, limit):
         return dataclasses.replace(self, memory_limit=limit)

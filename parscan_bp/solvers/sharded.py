@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from parscan_bp.arguments import described, set_ints
+from parscan_bp.arguments import check_kind, described, set_ints
 from parscan_bp.devices import (
     DEFAULT_LINK,
     METHODS,
@@ -125,8 +125,7 @@ class Sharded(Solver):
         if self.method not in ("auto", *METHODS, *OF_VECTORS):
             named = ", ".join(map(repr, ("auto", *METHODS, *OF_VECTORS)))
             raise ValueError(f"method: got {self.method!r}; one of {named} is wanted")
-        if not isinstance(self.link, Link):
-            raise TypeError(f"link: got {described(self.link)}; a Link is wanted")
+        check_kind("link", self.link, Link)
         _check_inner(self.inner)
 
     @property

@@ -48,7 +48,7 @@ def candidates(facts: Facts) -> dict[str, Solver | None]:
 
 
 def _chunk(facts: Facts) -> int:
-    """The chunk that `Pallas(mode="chunked")` has."""
+    """That of `Pallas(mode="chunked")`, of a cell's maps about: here they count as matrices."""
     if facts.structure == "diagonal":
         return chunk_of(DIAGONAL, facts.length, facts.elements)
     return chunk_of(reduction_of_matrices(facts.features), facts.length, facts.batch)

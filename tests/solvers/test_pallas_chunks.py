@@ -9,12 +9,11 @@ import pytest
 import parscan_bp as pb
 from parscan_bp.operators import Dense, Diagonal, Factored
 from parscan_bp.solvers import pallas_chunks
+from parscan_bp.solvers.gpu_rates import DEFAULT, gpu_rates
 from parscan_bp.solvers.pallas_chunks import (
-    DEFAULT,
     DIAGONAL,
     chunk_of,
     chunked_ns,
-    gpu_rates,
     radices_of,
     reduction_of_cell,
     reduction_of_matrices,

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from parscan_bp.arguments import as_int, check_number, described
+from parscan_bp.arguments import as_int, check_finite, described
 from parscan_bp.devices import Link
 from parscan_bp.grids.cost.paper import Paper
 from parscan_bp.grids.cost.program import Program
@@ -46,10 +46,8 @@ class CostModel:
     beta: float
 
     def __post_init__(self):
-        for name in ("alpha", "beta"):
-            check_number(name, getattr(self, name))
-            if getattr(self, name) == math.inf:
-                raise ValueError(f"{name}: got inf; a finite number is wanted")
+        check_finite("alpha", self.alpha)
+        check_finite("beta", self.beta)
 
     @property
     def paper(self) -> Paper:

@@ -22,7 +22,7 @@ from parscan_bp.pipeline.executors.stream import Due, due_of
 from parscan_bp.pipeline.fitting import check_batch, check_fit, output_shapes
 from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.programs import Loss, Optimiser
-from parscan_bp.pipeline.run_arguments import checked
+from parscan_bp.pipeline.run_arguments import RunArguments, checked
 from parscan_bp.pipeline.schedules import Schedule, Table, Task
 from parscan_bp.pipeline.simulate import Trained
 from parscan_bp.pipeline.timeline import Costs, Span, as_costs, slow_factors, timeline
@@ -220,10 +220,10 @@ def run_mpmd(
     """
     if spans is not None:
         check_kind("spans", spans, list)
-    made = prepared(
+    given = checked(
         blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key
     )
-    table, runs = made.table, made.runs
+    table, (runs, _) = given.table, prepared(given)
     lasts, places = _lasts(table, costs, slow), devices_of(devices, table.blocks)
     threads = Threads(runs, places, table.parts, lockstep=table.lockstep, lasts=lasts)
     try:
@@ -243,39 +243,24 @@ class Prepared(NamedTuple):
     """A run before its first task.
 
     Attributes:
-      table: the tick table.
       runs: what each block holds.
       outputs: shapes and dtypes of the output of each block, for a part of a batch.
     """
 
-    table: Table
     runs: list[BlockRun]
     outputs: list[PyTree]
 
 
-def prepared(
-    blocks: Sequence[Any],
-    schedule: Schedule,
-    optimiser: Optimiser,
-    loss: Loss,
-    params: Sequence[PyTree],
-    batches: Sequence[tuple[PyTree, PyTree]],
-    states: Sequence[PyTree] | None,
-    optimiser_states: Sequence[PyTree] | None,
-    key: Array | None,
-) -> Prepared:
-    """Checks all arguments, with the errors of `simulate`."""
-    given = checked(
-        blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key
-    )
-    table = given.table
-    pair = check_batch(0, batches[0], table.parts, table.name)[0]
+def prepared(given: RunArguments) -> Prepared:
+    """Checks that the first batch fits, with the errors of `simulate`."""
+    blocks, table, key = given.blocks, given.table, given.key
+    pair = check_batch(0, given.batches[0], table.parts, table.name)[0]
     start = given.params, given.states
-    check_fit(given.blocks, loss, pair, *start, given.key)
+    check_fit(blocks, given.loss, pair, *start, key)
     runs = block_runs(
-        given.blocks, table, optimiser, loss, given.key, *start, given.optimiser_states
+        blocks, table, given.optimiser, given.loss, key, *start, given.optimiser_states
     )
-    return Prepared(table, runs, output_shapes(given.blocks, pair[0], *start, given.key))
+    return Prepared(runs, output_shapes(blocks, pair[0], *start, key))
 
 
 def trained(runs: Sequence[BlockRun], losses: Array) -> Trained:

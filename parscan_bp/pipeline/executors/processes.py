@@ -12,8 +12,9 @@ from jax.experimental import multihost_utils
 from parscan_bp.pipeline.executors.mpmd import Threads, prepared, trained
 from parscan_bp.pipeline.executors.stream import due_of
 from parscan_bp.pipeline.executors.wires import Wires
-from parscan_bp.pipeline.fitting import as_blocks, check_batch
+from parscan_bp.pipeline.fitting import check_batch
 from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.run_arguments import checked
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.simulate import Trained
 from parscan_bp.types import Array, PyTree
@@ -72,14 +73,14 @@ def run_processes(
       Exception: what a block raised in its thread. The other processes wait then:
         `parscan_bp.parallel.launch` ends them.
     """
-    blocks = as_blocks("blocks", blocks)
-    if jax.process_count() > len(blocks):
+    given = checked(blocks, schedule, optimiser, loss, params, batches, states, None, key)
+    table = given.table
+    if jax.process_count() > table.blocks:
         raise ValueError(
-            f"blocks: got {len(blocks)} for {jax.process_count()} processes; at least one each is "
+            f"blocks: got {table.blocks} for {jax.process_count()} processes; at least one each is "
             "wanted"
         )
-    made = prepared(blocks, schedule, optimiser, loss, params, batches, states, None, key)
-    table, mine = made.table, blocks_here(len(blocks))
+    made, mine = prepared(given), blocks_here(table.blocks)
     if table.lockstep:
         raise NotImplementedError(
             f"schedule: the blocks of {table.name} wait for each other at the end of every tick; "
