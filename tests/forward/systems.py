@@ -164,3 +164,23 @@ def exponent(step: Step, params, h, us):
 
     v = jnp.ones_like(h) / np.sqrt(h.size)
     return lax.scan(one, (h, v, jnp.zeros((), h.dtype)), us)[0][2] / len(us)
+
+
+def spread(step: Step, params, h, us, draws=32):
+    """How far apart sequential runs are whose steps are rounded otherwise: by a unit in the last
+    place, upwards, downwards or not at all, at random. Relative to 1 + the largest carry."""
+    eps = jnp.finfo(h.dtype).eps
+
+    def run(key):
+        def stirred(h, inputs):
+            u, key = inputs
+            h = step(params, h, u)
+            units = jax.random.randint(key, h.shape, -1, 2).astype(h.dtype)
+            h = h + units * eps * jnp.abs(h)
+            return h, h
+
+        return lax.scan(stirred, h, (us, jax.random.split(key, len(us))))[1]
+
+    runs = jax.vmap(run)(jax.random.split(jax.random.key(7), draws))
+    apart = jnp.max(runs, 0) - jnp.min(runs, 0)
+    return jnp.max(apart) / (1 + jnp.max(jnp.abs(runs)))
