@@ -1,11 +1,12 @@
 """Back-propagation as the solution of a bi-diagonal system, and so a scan."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from parscan_bp import cells as cells
 from parscan_bp import forward as forward
 from parscan_bp import layers as layers
 from parscan_bp import operators as operators
-from parscan_bp import parallel as parallel
-from parscan_bp import pipeline as pipeline
 from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
@@ -42,6 +43,10 @@ from parscan_bp.tuning import Tuning as Tuning
 from parscan_bp.tuning import autotune as autotune
 from parscan_bp.tuning import autotune_calls as autotune_calls
 from parscan_bp.tuning import measure_machine as measure_machine
+
+if TYPE_CHECKING:
+    from parscan_bp import parallel as parallel
+    from parscan_bp import pipeline as pipeline
 
 __all__ = [
     "Associative",
@@ -87,3 +92,15 @@ __all__ = [
     "solve",
     "solvers",
 ]
+_LOADED_LATER = ("parallel", "pipeline")
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what only some programs use, where it is first named: a third of the package."""
+    if name in _LOADED_LATER:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -85,6 +85,9 @@ def test_importing_computes_nothing_and_loads_no_extra():
         "assert not [name for name in late if name.startswith('parscan_bp')], late;"
         "assert not {'flax', 'matplotlib', 'optax'} & set(sys.modules);"
         "assert not {'jax.experimental.pallas', 'parscan_bp.kernels.compat'} & set(sys.modules);"
+        "later = ('parscan_bp.parallel', 'parscan_bp.pipeline', 'parscan_bp.grids');"
+        "assert not [name for name in sys.modules if name.startswith(later)];"
+        "parscan_bp.parallel, parscan_bp.pipeline;"
         "assert dict(jax.config.values) == before;"
         "from jax._src import xla_bridge; assert not xla_bridge._backends"
     )
