@@ -97,8 +97,9 @@ def scan(
         Or "auto", which allows a method and leaves the choice, `jax.lax.scan` among it, to what was
         measured: of this scan by `parscan_bp.autotune`, or of others like it, with a probe of the
         first steps, whose largest Lyapunov exponent says how many iterations to expect. Nothing is
-        probed in a trace, as of `jax.jit`: there what was not measured is exact. `explain` says
-        what is chosen and why.
+        probed in a trace, as of `jax.jit`: there what was not measured is exact. With
+        ``certify="bound"``, of which nothing was measured, all is. `explain` says what is chosen
+        and why.
       certify: of a method, "estimate" or "bound": an estimate of the error by linear solves, or a
         proved bound by Jacobians and their products, which is for carries of a few numbers. See
         `parscan_bp.forward`.

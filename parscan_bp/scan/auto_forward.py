@@ -32,6 +32,9 @@ CANDIDATES: Mapping[str, Forward] = {
     "fixed_point": FixedPoint(),
 }
 
+MEASURED = "estimate"
+"""The certificate that methods were measured with."""
+
 EXACT = "exact"
 Planned = ScanPlan | Left
 
@@ -121,6 +124,9 @@ def choose_forward(
         return ForwardChoice(EXACT, plan.reason if isinstance(plan, Left) else plan.choice.reason)
     if plan.rule is not None and plan.rule.loop.is_placed:
         return ForwardChoice(EXACT, f"methods were measured in one place, not by {plan.choice}")
+    if auto.certify != MEASURED:
+        untold = f"methods were measured with certify={MEASURED!r}, none with {auto.certify!r}"
+        return ForwardChoice(EXACT, untold)
     known = plan.measured
     if known is not None and known.forward == EXACT:
         return ForwardChoice(EXACT, known.reason)

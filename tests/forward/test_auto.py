@@ -98,6 +98,12 @@ def test_what_does_not_is_exact(measured):
         np.testing.assert_array_equal(a, b)
 
 
+def test_nothing_was_measured_of_a_proof(measured):
+    *got, report = reported(CALM, certify="bound")
+    assert report.forward is None
+    check_equal(got, jax.lax.scan(CALM, INIT, XS), atol=0)
+
+
 def test_several_places_to_settle_in(measured):
     """All small differences are forgotten, and a guess leads elsewhere."""
     wells = lambda x, u: (jnp.tanh(1.5 * x @ jnp.eye(H) + u), x)  # noqa: E731
