@@ -121,9 +121,11 @@ class FusedLoop:
         end, start = (0, -1) if self.reverse else (-1, 0)
         gamma = [g.at[end].add(c) for g, c in zip(gamma, last, strict=True)]
         kernel = self._kernel(not self.reverse)
-        leaves = map(jax.tree.leaves, (before, after, self.of.own_carry(gamma)))
-        before, after, gamma = leaves
-        grads, lambdas, dx = self.cell.backward(kernel, params, before, x, after, gamma)
+        init = self.of.own_carry(primal.init)
+        init, before, after, gamma = map(
+            jax.tree.leaves, (init, before, after, self.of.own_carry(gamma))
+        )
+        grads, lambdas, dx = self.cell.backward(kernel, params, init, before, x, after, gamma)
         lambdas = [a.astype(c.dtype) for a, c in zip(lambdas, after, strict=True)]
         lambdas = self.of.carry_leaves(lambdas)
         values = (steps.carry, steps.x, steps.new_carry)

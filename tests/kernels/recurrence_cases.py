@@ -48,9 +48,10 @@ class Recurrence:
         """Cotangents of parameters and inputs, the same way."""
         params, carry, xs = self.args
         run = functools.partial(run, reverse=not self.reverse)
-        before = [self._shift(c, a) for c, a in zip(jax.tree.leaves(carry), after, strict=True)]
+        init = jax.tree.leaves(carry)
+        before = [self._shift(c, a) for c, a in zip(init, after, strict=True)]
         form = CELLS[self.cell].fused()
-        grads, _, dx = form.backward(run, params, before, xs, after, self.gamma)
+        grads, _, dx = form.backward(run, params, init, before, xs, after, self.gamma)
         return grads, dx
 
     def _shift(self, first, after):
