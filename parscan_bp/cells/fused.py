@@ -66,7 +66,8 @@ class FusedCell:
         before: Arrays,
         xs: Array,
         after: Arrays,
-        cts: Arrays,
+        cts: Arrays | None,
+        last: Arrays,
     ) -> tuple[PyTree, list[Array], Array]:
         """Cotangents of the parameters, summed, of the new carries and of the inputs.
 
@@ -77,12 +78,17 @@ class FusedCell:
           before: the carry that enters each step.
           xs: the inputs.
           after: the carry that leaves each step.
-          cts: what the cotangent of ``after`` has from everything but the next step.
+          cts: what the cotangent of ``after`` has from everything but the next step; or ``None``
+            where that is zero but for the last step.
+          last: what it is there, read where ``cts`` is ``None``.
         """
-        cell, rule, shape = self.cell, self.backward_rule, after[0].shape
-        v = _stack([*self._gates(params, before, xs, after), *cell.of_past(before), *cts], 1)
-        none = [jnp.zeros_like(init[0])] * (rule.starts - 1)
-        first = _stack([*none, init[0]], 0)
+        cell, shape = self.cell, after[0].shape
+        rule = self.backward_rule if cts is not None else self.backward_rule_of_last
+        gates = self._gates(params, before, xs, after)
+        v = _stack([*gates, *cell.of_past(before), *(() if cts is None else cts)], 1)
+        start = [*(last if cts is None else ()), init[0]]
+        none = [jnp.zeros_like(init[0])] * (rule.starts - len(start))
+        first = _stack([*none, *start], 0)
         out, sums = run(rule, v, _by_gate(params["wh"])[:, None], first)
         parts = [out[:, :, k].reshape(shape) for k in range(rule.outputs)]
         n, end = cell.counts[1], cell.counts[1] + cell.input_parts
@@ -129,6 +135,18 @@ class FusedCell:
             sums=count,
         )
 
+    @property
+    def backward_rule_of_last(self) -> Rule:
+        """Of cotangents of the last carry alone: no g_t arrives, the state begins with theirs."""
+        rule, states = self.backward_rule, self.cell.states
+        return dataclasses.replace(
+            rule,
+            name=f"{rule.name}OfLast",
+            step=self._backward_of_last,
+            inputs=rule.inputs - states,
+            states=rule.states + states,
+        )
+
     def _forward(self, v: Arrays, products: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
         cell, count = self.cell, len(self.cell.past)
         past, biases = state[:count], state[count:]
@@ -149,6 +167,14 @@ class FusedCell:
         u, direct = cell.pull(gates, past, new, lambdas)
         others = u[cell.parts : cell.counts[0]]
         return [*cell.of_state(u), *others, *lambdas], direct, new[0]
+
+    def _backward_of_last(
+        self, v: Arrays, products: Arrays, state: Arrays
+    ) -> tuple[Arrays, Arrays, Array]:
+        count = len(self.cell.past)
+        cts = state[count:]
+        out, direct, h = self._backward([*v, *cts], products, state[:count])
+        return out, [*direct, *map(jnp.zeros_like, cts)], h
 
     def _biases(self, params: Params) -> tuple[list[Array], list[Array]]:
         """What is added to the products with the inputs, and to those with h alone."""

@@ -111,6 +111,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             plgpu.barrier_wait(bars.at[slot])
             inputs = [compat.load(v_s.at[slot, :, n], vector) for n in range(rule.inputs)]
             out, state, *h = rule.step(inputs, y, state)
+            state = [plgpu.layout_cast(x, vector) for x in state]  # constants have no layout
             # The copy out of this slot, a round ago, must have read it, all threads the operands:
             # they wait for one another here, and once they have written theirs.
             plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
@@ -125,7 +126,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
             if sums is not None:
                 added = sums.then(added, out, h[0], whole(operands))
-            return list(state), added
+            return state, added
 
         def whole(operands):
             """Of sums, few numbers: no operand is in slices."""

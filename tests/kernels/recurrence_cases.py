@@ -25,6 +25,7 @@ class Recurrence:
     """A cell's recurrence in the dtype asked for, and what it is in float64.
 
     Attributes:
+      of_last: whether cotangents are zero but for the last carry, and no others arrive.
       args: parameters, first carry, inputs (T, B, 3).
       gamma: cotangents of the carry after every step.
       after: the carry after every step, in float64, from the loop of the cell itself.
@@ -33,6 +34,7 @@ class Recurrence:
 
     cell: str
     reverse: bool
+    of_last: bool
     args: tuple
     gamma: list
     after: list
@@ -51,7 +53,10 @@ class Recurrence:
         init = jax.tree.leaves(carry)
         before = [self._shift(c, a) for c, a in zip(init, after, strict=True)]
         form = CELLS[self.cell].fused()
-        grads, _, dx = form.backward(run, params, init, before, xs, after, self.gamma)
+        end = 0 if self.reverse else -1
+        last = [g[end] for g in self.gamma]
+        cts = None if self.of_last else self.gamma
+        grads, _, dx = form.backward(run, params, init, before, xs, after, cts, last)
         return grads, dx
 
     def _shift(self, first, after):
@@ -65,7 +70,7 @@ class Recurrence:
         _close(jax.jit(lambda: self.backward(run, after))(), self.cts, tolerance)
 
 
-def draw(cell, length, batch, size, *, reverse=False, dtype=jnp.float32):
+def draw(cell, length, batch, size, *, reverse=False, dtype=jnp.float32, of_last=False):
     """A recurrence with weights of variance 1 / H, so that it neither dies nor saturates."""
     rng = np.random.default_rng([length, batch, size])
 
@@ -80,7 +85,9 @@ def draw(cell, length, batch, size, *, reverse=False, dtype=jnp.float32):
     )
     args = params, carry, normal((length, batch, INPUTS))
     gamma = [normal((length, batch, size)) for _ in jax.tree.leaves(carry)]
-    return Recurrence(cell, reverse, args, gamma, *_exact(cell, reverse, args, gamma))
+    if of_last:
+        gamma = [jnp.zeros_like(g).at[0 if reverse else -1].set(g[0]) for g in gamma]
+    return Recurrence(cell, reverse, of_last, args, gamma, *_exact(cell, reverse, args, gamma))
 
 
 def _exact(cell, reverse, args, gamma):

@@ -70,6 +70,24 @@ def test_kernels(cell, length, batch, size, reverse, dtype, capfd):
     assert "RACE DETECTED" not in out + err
 
 
+@pytest.mark.parametrize(("cell", "reverse"), [(cell, k % 2 == 1) for k, cell in enumerate(CELLS)])
+def test_reference_of_cotangents_of_the_last_carry(cell, reverse):
+    with jax.enable_x64(True):
+        case = draw(cell, 7, 3, 8, reverse=reverse, dtype=jnp.float64, of_last=True)
+        case.check(reference.recurrence, 1e-13)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("cell", "length", "reverse"), [("elman", 11, True), ("gru", 1, False), ("lstm", 3, True)]
+)
+def test_cotangents_of_the_last_carry(cell, length, reverse, capfd):
+    case = draw(cell, length, 3, 3, reverse=reverse, of_last=True)
+    case.check(functools.partial(fused_recurrence, interpret=interpreter(detect_races=True)), 2e-6)
+    out, err = capfd.readouterr()
+    assert "RACE DETECTED" not in out + err
+
+
 @needs_kernels
 @pytest.mark.usefixtures("one_multiprocessor")
 @pytest.mark.parametrize(
