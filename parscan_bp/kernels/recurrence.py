@@ -89,6 +89,10 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
             return [[operand(k, columns) for columns in slices] for k in range(rule.operands)]
 
+        def whole(operands):
+            """Where sums are made: few numbers, so no operand is in slices."""
+            return [x for (x,) in operands]
+
         def products(operands):
             totals: list[Any] = [None] * rule.products
             for n, (k, p) in enumerate(pairs):
@@ -127,10 +131,6 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             if sums is not None:
                 added = sums.then(added, out, h[0], whole(operands))
             return state, added
-
-        def whole(operands):
-            """Of sums, few numbers: no operand is in slices."""
-            return [x for (x,) in operands]
 
         start = state, None if sums is None else sums.nothing()
         _, added = lax.fori_loop(0, length, step, start)
