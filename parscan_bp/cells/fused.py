@@ -1,8 +1,9 @@
 """Cells whose whole recurrence is one kernel, and so is its adjoint.
 
-The products with the inputs are made beforehand, those that give the weights' cotangents
-afterwards, each as one batched product over all steps. The kernel is what is left: the
-recurrent products and the gates.
+The products with the inputs are made beforehand, those that give the cotangents of the inputs and
+their weights afterwards, each as one batched product over all steps. The kernel is what is left:
+the recurrent products and the gates, and backward the cotangents of the recurrent weights and of
+the biases, where they fit on chip; else they are made afterwards, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Arrays = Sequence[Array]
 Params = Mapping[str, Array]
-Run = Callable[[Rule, Array, Array, Array], Array]
+Run = Callable[[Rule, Array, Array, Array], Any]
 """``(rule, v, weights, first) -> out``, as `parscan_bp.kernels.fused_recurrence`."""
 
 
@@ -58,26 +59,46 @@ class FusedCell:
         return [out[:, :, k].reshape(length, *c.shape).astype(c.dtype) for k, c in enumerate(carry)]
 
     def backward(
-        self, run: Run, params: Params, before: Arrays, xs: Array, after: Arrays, cts: Arrays
+        self,
+        run: Run,
+        params: Params,
+        init: Arrays,
+        before: Arrays,
+        xs: Array,
+        after: Arrays,
+        cts: Arrays | None,
+        last: Arrays,
     ) -> tuple[PyTree, list[Array], Array]:
         """Cotangents of the parameters, summed, of the new carries and of the inputs.
 
         Args:
           run: what runs a rule over all steps, in the order opposite to `forward`.
           params: the cell's parameters.
+          init: the carry that enters the first step.
           before: the carry that enters each step.
           xs: the inputs.
           after: the carry that leaves each step.
-          cts: what the cotangent of ``after`` has from everything but the next step.
+          cts: what the cotangent of ``after`` has from everything but the next step; or ``None``
+            where that is zero but for the last step.
+          last: what it is there, read where ``cts`` is ``None``.
         """
-        cell, rule, shape = self.cell, self.backward_rule, after[0].shape
-        v = _stack([*self._gates(params, before, xs, after), *cell.of_past(before), *cts], 1)
-        first = jnp.zeros((v.shape[1], rule.outputs + rule.states, shape[-1]), v.dtype)
-        out = run(rule, v, _by_gate(params["wh"])[:, None], first)
+        cell, shape = self.cell, after[0].shape
+        rule = self.backward_rule if cts is not None else self.backward_rule_of_last
+        gates = self._gates(params, before, xs, after)
+        v = _stack([*gates, *cell.of_past(before), *(() if cts is None else cts)], 1)
+        start = [*(last if cts is None else ()), init[0]]
+        none = [jnp.zeros_like(init[0])] * (rule.starts - len(start))
+        first = _stack([*none, *start], 0)
+        out, sums = run(rule, v, _by_gate(params["wh"])[:, None], first)
         parts = [out[:, :, k].reshape(shape) for k in range(rule.outputs)]
         n, end = cell.counts[1], cell.counts[1] + cell.input_parts
         u = jnp.concatenate(parts[:n], axis=-1), parts[n:end]
-        grads, dx = cell.pull_params(params, cell.as_carry(before), xs, u)
+        if sums is None:
+            grads, dx = cell.pull_params(params, cell.as_carry(before), xs, u)
+        else:
+            products, vectors = sums
+            wh = products.swapaxes(0, 1).reshape(params["wh"].shape)
+            grads, dx = cell.pull_inputs(params, xs, u, wh, vectors[:n].ravel(), [*vectors[n:end]])
         return grads, parts[-len(after) :], dx
 
     @property
@@ -111,6 +132,19 @@ class FusedCell:
             inputs=len(gates) + len(cell.past) + cell.states,
             outputs=count + cell.states,
             states=len(cell.past),
+            sums=count,
+        )
+
+    @property
+    def backward_rule_of_last(self) -> Rule:
+        """Of cotangents of the last carry alone: no g_t arrives, the state begins with theirs."""
+        rule, states = self.backward_rule, self.cell.states
+        return dataclasses.replace(
+            rule,
+            name=f"{rule.name}OfLast",
+            step=self._backward_of_last,
+            inputs=rule.inputs - states,
+            states=rule.states + states,
         )
 
     def _forward(self, v: Arrays, products: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
@@ -121,7 +155,7 @@ class FusedCell:
         new = cell.update(cell.activate(parts), past)
         return new, [*cell.of_past(new), *biases]
 
-    def _backward(self, v: Arrays, products: Arrays, state: Arrays) -> tuple[Arrays, Arrays]:
+    def _backward(self, v: Arrays, products: Arrays, state: Arrays) -> tuple[Arrays, Arrays, Array]:
         cell, count = self.cell, len(v) - self.cell.states
         gates, past = v[: count - len(cell.past)], v[count - len(cell.past) : count]
         cts = dict(enumerate(v[count:]))
@@ -129,9 +163,18 @@ class FusedCell:
         for k, part in zip(cell.past, state, strict=True):
             cts[k] = cts[k] + part
         lambdas = list(cts.values())
-        u, direct = cell.pull(gates, past, cell.update(gates, past), lambdas)
+        new = cell.update(gates, past)
+        u, direct = cell.pull(gates, past, new, lambdas)
         others = u[cell.parts : cell.counts[0]]
-        return [*cell.of_state(u), *others, *lambdas], direct
+        return [*cell.of_state(u), *others, *lambdas], direct, new[0]
+
+    def _backward_of_last(
+        self, v: Arrays, products: Arrays, state: Arrays
+    ) -> tuple[Arrays, Arrays, Array]:
+        count = len(self.cell.past)
+        cts = state[count:]
+        out, direct, h = self._backward([*v, *cts], products, state[:count])
+        return out, [*direct, *map(jnp.zeros_like, cts)], h
 
     def _biases(self, params: Params) -> tuple[list[Array], list[Array]]:
         """What is added to the products with the inputs, and to those with h alone."""

@@ -203,19 +203,32 @@ class Gated(Cell):
 
     def pull_params(self, params, carry, x, u):
         (of_state, others), h, lead = u, jax.tree.leaves(carry)[0], x.shape[:-1]
-        if self.are_shared:
-            of_input, beside_h = of_state, sum_leading(of_state)
-            beside_x = beside_h
-        else:
+        if not self.are_shared:
             x, h, of_state, *others = as_rows(x, h, of_state, *others)
-            n, beside_h = self.parts * h.shape[-1], sum_leading(of_state)
-            of_input = _join([of_state[..., :n], *others])
-            beside_x = _join([beside_h[:n], *map(sum_leading, others)])
-        cts = {"wi": weight_cotangent(x, of_input), "wh": weight_cotangent(h, of_state)}
+        sums = sum_leading(of_state), [sum_leading(other) for other in others]
+        wh = weight_cotangent(h, of_state)
+        cts, dx = self.pull_inputs(params, x, (of_state, others), wh, *sums)
+        return cts, dx.reshape(*lead, dx.shape[-1])
+
+    def pull_inputs(self, params, x, u, wh, beside_h, others):
+        """`pull_params` where the cotangents that are sums over all steps were made with u.
+
+        Args:
+          params, x, u: see `pull_params`.
+          wh: cotangent of the weights of that name.
+          beside_h: sum of u where h has a part.
+          others: sums of the others.
+        """
+        of_input, beside_x = u[0], beside_h
+        if not self.are_shared:
+            n = self.parts * params["wh"].shape[0]
+            of_input = _join([of_input[..., :n], *u[1]])
+            beside_x = _join([beside_h[:n], *others])
+        cts = {"wi": weight_cotangent(x, of_input), "wh": wh}
         biases = zip(self.biases, (beside_x, beside_h), strict=True)
         cts |= {name: ct for name, ct in biases if name is not None}
         dx = jnp.inner(of_input, params["wi"]).astype(x.dtype)
-        return in_dtypes_of(params, cts), dx.reshape(*lead, dx.shape[-1])
+        return in_dtypes_of(params, cts), dx
 
     def fused(self):
         return FusedCell(self)

@@ -15,7 +15,7 @@ def fused_recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, in
       rule, v, weights, first, reverse, interpret: see `recurrence`.
 
     Returns:
-      out (T, B, outputs, H) in float32.
+      As `recurrence`.
 
     Raises:
       NotImplementedError: if the weights do not fit on chip, see `largest_hidden`.
@@ -24,7 +24,14 @@ def fused_recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, in
     check_hidden(rule, size, weights.dtype.itemsize)
     weights = pad_size(pad_size(weights, -1), -2)
     v, first = pad_size(v, -1), pad_size(first, -1)
-    return recurrence(rule, v, weights, first, reverse=reverse, interpret=interpret)[..., :size]
+    made = recurrence(rule, v, weights, first, reverse=reverse, interpret=interpret)
+    if not rule.sums:
+        return made[..., :size]
+    out, sums = made
+    if sums is not None:
+        products, vectors = sums
+        sums = products[:, :size, :size], vectors[:, :size]
+    return out[..., :size], sums
 
 
 def check_hidden(rule: Rule, size: int, itemsize: int) -> None:

@@ -13,6 +13,7 @@ from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
 from parscan_bp.kernels.layouts import spread, vector_layout
 from parscan_bp.kernels.rule import Rule
+from parscan_bp.kernels.weight_sums import WeightSums
 
 
 def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpret=None):
@@ -24,16 +25,20 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     every weight; four neighbours sum the columns of a row, so that all gates of a unit meet in
     the same thread, and only the operands go through shared memory.
 
+    A rule with sums has them made, too, where a thread holds few numbers of them, see
+    `tiles.fused_tile`. A step's are multiplied in the next one, while that waits for its operands.
+
     Args:
       rule: the elementwise half of a step, see `parscan_bp.kernels.rule`.
       v: (T, B, inputs, H), float32, H a multiple of 4.
       weights: (operands, products, H, H), float32 or bfloat16.
-      first: (B, outputs + states, H), float32: out and state before the first step.
+      first: (B, starts, H), float32: out, state and, with sums, h before the first step.
       reverse: whether step t follows step t + 1.
       interpret: see `compat.kernel`.
 
     Returns:
-      out (T, B, outputs, H) in float32.
+      out (T, B, outputs, H) in float32; with sums ``(out, sums)``, these as of `WeightSums.joined`,
+      or ``None`` where there is no room.
     """
     length, batch, _, size = v.shape
     tile = tiles.fused_tile(rule, size, batch, weights.dtype.itemsize)
@@ -41,8 +46,11 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     layout = vector_layout(1)
     vector = layout.reduce(2)
     pairs = [(k, p) for k in range(rule.operands) for p in range(rule.products)]
+    sums = WeightSums(rule, tile, size, batch) if tile.sums else None
+    first = first[:, : tile.starts(rule)]
 
-    def body(v_ref, w_ref, first_ref, out_ref, w_s, v_s, first_s, out_s, bars, first_bar):
+    def body(v_ref, w_ref, first_ref, out_ref, *refs):
+        *sum_refs, w_s, v_s, first_s, out_s, bars, first_bar = refs
         zero = lax.axis_index("batch")
         sample, row = pl.ds(zero * samples, samples), from_zero(zero, rows)
         every_output = pl.ds(0, rule.outputs)
@@ -72,24 +80,42 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         slices = tile.slices(size)
         held = [[weight(n, c) for c in slices] for n in range(len(pairs))] if tile.held else None
 
-        def products(slot):
+        def operands_of(s):
+            """What step s left, (samples, columns) by operands and slices."""
+            left = out_s.at[lax.rem(s + depth, depth)]
+
+            def operand(k, columns):
+                return compat.load(left.at[:, k, pl.ds(*columns)], layout.reduce(1))
+
+            return [[operand(k, columns) for columns in slices] for k in range(rule.operands)]
+
+        def whole(operands):
+            """Where sums are made: few numbers, so no operand is in slices."""
+            return [x for (x,) in operands]
+
+        def products(operands):
             totals: list[Any] = [None] * rule.products
             for n, (k, p) in enumerate(pairs):
                 for m, columns in enumerate(slices):
                     shape = (samples, rows, columns[1])
-                    x = compat.load(out_s.at[slot, :, k, pl.ds(*columns)], layout.reduce(1))
+                    x = spread(operands[k][m], shape, (0, 2), layout)
                     w = weight(n, columns) if held is None else held[n][m]
-                    y = spread(w, shape, (1, 2), layout) * spread(x, shape, (0, 2), layout)
+                    y = spread(w, shape, (1, 2), layout) * x
                     y = jnp.sum(y, axis=2)
                     totals[p] = y if totals[p] is None else totals[p] + y
             return totals
 
-        def step(s, state):
+        def step(s, carry):
+            state, added = carry
             slot = lax.rem(s, depth)
-            y = products(lax.rem(s + depth - 1, depth))
+            operands = operands_of(s - 1)
+            if sums is not None:
+                added = sums.multiplied(added, zero)
+            y = products(operands)
             plgpu.barrier_wait(bars.at[slot])
             inputs = [compat.load(v_s.at[slot, :, n], vector) for n in range(rule.inputs)]
-            out, state = rule.step(inputs, y, state)
+            out, state, *h = rule.step(inputs, y, state)
+            state = [plgpu.layout_cast(x, vector) for x in state]  # constants have no layout
             # The copy out of this slot, a round ago, must have read it, all threads the operands:
             # they wait for one another here, and once they have written theirs.
             plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
@@ -102,25 +128,38 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             def refill():
                 fetch(s + depth, slot)
 
-            return list(state)
+            if sums is not None:
+                added = sums.then(added, out, h[0], whole(operands))
+            return state, added
 
-        lax.fori_loop(0, length, step, state)
+        start = state, None if sums is None else sums.nothing()
+        _, added = lax.fori_loop(0, length, step, start)
+        if sums is not None:
+            added = sums.multiplied(added, zero)
+            h = compat.load(first_s.at[:, rule.starts - 1], vector)
+            last = added._replace(h=h, operands=whole(operands_of(length - 1)))
+            sums.store(sums.multiplied(last, zero), sum_refs, first_s, zero)
         plgpu.wait_smem_to_gmem(0)
 
     box = (1, samples, rule.outputs, rows)
-    out = jax.ShapeDtypeStruct(compat.room((length, batch, rule.outputs, size), box), jnp.float32)
+    shape = compat.room((length, batch, rule.outputs, size), box)
+    out = [jax.ShapeDtypeStruct(shape, jnp.float32), *([] if sums is None else sums.outputs)]
     scratch = [
+        *([] if sums is None else sums.scratch),
         plgpu.SMEM((len(pairs), rows, tile.pitch), weights.dtype),
         plgpu.SMEM((depth, samples, rule.inputs, rows), jnp.float32),
-        plgpu.SMEM((samples, rule.outputs + rule.states, rows), jnp.float32),
+        plgpu.SMEM((samples, tile.starts(rule), rows), jnp.float32),
         plgpu.SMEM((depth, samples, rule.outputs, rows), jnp.float32),
         plgpu.Barrier(num_arrivals=1, num_barriers=depth),
         plgpu.Barrier(num_arrivals=1 + len(pairs)),
     ]
     grid = {"batch": -(-batch // samples)}
     how = {"grid": grid, "scratch": scratch, "orders_itself": True, "interpret": interpret}
-    x = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
-    return x[:, :batch, :, :size]
+    x, *made = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
+    x = x[:, :batch, :, :size]
+    if not rule.sums:
+        return x
+    return x, None if sums is None else sums.joined(*made)
 
 
 def name_of(rule: Rule) -> str:

@@ -64,12 +64,20 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         # weights (operand, product, i, j) times operands (operand, sample, j).
         operands = jnp.stack(out[: rule.operands])
         y = jnp.einsum("kpij,kbj->pbi", weights, operands, precision=lax.Precision.HIGHEST)
-        out, state = rule.step([v[:, n] for n in range(rule.inputs)], list(y), state)
-        return (list(out), list(state)), jnp.stack(out, 1)
+        out, state, *h = rule.step([v[:, n] for n in range(rule.inputs)], list(y), state)
+        return (list(out), list(state)), (jnp.stack(out, 1), *h)
 
     vectors = [first[:, n] for n in range(first.shape[1])]
-    carry = vectors[: rule.outputs], vectors[rule.outputs :]
-    return lax_scan(step, carry, v, reverse=reverse)[1]
+    carry = vectors[: rule.outputs], vectors[rule.outputs : rule.outputs + rule.states]
+    _, (out, *h) = lax_scan(step, carry, v, reverse=reverse)
+    if not rule.sums:
+        return out
+    # h of a step goes with the operands before it, the last operands with the h that is left.
+    order = -1 if reverse else 1
+    hs = jnp.concatenate([*h, first[None, :, -1]][::order])
+    operands = jnp.concatenate([x[:, :, : rule.operands] for x in (first[None], out)][::order])
+    products = jnp.einsum("tbi,tbkj->kij", hs, operands, precision=lax.Precision.HIGHEST)
+    return out, (products, out[:, :, : rule.sums].sum((0, 1)))
 
 
 def _matrices(maps):

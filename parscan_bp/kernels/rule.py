@@ -7,12 +7,17 @@
 
 Forward, the one operand is h and there is a product per gate; backward, there is an operand per
 gate, the cotangent of its pre-activation, and their products add up to the cotangent of h.
+
+A rule with sums is that of an adjoint. Its step returns a third, the vector h_t that was multiplied
+by the weights in the step before: what its operands have to be multiplied with for the cotangents
+of the weights.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from parscan_bp.types import Array
 
@@ -25,18 +30,25 @@ class Rule:
 
     Attributes:
       name: of the kernel.
-      step: ``(v, products, state) -> (out, state)``, hashable.
+      step: ``(v, products, state) -> (out, state)``, or ``(out, state, h)`` with sums; hashable.
       operands: outputs, the first ones, that are multiplied in the next step.
       products: sums of products that come back.
       inputs: vectors that arrive with each step.
       outputs: vectors that leave with each step.
       states: vectors that only the next step sees.
+      sums: outputs, the first ones and at least the operands, that are summed over all steps.
     """
 
     name: str
-    step: Callable[[Arrays, Arrays, Arrays], tuple[Arrays, Arrays]]
+    step: Callable[[Arrays, Arrays, Arrays], tuple[Any, ...]]
     operands: int
     products: int
     inputs: int
     outputs: int
     states: int
+    sums: int = 0
+
+    @property
+    def starts(self) -> int:
+        """Vectors there are before the first step: out, state and, with sums, h."""
+        return self.outputs + self.states + bool(self.sums)

@@ -167,6 +167,18 @@ SM_COUNT = 132
 FUSED_SHARED_BYTES = 230_000
 """Shared memory that one instance may have on an sm_90, less a little for its barriers."""
 
+SUM_REGISTERS = 64
+"""Numbers of weights and their sums in a thread of `recurrence` up to which sums are made.
+
+Their multiply-adds fit between what a step waits for. Predicted with latencies that reproduce a
+measured step, its clocks change by -5 to 4 percent, and with 4 samples grow by 6 to 16, a third of
+what is saved afterwards; of 144 numbers and one sample they grow by 13 to 15.
+"""
+
+OPERAND_REGISTERS = 192
+"""Numbers of operands in a thread, of two steps, up to which sums are made: with 256 a step
+is predicted to take two fifths longer, more than what it saves."""
+
 
 @dataclasses.dataclass(frozen=True)
 class FusedTile:
@@ -180,6 +192,7 @@ class FusedTile:
       depth: steps that are fetched ahead and steps whose results are on their way out.
       columns: columns that are multiplied at once: at most 64 numbers of a weight in a thread.
       held: whether all weights stay in registers, at most 96 in a thread.
+      sums: whether those of the rule are made, too, see `SUM_REGISTERS` and `OPERAND_REGISTERS`.
     """
 
     samples: int
@@ -188,11 +201,16 @@ class FusedTile:
     depth: int
     columns: int
     held: bool
+    sums: bool
 
     @property
     def fits(self) -> bool:
         """Whether there is room for the weights and two steps; a copy is 256 wide at most."""
         return self.depth >= 2 and max(self.rows, self.pitch) <= 256
+
+    def starts(self, rule) -> int:
+        """Vectors that are read before the first step."""
+        return rule.starts if self.sums else rule.outputs + rule.states
 
     def slices(self, size: int) -> list[tuple[int, int]]:
         """(start, size) of the columns that are multiplied at once."""
@@ -206,7 +224,15 @@ def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
     count = rule.operands * rule.products
     samples = min(4, max(1, 128 // rows), 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4)
     vector = 4 * samples * rows
-    rest = count * rows * pitch * itemsize + (rule.outputs + rule.states) * vector
-    depth = min(8, (FUSED_SHARED_BYTES - rest) // ((rule.inputs + rule.outputs) * vector))
+    held = count * rows * size <= 96 * LANES
     columns = min(size, 64 * LANES // rows // 4 * 4)
-    return FusedTile(samples, rows, pitch, depth, columns, count * rows * size <= 96 * LANES)
+    sums = (
+        rule.sums > 0
+        and (count + rule.operands) * rows * size <= SUM_REGISTERS * LANES
+        and samples * rule.operands * size <= 2 * OPERAND_REGISTERS
+    )
+    tile = FusedTile(samples, rows, pitch, 0, columns, held, sums)
+    rest = count * rows * pitch * itemsize + tile.starts(rule) * vector
+    rest += 4 * rule.operands * rows * pitch_of(size, 4) if sums else 0
+    depth = min(8, (FUSED_SHARED_BYTES - rest) // ((rule.inputs + rule.outputs) * vector))
+    return dataclasses.replace(tile, depth=depth)

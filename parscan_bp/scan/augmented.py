@@ -111,13 +111,13 @@ class _Augmented:
         return consts, init, xs, d, add(last, end), add(dy, ys)
 
     def _backward(self, residuals, cts, kept=None):
-        consts, init, xs, d, last, dy = instantiated(cts)
+        consts, init, xs, _, last, dy = instantiated(cts)
         kept = None if kept is None else kept.when(self.active)
         scan, primal = self.scan, self.scan.primal(residuals, kept)
         linear = scan.linearisation
         moving = linear.unread(self.active) if all(map(is_zero, cts[-1])) else self.active
         if scan.fused is not None and scan.fused.adjoins:
-            summed, start, stacked, lambdas = scan.fused.adjoint(primal, moving, d, last)
+            summed, start, stacked, lambdas = scan.fused.adjoint(primal, moving, cts[3], last)
         else:
             system = Adjoint(primal, moving, cts[3], dy if moving.y else [])
             packed = linear.pack(last, cotangent=True)

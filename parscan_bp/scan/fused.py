@@ -18,6 +18,7 @@ from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
+from parscan_bp.primitives.zeros import Zero, instantiated, is_zero
 from parscan_bp.scan.systems import Primal
 from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array, PyTree
@@ -103,14 +104,15 @@ class FusedLoop:
         return run
 
     def adjoint(
-        self, primal: Primal, active: Active, gamma: Sequence[Array], last: Sequence[Array]
+        self, primal: Primal, active: Active, gamma: Sequence[Array | Zero], last: Sequence[Array]
     ) -> tuple[PyTree, list[Array], list[Array], list[Array]]:
         """Solves `parscan_bp.scan.systems.Adjoint`.
 
         Args:
           primal: the scan.
           active: what is differentiated.
-          gamma: cotangents of the carry after every step, without the next step's.
+          gamma: cotangents of the carry after every step, without the next step's; or that they
+            are zero.
           last: cotangents of the carry that leaves the scan.
 
         Returns:
@@ -119,11 +121,14 @@ class FusedLoop:
         steps = primal.steps(0, primal.length)
         params, before, x, after = self.of.values(steps)
         end, start = (0, -1) if self.reverse else (-1, 0)
-        gamma = [g.at[end].add(c) for g, c in zip(gamma, last, strict=True)]
+        cts = None
+        if not all(map(is_zero, gamma)):
+            cts = [g.at[end].add(c) for g, c in zip(instantiated(gamma), last, strict=True)]
+            cts = jax.tree.leaves(self.of.own_carry(cts))
         kernel = self._kernel(not self.reverse)
-        leaves = map(jax.tree.leaves, (before, after, self.of.own_carry(gamma)))
-        before, after, gamma = leaves
-        grads, lambdas, dx = self.cell.backward(kernel, params, before, x, after, gamma)
+        own = self.of.own_carry(primal.init), before, after, self.of.own_carry(last)
+        init, before, after, last = map(jax.tree.leaves, own)
+        grads, lambdas, dx = self.cell.backward(kernel, params, init, before, x, after, cts, last)
         lambdas = [a.astype(c.dtype) for a, c in zip(lambdas, after, strict=True)]
         lambdas = self.of.carry_leaves(lambdas)
         values = (steps.carry, steps.x, steps.new_carry)

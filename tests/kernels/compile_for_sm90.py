@@ -63,7 +63,7 @@ def _recurrence(rule, size, batch):
     args = (
         _shape(LENGTH, batch, rule.inputs, size),
         _shape(rule.operands, rule.products, size, size),
-        _shape(batch, rule.outputs + rule.states, size),
+        _shape(batch, rule.starts, size),
     )
     return (lambda *args: kernels.fused_recurrence(rule, *args)), args, {}
 
@@ -73,10 +73,15 @@ def cases():
     for structure, sizes in SCANS.items():
         for size, batch in sizes:
             yield f"{structure} {size} {batch}", *_scan(structure, size, batch)
-    for cell, largest in CELLS.items():
+    for cell, (forward, backward) in CELLS.items():
         form = cell.fused()
-        for rule, most in zip((form.forward_rule, form.backward_rule), largest, strict=True):
-            for size, batch in [(20, 16), (32, 300), (64, 16), (most, 16)]:
+        rules = {
+            form.forward_rule: forward,
+            form.backward_rule: backward,
+            form.backward_rule_of_last: backward,
+        }
+        for rule, most in rules.items():
+            for size, batch in [(20, 16), (24, 300), (32, 16), (32, 300), (64, 16), (most, 16)]:
                 yield f"{rule.name} {size} {batch}", *_recurrence(rule, size, batch)
 
 

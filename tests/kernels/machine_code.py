@@ -1,6 +1,5 @@
 """The loops of compiled kernels, of what nvdisasm prints."""
 
-import collections
 import re
 
 LABEL = re.compile(r"\s*(\.L_x_\d+):")
@@ -13,7 +12,7 @@ def jump(name, rest):
 
 
 def largest_loop(text):
-    """How many instructions of each kind are in the largest loop that has no other one inside."""
+    """The instructions, by name, of the largest loop that has no other one inside."""
     labels, code = {}, []
     for line in text.splitlines():
         if label := LABEL.match(line):
@@ -28,4 +27,4 @@ def largest_loop(text):
         if not any(start <= a and b <= end for a, b in loops if (a, b) != (start, end))
     ]
     start, end = max(inner, key=lambda loop: loop[1] - loop[0])
-    return collections.Counter(name for name, _ in code[start : end + 1])
+    return [name for name, _ in code[start : end + 1]]

@@ -25,6 +25,7 @@ class Recurrence:
     """A cell's recurrence in the dtype asked for, and what it is in float64.
 
     Attributes:
+      of_last: whether cotangents are zero but for the last carry, and no others arrive.
       args: parameters, first carry, inputs (T, B, 3).
       gamma: cotangents of the carry after every step.
       after: the carry after every step, in float64, from the loop of the cell itself.
@@ -33,6 +34,7 @@ class Recurrence:
 
     cell: str
     reverse: bool
+    of_last: bool
     args: tuple
     gamma: list
     after: list
@@ -48,9 +50,13 @@ class Recurrence:
         """Cotangents of parameters and inputs, the same way."""
         params, carry, xs = self.args
         run = functools.partial(run, reverse=not self.reverse)
-        before = [self._shift(c, a) for c, a in zip(jax.tree.leaves(carry), after, strict=True)]
+        init = jax.tree.leaves(carry)
+        before = [self._shift(c, a) for c, a in zip(init, after, strict=True)]
         form = CELLS[self.cell].fused()
-        grads, _, dx = form.backward(run, params, before, xs, after, self.gamma)
+        end = 0 if self.reverse else -1
+        last = [g[end] for g in self.gamma]
+        cts = None if self.of_last else self.gamma
+        grads, _, dx = form.backward(run, params, init, before, xs, after, cts, last)
         return grads, dx
 
     def _shift(self, first, after):
@@ -58,13 +64,14 @@ class Recurrence:
         return jnp.concatenate(parts)
 
     def check(self, run, tolerance):
-        """Every number against the largest of its array."""
+        """Every number against the largest of its kind: of one parameter, a sum may cancel."""
         after = jax.jit(lambda: self.forward(run))()
-        _close(after, self.after, tolerance)
-        _close(jax.jit(lambda: self.backward(run, after))(), self.cts, tolerance)
+        got = after, *jax.jit(lambda: self.backward(run, after))()
+        for kind in zip(got, (self.after, *self.cts), strict=True):
+            _close(*kind, tolerance)
 
 
-def draw(cell, length, batch, size, *, reverse=False, dtype=jnp.float32):
+def draw(cell, length, batch, size, *, reverse=False, dtype=jnp.float32, of_last=False):
     """A recurrence with weights of variance 1 / H, so that it neither dies nor saturates."""
     rng = np.random.default_rng([length, batch, size])
 
@@ -79,7 +86,9 @@ def draw(cell, length, batch, size, *, reverse=False, dtype=jnp.float32):
     )
     args = params, carry, normal((length, batch, INPUTS))
     gamma = [normal((length, batch, size)) for _ in jax.tree.leaves(carry)]
-    return Recurrence(cell, reverse, args, gamma, *_exact(cell, reverse, args, gamma))
+    if of_last:
+        gamma = [jnp.zeros_like(g).at[0 if reverse else -1].set(g[0]) for g in gamma]
+    return Recurrence(cell, reverse, of_last, args, gamma, *_exact(cell, reverse, args, gamma))
 
 
 def _exact(cell, reverse, args, gamma):
@@ -103,7 +112,7 @@ def _exact(cell, reverse, args, gamma):
 
 
 def _close(got, want, tolerance):
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        scale = np.abs(b).max()
-        a = np.asarray(a, np.float64)
-        np.testing.assert_allclose(a / scale, b / scale, 0, tolerance)
+    got, want = jax.tree.leaves(got), jax.tree.leaves(want)
+    scale = max(np.abs(b).max() for b in want)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(np.asarray(a, np.float64), b, 0, tolerance * scale)

@@ -1,5 +1,6 @@
 """Every kernel compiles for sm_90a, without a GPU: no register spills, and loops are as counted."""
 
+import collections
 import importlib.util
 import pathlib
 import re
@@ -63,7 +64,7 @@ needs_nvdisasm = pytest.mark.skipif(
 )
 def test_columns_take_little_more_than_their_products(compiled, case, products, instructions):
     """Of three columns, so many multiply-adds; and no step waits for another thread."""
-    (loop,) = _loops(compiled[case], "column_reduce")
+    loop = collections.Counter(*_loops(compiled[case], "column_reduce"))
     assert loop["FFMA"] == products
     assert loop.total() <= instructions
     assert loop["BAR"] == 0
@@ -82,4 +83,16 @@ def test_columns_take_little_more_than_their_products(compiled, case, products, 
 )
 def test_threads_of_a_sweep_wait_twice_in_a_step(compiled, case, kernel, barriers):
     """Before the state is written and after; and once more where a step's map is formed."""
-    assert {loop["BAR"] for loop in _loops(compiled[case], kernel)} == barriers
+    assert {loop.count("BAR") for loop in _loops(compiled[case], kernel)} == barriers
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize(
+    ("case", "products"), [("ElmanBackward 20 16", 9), ("ElmanBackward 64 16", 56)]
+)
+def test_the_next_step_does_not_wait_for_sums(compiled, case, products):
+    """Of the products, half are those of sums: none of them stands after the last barrier."""
+    (loop,) = _loops(compiled[case], "recurrence")
+    *_, last = [at for at, name in enumerate(loop) if name == "BAR"]
+    assert loop.count("FFMA") == products
+    assert "FFMA" not in loop[last:]

@@ -9,8 +9,10 @@ import pytest
 from kernel_cases import BATCHES, GRID, LENGTHS, SIZES, in_turn, needs_kernels
 from recurrence_cases import CELLS, draw
 
+from parscan_bp.cells import Elman
 from parscan_bp.kernels import fused_recurrence, interpreter, reference
 from parscan_bp.kernels.fused import largest_hidden
+from parscan_bp.kernels.tiles import fused_tile
 
 TOLERANCE = 2e-5
 """Of the largest number, in float32: a thousand steps, each of which rounds."""
@@ -66,6 +68,85 @@ def test_kernels(cell, length, batch, size, reverse, dtype, capfd):
     case.check(run, 2e-6 if dtype == "float32" else 2e-2)
     out, err = capfd.readouterr()
     assert "RACE DETECTED" not in out + err
+
+
+@pytest.mark.parametrize(("cell", "reverse"), [(cell, k % 2 == 1) for k, cell in enumerate(CELLS)])
+def test_reference_of_cotangents_of_the_last_carry(cell, reverse):
+    with jax.enable_x64(True):
+        case = draw(cell, 7, 3, 8, reverse=reverse, dtype=jnp.float64, of_last=True)
+        case.check(reference.recurrence, 1e-13)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("cell", "length", "reverse"), [("elman", 11, True), ("gru", 1, False), ("lstm", 3, True)]
+)
+def test_cotangents_of_the_last_carry(cell, length, reverse, capfd):
+    case = draw(cell, length, 3, 3, reverse=reverse, of_last=True)
+    case.check(functools.partial(fused_recurrence, interpret=interpreter(detect_races=True)), 2e-6)
+    out, err = capfd.readouterr()
+    assert "RACE DETECTED" not in out + err
+
+
+@needs_kernels
+@pytest.mark.usefixtures("one_multiprocessor")
+@pytest.mark.parametrize(
+    ("cell", "length", "batch", "size", "reverse"),
+    [("elman", 2, 3, 3, False), ("gru", 3, 5, 10, True)],
+)
+def test_sums_over_samples_that_share_a_multiprocessor(cell, length, batch, size, reverse, capfd):
+    """The last of which work on fewer."""
+    rule = CELLS[cell].fused().backward_rule
+    tile = fused_tile(rule, size + -size % 4, batch, 4)
+    assert tile.sums and batch % tile.samples
+    case = draw(cell, length, batch, size, reverse=reverse)
+    case.check(functools.partial(fused_recurrence, interpret=interpreter(detect_races=True)), 2e-6)
+    out, err = capfd.readouterr()
+    assert "RACE DETECTED" not in out + err
+
+
+class _Dividing(Elman):
+    """Elman, whose slope is made by a division by h: of zeros, it is NaN."""
+
+    def pull(self, gates, past, new, cts):
+        return [cts[0] * (new[0] - new[0] ** 3) / new[0]], []
+
+
+@needs_kernels
+@pytest.mark.usefixtures("one_multiprocessor")
+def test_sums_are_of_the_samples_there_are(monkeypatch):
+    monkeypatch.setitem(CELLS, "elman", _Dividing())
+    run = functools.partial(fused_recurrence, interpret=interpreter())
+    draw("elman", 1, 3, 3).check(run, 2e-6)
+
+
+# The largest of which they are made in float32, for few samples and for many; and the next.
+@pytest.mark.parametrize(
+    ("cell", "batch", "most", "more"),
+    [
+        ("elman", 16, 64, 68),
+        ("elman", 1000, 64, 68),
+        ("gru", 16, 32, 36),
+        ("gru", 1000, 32, 36),
+        ("lstm", 16, 32, 36),
+        ("lstm", 1000, 24, 28),
+    ],
+)
+def test_where_sums_are_made(cell, batch, most, more):
+    form = CELLS[cell].fused()
+    assert fused_tile(form.backward_rule, most, batch, 4).sums
+    assert not fused_tile(form.backward_rule, more, batch, 4).sums
+    assert not fused_tile(form.forward_rule, most, batch, 4).sums
+
+
+# Of the product with the inputs, of the gates but Elman's, and backward of weights and inputs.
+@needs_kernels
+@pytest.mark.parametrize(("cell", "size", "weights"), [("gru", 32, 1), ("gru", 36, 2)])
+def test_products_beside_the_kernel(cell, size, weights):
+    case = draw(cell, 4, 3, size)
+    text = jax.jit(lambda: _backward(case)(fused_recurrence)).trace()
+    text = text.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("stablehlo.dot_general") == 2 + weights + 1
 
 
 @needs_kernels

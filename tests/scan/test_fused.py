@@ -79,6 +79,29 @@ def test_gradients_by_the_backward_kernel(cell):
 
 
 @needs_kernels
+@pytest.mark.parametrize(("cell", "reverse"), [("elman", False), ("lstm", True)])
+def test_a_loss_of_the_last_carry(cell, reverse, monkeypatch):
+    """No cotangents of the others, known to be zero, are read."""
+
+    def gradients(scan):
+        def loss(*args):
+            last, _ = scan(functools.partial(CELLS[cell], args[0]), *args[1:], reverse=reverse)
+            return sum(jnp.sum(jnp.sin(a)) for a in jax.tree.leaves(last))
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))
+
+    args, scans = _case(cell), (functools.partial(pb.scan, forward=FUSED), lax.scan)
+    got, want = (jax.tree.leaves(gradients(scan)(*args)) for scan in scans)
+    for a, b in zip(got, want, strict=True):
+        scale = np.abs(b).max()
+        np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-5)
+    monkeypatch.setattr(kernels, "unusable", lambda interpret: None)
+    traced = gradients(functools.partial(pb.scan, forward="fused")).trace(*args)
+    lowered = traced.lower(lowering_platforms=("cuda",)).as_text(debug_info=True)
+    assert f"recurrence_{CELLS[cell].fused().backward_rule_of_last.name}" in lowered
+
+
+@needs_kernels
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_gradients_of_each_argument_in_reverse(which):
     options = {"reverse": True}
