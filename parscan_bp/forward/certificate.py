@@ -38,20 +38,6 @@ class Certificate(NamedTuple):
     floor: Array
 
 
-ROUNDINGS = 4
-"""Roundings of 1 + |x| that a step may make: sequential and batched forms of recurrent cells differ
-by up to 2.9 in float32, those with 128 units by 4.6."""
-
-
-def rounding_of(states: Carry) -> Carry:
-    """u_t: what rounding adds to each number of a step."""
-
-    def leaf(a):
-        return ROUNDINGS * jnp.finfo(a.dtype).eps * (1 + jnp.abs(a))
-
-    return jax.tree.map(leaf, states)
-
-
 def magnitude(tree: PyTree) -> Array:
     """The largest magnitude in a tree; NaN if there is one."""
     return largest(jax.tree.map(jnp.abs, tree))
