@@ -4,7 +4,8 @@ With e = d + s, where L d = r, and D = max |d_t|,
 
     s_t = J_t s_{t-1} + q_t,     |q_t| <= M |e_{t-1}|^2 / 2 + u,
 
-in the max norm, with M on the second derivative of the step, and u its rounding. With
+in the max norm, with M on the second derivative of the step, and u its rounding, which is measured
+(`parscan_bp.forward.rounding`): nothing else is taken to be, without a proof. With
 G >= max_t sum_j |J_t ... J_{j+1}|, the largest that L^-1 makes of 1,
 
     |s| <= G (M E^2 / 2 + u) for all |e| <= E,
@@ -29,10 +30,10 @@ from parscan_bp.forward.base import Carry, Recurrence, over_steps
 from parscan_bp.forward.certificate import (
     Certificate,
     magnitude,
-    rounding_of,
     with_true_derivative,
 )
 from parscan_bp.forward.intervals import Interval, around, evaluate_interval
+from parscan_bp.forward.rounding import roundings_of
 from parscan_bp.originals import lax_scan
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
 from parscan_bp.types import Array
@@ -82,7 +83,7 @@ def bound(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Array
     r = jax.vmap(join)(residuals)
     push = lambda d, values: (d := values[0] @ d + values[1], d)  # noqa: E731
     _, d = lax_scan(push, jnp.zeros_like(r[0]), (J, r))
-    D, G, u = magnitude(d), _gain(J), magnitude(rounding_of(states))
+    D, G, u = magnitude(d), _gain(J), magnitude(roundings_of(recurrence, states, residuals))
     M = _curvature(recurrence, step, entering, radius)
 
     def enclosed(a):

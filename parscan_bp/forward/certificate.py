@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
 
 from parscan_bp.forward.base import Carry, Inputs, Recurrence
 from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS
+from parscan_bp.jaxprs.read import needed_equations
 from parscan_bp.jaxprs.replay import bind, called, interpret
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
@@ -36,20 +38,6 @@ class Certificate(NamedTuple):
 
     error: Array
     floor: Array
-
-
-ROUNDINGS = 4
-"""Roundings of 1 + |x| that a step may make: sequential and batched forms of recurrent cells differ
-by up to 2.9 in float32, those with 128 units by 4.6."""
-
-
-def rounding_of(states: Carry) -> Carry:
-    """u_t: what rounding adds to each number of a step."""
-
-    def leaf(a):
-        return ROUNDINGS * jnp.finfo(a.dtype).eps * (1 + jnp.abs(a))
-
-    return jax.tree.map(leaf, states)
 
 
 def magnitude(tree: PyTree) -> Array:
@@ -71,6 +59,9 @@ def with_true_derivative(recurrence: Recurrence) -> Callable[[Carry, Inputs], Ca
     first = jax.tree.map(lambda a: a[0], recurrence.inputs)
     closed, shape = jax.make_jaxpr(recurrence.step, return_shape=True)(recurrence.init, first)
     tree = jax.tree.structure(shape)
+    # Without the outputs beside the carry; of a derivative nothing may be left out, as kinks would.
+    needed = closed.jaxpr.replace(eqns=needed_equations(closed.jaxpr))
+    closed = ClosedJaxpr(needed, closed.consts)
 
     def step(carry, inputs):
         leaves = jax.tree.leaves((carry, inputs))

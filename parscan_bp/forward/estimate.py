@@ -21,10 +21,10 @@ from parscan_bp.forward.base import Carry, Recurrence
 from parscan_bp.forward.certificate import (
     Certificate,
     magnitude,
-    rounding_of,
     with_true_derivative,
 )
 from parscan_bp.forward.chunks import Chunks
+from parscan_bp.forward.rounding import roundings_of
 from parscan_bp.report import cotangents
 from parscan_bp.types import Array
 
@@ -83,7 +83,7 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
     step, size = with_true_derivative(recurrence), functools.partial(_size, recurrence)
     solve = functools.partial(_solve, recurrence, step, recurrence.entering(states))
     unit = size(residuals)
-    signs = _signed(_roundings(recurrence, states, residuals))
+    signs = _signed(roundings_of(recurrence, states, residuals))
     roundings = size(signs[0])
 
     def beside(unit):
@@ -110,19 +110,6 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
 def _size(recurrence: Recurrence, tree: Carry) -> Array:
     """The largest magnitude, over all steps wherever they are."""
     return recurrence.largest(magnitude(tree))
-
-
-def _roundings(recurrence: Recurrence, states: Carry, residuals: Carry) -> Carry:
-    """u_t: what rounding adds to each number of a step, at least `rounding_of`.
-
-    What a step rounds inside, where large numbers cancel, shows in how far its value moves when
-    its carry does by one unit in the last place, which draws all roundings anew.
-    """
-    moved = jax.tree.map(lambda a: jnp.nextafter(a, jnp.inf), states)
-    value = functools.partial(jax.tree.map, jnp.subtract)
-    before, after = value(states, residuals), value(moved, recurrence.residuals(moved))
-    differences = jax.tree.map(lambda a, b: jnp.abs(a - b), before, after)
-    return jax.tree.map(jnp.maximum, rounding_of(states), differences)
 
 
 def _solve(recurrence: Recurrence, step, entering: Carry, rhs: Carry) -> tuple[Carry, Array]:

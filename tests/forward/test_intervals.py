@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import parscan_bp as pb
 from parscan_bp.forward.intervals import RULES, Interval, around, evaluate_interval
 
 W = np.asarray([[0.5, -1.5], [2.0, 0.25]], np.float32)
@@ -103,3 +104,16 @@ def test_what_depends_on_no_interval_is_evaluated_as_it_stands():
     program = jax.make_jaxpr(lambda x, u: x * jnp.abs(u))(1.0, 1.0)
     (found,) = evaluate_interval(program, [around(jnp.float32(1), 0.5), jnp.float32(-2)])
     assert found.low <= 1 and found.high >= 3 and found.high < 3.001
+
+
+def test_what_no_result_depends_on_may_have_no_rule():
+    """An output of a step beside its carry, such as where it is largest."""
+
+    def step(c, x):
+        h = jnp.tanh(0.5 * c + x)
+        return h, (jnp.argmax(h), jnp.max(h))
+
+    xs = jnp.sin(jnp.arange(27.0)).reshape(9, 3)
+    how = {"forward": pb.FixedPoint(), "certify": "bound", "report": True}
+    *_, report = pb.scan(step, jnp.zeros(3), xs, **how)
+    assert report.forward.status == pb.Status.OK and not report.fell_back
