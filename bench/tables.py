@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.__main__ import BENCHES
+from bench.grids.forward import report as forward
 from bench.paper.pipeline import report as pipeline
 from bench.shared import pages
 
@@ -254,6 +255,7 @@ MAKERS: pages.Makers = {
     "layers": layers,
     "steps": steps,
     "grids": grids,
+    "forward": lambda: forward.page([grid("forward", jax) for jax in JAX]),
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},
     "pipeline accuracy": lambda: pipeline.accuracy_page(read("pipeline")["points"]),

@@ -1,13 +1,13 @@
 """What the grid says: passes, speedups, estimates beside errors, and what was fallen back on."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from bench.grids.forward.systems import Size
-from bench.shared import figures, tables, timing
+from bench.shared import figures, pages, tables, timing
 from bench.shared.bench import Result
 from parscan_bp.plots.base import COLOURS
 
@@ -70,6 +70,30 @@ def _summary(result: Result) -> str:
         wrong = sum(understated(trial) for _, trial in trials)
         rows.append([name, str(len(trials)), *fell, str(wrong)])
     return tables.table(header, rows)
+
+
+def page(results: Sequence[Result]) -> str:
+    """A table in Markdown of several records: speedups, and passes or "back" where it fell back."""
+    first, *_ = results
+    names = list(dict.fromkeys(name for _, name, _ in _methods(first)))
+    rows = []
+    for point in first["points"]:
+        size = Size.of(point)
+        alike = [p for result in results for p in result["points"] if Size.of(p) == size]
+        cells = [", ".join(_told(p["methods"].get(name, {})) for p in alike) for name in names]
+        finite = [value for value in point["exponents"] if value is not None]
+        exponent = f"{statistics.median(finite):.2f}" if finite else "-"
+        rows.append([f"{size.system}, {size.strength:g}", exponent, *cells])
+    return pages.markdown(["system, strength", "exponent", *names], rows)
+
+
+def _told(entry: Entry) -> str:
+    if timing.VALUE not in entry:
+        return "-"
+    trials = entry["trials"]
+    passes = f"{statistics.median(trial['passes'] for trial in trials):g}"
+    how = passes if all(trial["certified"] for trial in trials) else "back"
+    return f"{entry[timing.VALUE]['speedup']:.2f} ({how})"
 
 
 def draw(result: Result) -> dict[str, Figure]:
