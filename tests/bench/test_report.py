@@ -9,6 +9,7 @@ import platform
 import pytest
 
 from bench.grids import workloads
+from bench.grids.forward import report as forward
 from bench.grids.scan import bench as scan
 from bench.grids.scan import figures as scan_figures
 from bench.grids.scan import report as scan_report
@@ -160,3 +161,15 @@ def test_units():
         "3.0 MB",
         "4.2 GB",
     ]
+
+
+def test_a_forward_method_that_fell_back_says_so():
+    def entry(speedup, *certified):
+        trials = [{"passes": 1 + k, "certified": c} for k, c in enumerate(certified)]
+        return {timing.VALUE: {"speedup": speedup}, "trials": trials}
+
+    size = {"system": "gru", "hidden": 2, "batch": 1, "length": 9, "strength": 0.5}
+    methods = {"chunks": entry(0.5, True, True), "newton": entry(0.25, True, False)}
+    point = {**size, "exponents": [-0.5, None, -0.25], "methods": {**methods, "frozen": {}}}
+    *_, row = forward.page([{"points": [point]}] * 2).splitlines()
+    assert row == "| gru, 0.5 | -0.38 | 0.50 (1.5), 0.50 (1.5) | 0.25 (back), 0.25 (back) | -, - |"
