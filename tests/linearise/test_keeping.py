@@ -47,6 +47,7 @@ def _plain(name, reverse):
     return jax.jit(plain)(*at), jax.jit(jax.value_and_grad(plain, (0, 1, 2)))(*at)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", ["cell", "closure"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", CELLS)

@@ -42,6 +42,7 @@ WORDS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("word", WORDS)
 def test_tangents_have_the_axes_of_the_values(word, size):

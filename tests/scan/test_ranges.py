@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from tests.quickly import jit_optimised
 
 SOLVERS = {
     "Sweep": {"solver": pb.Sweep()},
@@ -29,7 +30,7 @@ def _pulled(step, name=None):
     """The cotangents of the carry and of the inputs, by a solver or by `lax.scan`."""
     scan = lax.scan if name is None else functools.partial(pb.scan, **SOLVERS[name])
 
-    @jax.jit
+    @jit_optimised
     def pulled(carry, xs, ct):
         return jax.tree.leaves(jax.vjp(lambda *v: scan(step, *v)[0], carry, xs)[1](ct))
 

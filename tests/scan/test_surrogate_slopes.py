@@ -50,6 +50,7 @@ MODES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("mode", MODES)
 def test_derivatives_of_surrogate_slopes(mode, solver):

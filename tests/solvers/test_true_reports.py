@@ -79,6 +79,7 @@ def test_residuals_and_statuses_are_true(solver):
             assert report.status != pb.Status.OK and error > 0.1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("solver", [*SOLVERS[1:4], pb.Richardson(tol=0.02), pb.BiCGStab()], ids=str)
 def test_short_dtypes(solver, dtype):

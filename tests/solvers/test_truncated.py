@@ -99,6 +99,7 @@ def test_sliding_windows_see_so_many_steps(k):
     np.testing.assert_allclose(got, want, rtol=TOL, atol=TOL)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sliding", [False, True])
 @pytest.mark.parametrize("q", [0.3, 0.8, 1.2])
 def test_what_was_cut_off_is_bounded(sliding, q):
