@@ -29,16 +29,6 @@ def _freeze_what_earlier_modules_left() -> None:
     gc.freeze()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Has XLA optimise little, but for slow tests: of programs that run once, its time is half.
-
-    It reads the variable with the first computation. Where it is set, it stays.
-    """
-    if "not slow" in config.option.markexpr:
-        flags = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-        os.environ.setdefault("XLA_FLAGS", flags)
-
-
 # Their claims differ with the precision.
 IN_BOTH = (
     "tests/chain/test_chain.py::test_gradients_with_every_solver",
