@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     cases = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and item.nodeid not in SLOW:
             cases[item.nodeid.split("[")[0]].append(item)
     for alike in cases.values():
         sample = _sample(alike)

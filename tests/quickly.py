@@ -1,4 +1,4 @@
-"""Compilation with little optimisation, of programs that run once, and with all of it."""
+"""Compilation without optimisation: of programs that run once it is most of the time."""
 
 import functools
 
@@ -6,5 +6,3 @@ import jax
 
 UNOPTIMISED = {"xla_backend_optimization_level": 0}
 jit_quickly = functools.partial(jax.jit, compiler_options=UNOPTIMISED)
-OPTIMISED = {"xla_backend_optimization_level": 3}
-jit_optimised = functools.partial(jax.jit, compiler_options=OPTIMISED)

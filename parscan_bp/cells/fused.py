@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Arrays = Sequence[Array]
 Params = Mapping[str, Array]
-Run = Callable[[Rule, Array, Array, Array], Any]
-"""``(rule, v, weights, first) -> out``, as `parscan_bp.kernels.fused_recurrence`."""
+Run = Callable[[Rule, Array, Array, Array], tuple[Array, Any]]
+"""``(rule, v, weights, first) -> (out, sums)``, as `parscan_bp.kernels.fused_recurrence`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FusedCell:
         v = x.reshape(length, -1, len(beside_x), size)
         start = [*carry, *self.cell.of_past(carry), *beside_h]
         first = _stack([jnp.broadcast_to(a, carry[0].shape) for a in start], 0)
-        out = run(self.forward_rule, v, _by_gate(params["wh"]).swapaxes(-1, -2)[None], first)
+        out, _ = run(self.forward_rule, v, _by_gate(params["wh"]).swapaxes(-1, -2)[None], first)
         return [out[:, :, k].reshape(length, *c.shape).astype(c.dtype) for k, c in enumerate(carry)]
 
     def backward(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -15,28 +14,15 @@ from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.types import Array
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+def limits() -> Mapping[str, int]:
     """Where one product begins to be faster than another, on a CPU.
 
-    Attributes:
-      few_outer: most outer products that are summed one by one.
-      small_weights: number of weights up to which they are not, and steps and rows are contracted
-        as one axis: of all but the square ones.
-      square: weights with as many rows as columns, and a multiple of this, are multiplied faster by
-        more than a transposed copy of an operand takes.
+    ``few_outer``: most outer products that are summed one by one. ``small_weights``: number of
+    weights up to which they are not, and steps and rows are contracted as one axis: of all but the
+    square ones. ``square``: weights with as many rows as columns, and a multiple of this, are
+    multiplied faster by more than a transposed copy of an operand takes.
     """
-
-    few_outer: int
-    small_weights: int
-    square: int
-
-
-@functools.cache
-def limits() -> Limits:
-    """Those that were measured."""
-    held = measured("cpu")["weight_cotangent"]
-    return Limits(**{field.name: held[field.name] for field in dataclasses.fields(Limits)})
+    return measured("cpu")["weight_cotangent"]
 
 
 def weight_cotangent(x: Array, ct: Array) -> Array:
@@ -50,10 +36,10 @@ def weight_cotangent(x: Array, ct: Array) -> Array:
     """
     *lead, inputs = x.shape
     outputs = ct.shape[-1]
-    rows, alone = math.prod(lead), jax.device_count() == 1
-    small = inputs * outputs <= limits().small_weights
-    square = inputs == outputs and inputs % limits().square == 0
-    if alone and not small and 1 < rows <= limits().few_outer:
+    rows, alone, limit = math.prod(lead), jax.device_count() == 1, limits()
+    small = inputs * outputs <= limit["small_weights"]
+    square = inputs == outputs and inputs % limit["square"] == 0
+    if alone and not small and 1 < rows <= limit["few_outer"]:
         total = _outer_sum(*as_rows(x, ct))
         return total.astype(jnp.result_type(x, ct))
     if small and not square and sum(n != 1 for n in lead) > 1:

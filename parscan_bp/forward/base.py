@@ -67,8 +67,11 @@ class Recurrence:
 
     def residuals(self, states: Carry) -> Carry:
         """r_t = x_t - f(x_{t-1}, u_t), of all steps side by side."""
-        images = over_steps(self.step, self.length, self.entering(states), self.inputs)
-        return jax.tree.map(jnp.subtract, states, images)
+        return jax.tree.map(jnp.subtract, states, self.images(states))
+
+    def images(self, states: Carry) -> Carry:
+        """f(x_{t-1}, u_t), of all steps side by side."""
+        return over_steps(self.step, self.length, self.entering(states), self.inputs)
 
 
 def over_steps(f: Callable[..., PyTree], length: int, *stacked: PyTree) -> PyTree:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.forward.base import Carry, Inputs, Recurrence
 from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS
@@ -25,6 +25,9 @@ from parscan_bp.jaxprs.read import needed_equations
 from parscan_bp.jaxprs.replay import bind, called, interpret
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
+
+Apply = Callable[[JaxprEqn, Sequence[Array]], Sequence[Array]]
+"""What makes an equation's results of its operands."""
 
 
 class Certificate(NamedTuple):
@@ -50,27 +53,33 @@ def are_all(flags: PyTree) -> Array:
     return functools.reduce(operator.and_, map(jnp.all, jax.tree.leaves(flags)))
 
 
-def with_true_derivative(recurrence: Recurrence) -> Callable[[Carry, Inputs], Carry]:
-    """The step with the derivatives that its values have.
+def interpreted(recurrence: Recurrence, apply: Apply) -> Callable[[Carry, Inputs], Carry]:
+    """The step, each of its equations applied in another way.
 
-    Rules that a step brings along, as for a slope that stands for the true one, and derivatives
-    that were stopped tell a gradient what to be. The error knows nothing of them.
+    Those that only its outputs beside the carry depend on are left out.
     """
     first = jax.tree.map(lambda a: a[0], recurrence.inputs)
     closed, shape = jax.make_jaxpr(recurrence.step, return_shape=True)(recurrence.init, first)
-    tree = jax.tree.structure(shape)
-    # Without the outputs beside the carry; of a derivative nothing may be left out, as kinks would.
     needed = closed.jaxpr.replace(eqns=needed_equations(closed.jaxpr))
-    closed = ClosedJaxpr(needed, closed.consts)
+    closed, tree = ClosedJaxpr(needed, closed.consts), jax.tree.structure(shape)
 
     def step(carry, inputs):
-        leaves = jax.tree.leaves((carry, inputs))
-        return jax.tree.unflatten(tree, interpret(closed, leaves, _by_values))
+        return jax.tree.unflatten(tree, interpret(closed, jax.tree.leaves((carry, inputs)), apply))
 
     return step
 
 
-def _by_values(eqn, values):
+def with_true_derivative(recurrence: Recurrence) -> Callable[[Carry, Inputs], Carry]:
+    """The step with the derivatives that its values have.
+
+    Rules that a step brings along, as for a slope that stands for the true one, and derivatives
+    that were stopped tell a gradient what to be. The error knows nothing of them. Of the derivative
+    itself nothing may be left out later, as its kinks would be.
+    """
+    return interpreted(recurrence, _by_values)
+
+
+def _by_values(eqn: JaxprEqn, values: Sequence[Array]) -> Sequence[Array]:
     name = eqn.primitive.name
     if name == "stop_gradient":
         return list(values)

@@ -12,15 +12,15 @@ Computers in Simulation 35 (1993); Parker, "Monte Carlo arithmetic", UCLA CSD-97
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from parscan_bp.forward.base import Carry, Inputs, Recurrence
+from parscan_bp.forward.base import Carry, Recurrence
+from parscan_bp.forward.certificate import interpreted
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS, ELEMENTWISE, MOVES
 from parscan_bp.jaxprs.replay import bind, called, interpret
 from parscan_bp.types import Array
@@ -34,15 +34,6 @@ WHOLE = 1 / 16
 which a step may compare. The largest are 2^19 in float32 and 8 in bfloat16."""
 
 
-def _least(states: Carry) -> Carry:
-    """What the last operations of a step round at least."""
-
-    def leaf(a):
-        return ROUNDINGS * jnp.finfo(a.dtype).eps * (1 + jnp.abs(a))
-
-    return jax.tree.map(leaf, states)
-
-
 def roundings_of(recurrence: Recurrence, states: Carry, residuals: Carry) -> Carry:
     """u_t: what rounding adds to each number of a step, at least 4 of 1 + |x|.
 
@@ -54,24 +45,14 @@ def roundings_of(recurrence: Recurrence, states: Carry, residuals: Carry) -> Car
       states: x_1..x_n.
       residuals: r_1..r_n.
     """
-    moved = jax.tree.map(lambda a: _rounded(a, 1), states)
-    value = functools.partial(jax.tree.map, jnp.subtract)
-    otherwise = dataclasses.replace(recurrence, step=rounded_otherwise(recurrence))
-    before, after = value(states, residuals), value(moved, otherwise.residuals(moved))
-    differences = jax.tree.map(lambda a, b: jnp.abs(a - b), before, after)
-    return jax.tree.map(jnp.maximum, _least(states), differences)
+    otherwise = dataclasses.replace(recurrence, step=interpreted(recurrence, _apply))
+    after = otherwise.images(jax.tree.map(lambda a: _rounded(a, 1), states))
 
+    def leaf(x, r, after):
+        least = ROUNDINGS * jnp.finfo(x.dtype).eps * (1 + jnp.abs(x))
+        return jnp.maximum(least, jnp.abs(x - r - after))
 
-def rounded_otherwise(recurrence: Recurrence) -> Callable[[Carry, Inputs], Carry]:
-    """The step with its operations rounded otherwise."""
-    first = jax.tree.map(lambda a: a[0], recurrence.inputs)
-    closed, shape = jax.make_jaxpr(recurrence.step, return_shape=True)(recurrence.init, first)
-    tree = jax.tree.structure(shape)
-
-    def step(carry, inputs):
-        return jax.tree.unflatten(tree, interpret(closed, jax.tree.leaves((carry, inputs)), _apply))
-
-    return step
+    return jax.tree.map(leaf, states, residuals, after)
 
 
 def _apply(eqn: JaxprEqn, values: Sequence[Array]) -> Sequence[Array]:

@@ -24,10 +24,7 @@ def fused_recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, in
     check_hidden(rule, size, weights.dtype.itemsize)
     weights = pad_size(pad_size(weights, -1), -2)
     v, first = pad_size(v, -1), pad_size(first, -1)
-    made = recurrence(rule, v, weights, first, reverse=reverse, interpret=interpret)
-    if not rule.sums:
-        return made[..., :size]
-    out, sums = made
+    out, sums = recurrence(rule, v, weights, first, reverse=reverse, interpret=interpret)
     if sums is not None:
         products, vectors = sums
         sums = products[:, :size, :size], vectors[:, :size]

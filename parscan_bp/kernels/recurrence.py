@@ -37,8 +37,8 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
       interpret: see `compat.kernel`.
 
     Returns:
-      out (T, B, outputs, H) in float32; with sums ``(out, sums)``, these as of `WeightSums.joined`,
-      or ``None`` where there is no room.
+      out (T, B, outputs, H) in float32, and the sums, as of `WeightSums.joined`; ``None`` if there
+      are none, or no room.
     """
     length, batch, _, size = v.shape
     tile = tiles.fused_tile(rule, size, batch, weights.dtype.itemsize)
@@ -156,10 +156,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     grid = {"batch": -(-batch // samples)}
     how = {"grid": grid, "scratch": scratch, "orders_itself": True, "interpret": interpret}
     x, *made = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
-    x = x[:, :batch, :, :size]
-    if not rule.sums:
-        return x
-    return x, None if sums is None else sums.joined(*made)
+    return x[:, :batch, :, :size], None if sums is None else sums.joined(*made)
 
 
 def name_of(rule: Rule) -> str:

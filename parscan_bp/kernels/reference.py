@@ -71,7 +71,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     carry = vectors[: rule.outputs], vectors[rule.outputs : rule.outputs + rule.states]
     _, (out, *h) = lax_scan(step, carry, v, reverse=reverse)
     if not rule.sums:
-        return out
+        return out, None
     # h of a step goes with the operands before it, the last operands with the h that is left.
     order = -1 if reverse else 1
     hs = jnp.concatenate([*h, first[None, :, -1]][::order])

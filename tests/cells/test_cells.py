@@ -106,7 +106,7 @@ def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Sweep(recompute=False)])
 def test_several_rows_of_square_weights(name, solver):
     cell = CELLS[name]
-    size = 2 * limits().square
+    size = 2 * limits()["square"]
     _check_gradients(cell, _problem(cell, (8,), size, size), solver)
 
 
@@ -134,13 +134,14 @@ def _check_gradients(cell, problem, solver):
     _close(ours, gradients(lax.scan, lambda p: lambda c, x: cell(p, c, x)))
 
 
+FEW = limits()["few_outer"]
 LARGE = 96
-"""Units of which every cell has weights above `limits().small_weights`."""
+"""Units of which every cell has weights above ``limits()['small_weights']``."""
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("rows", [1, 2, limits().few_outer, limits().few_outer + 1, LARGE + 1])
+@pytest.mark.parametrize("rows", [1, 2, FEW, FEW + 1, LARGE + 1])
 def test_cotangents_of_large_weights_by_few_and_by_many_rows(name, rows):
     cell = CELLS[name]
     params, carry, xs = _problem(cell, (rows,), LARGE, LARGE)

@@ -8,8 +8,9 @@ import pytest
 from parscan_bp.cpu.weight_cotangent import limits, weight_cotangent
 
 DTYPE = jnp.zeros(()).dtype
+FEW = limits()["few_outer"]
 LARGE = 96
-"""Rows and columns of weights above `limits().small_weights`."""
+"""Rows and columns of weights above ``limits()['small_weights']``."""
 
 
 def test_outer_products_of_few_rows_are_rounded_once():
@@ -32,4 +33,4 @@ def test_outer_products_of_few_rows_take_no_memory_beside_their_sum():
         return compiled.memory_analysis().temp_size_in_bytes
 
     weights = LARGE**2 * np.dtype(DTYPE).itemsize
-    assert temporary(limits().few_outer) < weights / 2 <= temporary(limits().few_outer + 1)
+    assert temporary(FEW) < weights / 2 <= temporary(FEW + 1)

@@ -7,7 +7,6 @@ import pytest
 
 from parscan_bp.forward import FixedPoint, Recurrence
 from tests.forward.recurrences import CALM, check_close, elman, evaluated, gru, sequential
-from tests.quickly import jit_optimised
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm"])
@@ -22,9 +21,9 @@ def test_it_is_the_sequential_trajectory(name):
 def test_as_many_passes_as_steps_are_enough(n):
     # It expands, so that nothing but the exact states in front ends it.
     recurrence = elman(n, gain=3.0)
-    made = evaluated(FixedPoint(), recurrence, 0.0, jit_optimised)
+    made = evaluated(FixedPoint(), recurrence, 0.0, jax.jit)
     assert made.converged and made.iterations == n
-    check_close(made.states, sequential(recurrence, jit_optimised), atol=2e-6)
+    check_close(made.states, sequential(recurrence, jax.jit), atol=2e-6)
 
 
 def test_too_few_passes_are_not_converged():

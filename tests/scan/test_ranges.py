@@ -13,7 +13,6 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from tests.quickly import jit_optimised
 
 SOLVERS = {
     "Sweep": {"solver": pb.Sweep()},
@@ -30,7 +29,7 @@ def _pulled(step, name=None):
     """The cotangents of the carry and of the inputs, by a solver or by `lax.scan`."""
     scan = lax.scan if name is None else functools.partial(pb.scan, **SOLVERS[name])
 
-    @jit_optimised
+    @jax.jit
     def pulled(carry, xs, ct):
         return jax.tree.leaves(jax.vjp(lambda *v: scan(step, *v)[0], carry, xs)[1](ct))
 
