@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
 import operator
@@ -45,6 +46,22 @@ def as_int(name: str, value: Any, least: int = 1) -> int:
     if number < least:
         raise ValueError(f"{name}: got {number}; at least {least} is wanted")
     return number
+
+
+def as_written(config: Any) -> str:
+    """A dataclass as one would write it: the options that are shown and not as they come.
+
+    Example:
+      >>> import parscan_bp as pb
+      >>> as_written(pb.Chunked(chunks=64))
+      'Chunked(chunks=64)'
+    """
+    told = [
+        f"{field.name}={getattr(config, field.name)!r}"
+        for field in dataclasses.fields(config)
+        if field.repr and getattr(config, field.name) != field.default
+    ]
+    return f"{type(config).__name__}({', '.join(told)})"
 
 
 def set_ints(config: Any, optional: Collection[str] = (), **least: int) -> None:

@@ -49,7 +49,8 @@ class RNN(nn.RNN):
         arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
       certify, tolerance, fallback: as in `parscan_bp.scan`, for a ``forward`` by a method.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
-        `parscan_bp.scan`; of a call that makes parameters, whether its result is finite.
+        `parscan_bp.scan`; of a call that makes parameters, whether its result is finite. A layer
+        within another, as in `Bidirectional`, is not to.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -178,6 +179,8 @@ def _unmask(next_fun: Callable, args: tuple, kwargs: dict, context: nn.module.In
 class Bidirectional(nn.Bidirectional):
     """`flax.linen.Bidirectional` with masks and resets, over two `RNN` with their own solvers.
 
+    Neither may have ``report=True``, nor therefore ``fallback=False``: outputs alone are merged.
+
     Attributes:
       forward_rnn, backward_rnn, merge_fn, time_major, return_carry: as in
         `flax.linen.Bidirectional`.
@@ -214,6 +217,7 @@ class Bidirectional(nn.Bidirectional):
 
         Raises:
           TypeError: if a mask or resets are given for layers that do not know them.
+          NotImplementedError: if a layer has ``report=True``.
         """
         layers = {"forward_rnn": self.forward_rnn, "backward_rnn": self.backward_rnn}
         sequence = masked_for(RNN, inputs, mask, reset, **layers)

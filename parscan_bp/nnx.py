@@ -65,7 +65,7 @@ class RNN(FlaxRNN):
         arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
       certify, tolerance, fallback: as in `parscan_bp.scan`, for a ``forward`` by a method.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
-        `parscan_bp.scan`.
+        `parscan_bp.scan`. A layer within another, as in `Bidirectional`, is not to.
 
     Example:
       >>> import jax.numpy as jnp
@@ -246,6 +246,8 @@ class _MaskedCell(nnx.RNNCellBase):
 class Bidirectional(nnx.Bidirectional):
     """`flax.nnx.Bidirectional` with masks and resets, over two `RNN` with their own solvers.
 
+    Neither may have ``report=True``, nor therefore ``fallback=False``: outputs alone are merged.
+
     Args:
       forward_rnn, backward_rnn, merge_fn, time_major, return_carry, rngs: as in
         `flax.nnx.Bidirectional`.
@@ -282,6 +284,7 @@ class Bidirectional(nnx.Bidirectional):
 
         Raises:
           TypeError: if a mask or resets are given for layers that do not know them.
+          NotImplementedError: if a layer has ``report=True``.
         """
         layers = {"forward_rnn": self.forward_rnn, "backward_rnn": self.backward_rnn}
         sequence = masked_for(RNN, inputs, mask, reset, **layers)

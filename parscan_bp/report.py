@@ -106,8 +106,8 @@ class Report:
       status: int32, a `Status`.
       residual: the residual above, at least float32; NaN where the status is `NON_FINITE`.
       iterations: int32, rounds that an iterative solver took; a direct one takes 1.
-      bound: what the residual is compared with: a thousand roundings of the solution's dtype, and
-        of short dtypes half the digits.
+      bound: what the residual is compared with: a thousand roundings of the solution's dtype, or
+        of a shorter one that a scan's step computes in, and of short dtypes half the digits.
       fell_back: bool, whether something else was taken than the solver, or the method of the
         forward pass, that was named, as its caller allowed.
       history: of a solver that iterates, the residual before the first round and after each, in

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import as_written
 from parscan_bp.devices import Line
 from parscan_bp.trees import map_chunks, nbytes
 from parscan_bp.types import Array, PyTree
@@ -126,6 +127,9 @@ class Forward(abc.ABC):
 
     guess: Any = None
     over_devices: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return as_written(self)
 
     @abc.abstractmethod
     def evaluate(self, recurrence: Recurrence, tolerance: float) -> Trajectory:

@@ -26,7 +26,7 @@ SHORTEST, MOST = 256, 64
 """Steps of a chunk, at least, and the number of chunks, at most, where the caller named none."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Chunks(Forward):
     """Evaluates a recurrence by chunks that advance together, as one batch.
 

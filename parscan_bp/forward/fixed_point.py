@@ -16,7 +16,7 @@ from parscan_bp.forward.vectors import guessed, settled
 from parscan_bp.jaxprs.replay import varying_with
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class FixedPoint(Forward):
     """All steps at once from the states of the pass before, until nothing changes.
 
@@ -47,7 +47,7 @@ class FixedPoint(Forward):
       ([1.0, 1.5, 1.75], 3, True)
     """
 
-    guess: Any = None
+    guess: Any = dataclasses.field(default=None, repr=False)
     _: dataclasses.KW_ONLY
     max_passes: int = 100
 

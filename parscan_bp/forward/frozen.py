@@ -22,7 +22,7 @@ from parscan_bp.solvers.base import check_solver
 from parscan_bp.types import Array
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class FrozenActivations(Forward):
     """Steps x_t = f(W x_{t-1} + b_t) with f taken to be a factor that is known from before.
 
@@ -61,7 +61,7 @@ class FrozenActivations(Forward):
       (True, 0)
     """
 
-    guess: Any = None
+    guess: Any = dataclasses.field(default=None, repr=False)
     _: dataclasses.KW_ONLY
     solver: Solver | None = None
     max_passes: int = 100

@@ -23,7 +23,7 @@ from parscan_bp.structure import find_structure
 from parscan_bp.types import Array
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Newton(Forward):
     """All steps are linearised at once, and corrected together, until residuals are small.
 
@@ -77,7 +77,7 @@ class Newton(Forward):
     jacobian: Literal["dense", "diagonal"] = "dense"
     _: dataclasses.KW_ONLY
     damping: float | Literal["residual"] | None = None
-    guess: Any = None
+    guess: Any = dataclasses.field(default=None, repr=False)
     solver: Solver | None = None
     max_passes: int = 100
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
-from parscan_bp.jaxprs.interpret import Interpreter
+from parscan_bp.jaxprs.interpret import DerivativeInterpreter, Interpreter
 from parscan_bp.jaxprs.primitive_kinds import CALLS
 from parscan_bp.jaxprs.read import called_jaxpr, is_inexact, open_jaxpr, touches_ref, walk
 
@@ -76,23 +78,14 @@ class _Dependence(Interpreter[int]):
     bottom = 0
 
     def equation(self, eqn: JaxprEqn, ins: list[int], live: list[bool]) -> list[int]:
-        union = 0
-        for bits in ins:
-            union |= bits
-        return [union] * len(eqn.outvars)
+        return [reduce(or_, ins)] * len(eqn.outvars)
 
     def join(self, a: int, b: int, name: str) -> int:
         return a | b
 
 
-class _Derivatives(_Dependence):
-    derivative = True
-
-    def tangent_call(self, eqn: JaxprEqn, ins: list[int], live: list[bool]) -> list[int]:
-        # Its rule is the derivative of its program, and made of solves, which hide their inside.
-        if eqn.primitive.name == "call_with_rule":
-            return self.run(called_jaxpr(eqn), ins, live)
-        return super().tangent_call(eqn, ins, live)
+class _Derivatives(DerivativeInterpreter[int], _Dependence):
+    """Of derivatives alone."""
 
 
 def _canonical(jaxpr: Jaxpr) -> list[Any]:

@@ -2,8 +2,8 @@
 
 It walks the equations once, goes into calls and control flow, and iterates loops to their least
 fixed point. A domain says what a value is, how two of them join where control flow meets, and what
-an ordinary primitive does. The domains are dependence (`dependence.py`), activity
-(`unsupported.py`) and axis labels (`axes.py`).
+an ordinary primitive does. The domains are dependence (`dependence.py`), precision
+(`precision.py`), activity (`unsupported.py`) and axis labels (`axes.py`).
 """
 
 from __future__ import annotations
@@ -159,3 +159,16 @@ class Interpreter(abc.ABC, Generic[V]):
 
     def _join_all(self, a: list[V], b: list[V], name: str) -> list[V]:
         return [self.join(u, v, name) for u, v in zip(a, b, strict=True)]
+
+
+class DerivativeInterpreter(Interpreter[V]):
+    """Follows tangents, those of this package's own rules through the programs they are of."""
+
+    derivative = True
+    prune = False
+
+    def tangent_call(self, eqn: JaxprEqn, ins: list[V], live: list[bool]) -> list[V]:
+        # Its rule is the derivative of its program, and made of solves, which hide their inside.
+        if eqn.primitive.name == "call_with_rule":
+            return self.run(called_jaxpr(eqn), ins, live)
+        return super().tangent_call(eqn, ins, live)

@@ -7,9 +7,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from parscan_bp.jaxprs.dependence import forwarded
+from parscan_bp.jaxprs.precision import shortest_dtype
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.structure.reach import Reach
@@ -66,6 +68,12 @@ class Body:
         """Carry leaves that have tangents."""
         floats = [k for k, a in enumerate(self.carry_avals) if is_differentiable(a)]
         return tuple(k for k in floats if self.only is None or k in self.only)
+
+    @functools.cached_property
+    def rounded_in(self) -> np.dtype | None:
+        """The shortest dtype on the way of a derivative from carry to carry."""
+        carry = [self.num_consts + k for k in self.float_carry]
+        return shortest_dtype(self.jaxpr, carry, self.float_carry)
 
     @functools.cached_property
     def reach(self) -> Reach:

@@ -58,7 +58,8 @@ class Parallel:
         if other:
             why = (
                 f"the carry has a leaf of {other[0].dtype}, and a certificate takes float32 and "
-                "float64: what counts or draws may be an input, made of jnp.arange or split keys"
+                "float64: what counts or draws may be an input, made of jnp.arange or split keys, "
+                "and the random streams of a layer in its broadcast_rngs"
             )
         if why is not None:
             raise NotImplementedError(f"forward={self!r}: {why}; forward='exact' takes any step")

@@ -70,7 +70,7 @@ def _report(scan: LinearScan, residuals, outs) -> Report:
         system, state = Adjoint(primal, NOTHING, gamma, []), linear.pack(last, cotangent=True)
         (state, _, (_, lambdas)), rounds = scan.solver.run_observed(system, state)
         first = linear.unpack(state, cotangent=True)
-    bound = bound_of(lambdas)
+    bound = bound_of([*lambdas, linear.body.rounded_in])
     # What the place after this one hands on, where there is one.
     beyond = scan.solver.entering(last, [v[None] for v in first], reverse=not scan.reverse)
     errors = _errors(primal, gamma, lambdas, (first, beyond), bound)

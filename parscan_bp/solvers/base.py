@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from jax.extend.core import Jaxpr
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import as_written, described
 from parscan_bp.devices import Line, Traffic
 from parscan_bp.operators import Operator, for_trees
 from parscan_bp.report import Rounds
@@ -186,13 +186,7 @@ class Solver(abc.ABC):
         return for_trees(operator)
 
     def __repr__(self) -> str:
-        """The options that are not as they come."""
-        told = [
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if getattr(self, field.name) != field.default
-        ]
-        return f"{type(self).__name__}({', '.join(told)})"
+        return as_written(self)
 
     @property
     def keeps(self) -> bool:

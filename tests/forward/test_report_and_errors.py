@@ -226,6 +226,12 @@ def test_options(options, error, message):
         pb.scan(logistic(2.0), 0.3, XS, **{"forward": "chunks", **options})
 
 
+def test_methods_print_what_was_chosen():
+    guess = jnp.zeros((100, 3))
+    chosen = pb.Newton("diagonal", guess=guess), pb.FrozenActivations(guess), pb.Chunks()
+    assert str(chosen) == "(Newton(jacobian='diagonal'), FrozenActivations(), Chunks())"
+
+
 @jax.custom_vjp
 def one_way(x):
     return jnp.tanh(x)

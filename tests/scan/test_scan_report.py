@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import parscan_bp as pb
 from parscan_bp import cells
-from parscan_bp.report import Rounds
+from parscan_bp.report import Rounds, error_bound
 from parscan_bp.solvers import Complexity, Solver
 
 XS = jnp.linspace(-1.0, 1.0, 6)
@@ -35,6 +35,19 @@ def test_results_are_those_without_a_report(solver, reverse):
         np.testing.assert_array_equal(got, want)
     assert report.status == pb.Status.OK and report.residual < 1e-6
     assert report.iterations == 1 and not report.fell_back
+
+
+@pytest.mark.parametrize("solver", [pb.Sweep(), pb.ChunkedCorrections(chunks=2), pb.Blelloch()])
+def test_products_inside_of_a_step_may_be_as_exact_as_its_shortest_dtype(solver):
+    def step(h, x):
+        h = jnp.tanh(weight @ h.astype(jnp.bfloat16) + x).astype(h.dtype)
+        return h, h
+
+    weight = jax.random.normal(jax.random.key(0), (4, 4), jnp.bfloat16)
+    xs = XS[:, None].astype(jnp.bfloat16)
+    *_, report = pb.scan(step, jnp.ones(4, jnp.float32), xs, solver=solver, report=True)
+    assert report.status == pb.Status.OK and report.residual < 0.01
+    assert report.bound == error_bound(jnp.bfloat16)
 
 
 @jax.jit
