@@ -53,8 +53,8 @@ def as_written(config: Any) -> str:
 
     Example:
       >>> import parscan_bp as pb
-      >>> as_written(pb.Chunked(chunks=64))
-      'Chunked(chunks=64)'
+      >>> as_written(pb.Chunked(chunks=8))
+      'Chunked(chunks=8)'
     """
     told = [
         f"{field.name}={getattr(config, field.name)!r}"
