@@ -29,6 +29,16 @@ def _freeze_what_earlier_modules_left() -> None:
     gc.freeze()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Has XLA optimise machine code as for users in slow tests and in double precision alone.
+
+    Most programs of a test run once, and the rest of XLA's passes are the same. It reads the
+    variable with the first computation; where it is set, it stays.
+    """
+    if "not slow" in config.option.markexpr and not jax.config.jax_enable_x64:
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+
 # Their claims differ with the precision.
 IN_BOTH = (
     "tests/chain/test_chain.py::test_gradients_with_every_solver",
@@ -45,13 +55,23 @@ IN_DOUBLE = ("tests/cells/", "tests/flax/test_linen.py", "tests/layers/test_rand
 SLOW = frozenset((pathlib.Path(__file__).parent / "slow.txt").read_text().splitlines())
 
 
+def _named(config: pytest.Config) -> bool:
+    """Whether tests were named: of these, both precisions run the same."""
+    return config.args != config.getini("testpaths")
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """In double precision, files are not imported of which nothing is run."""
+    if _named(config) or not jax.config.jax_enable_x64:
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    files = [name.split("::")[0] for name in (*IN_BOTH, *IN_DOUBLE)]
+    return None if any(f.startswith(path) or path.startswith(f) for f in files) else True
+
+
 @pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what the other precision runs, and most cases of `sampled` tests.
-
-    Of tests that were named, both precisions run the same.
-    """
-    named = config.args != config.getini("testpaths")
+    """Leaves out what the other precision runs, and most cases of `sampled` tests."""
     for item in items:
         if item.nodeid in SLOW:
             item.add_marker(pytest.mark.slow)
@@ -64,14 +84,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in alike:
             if item not in sample:
                 item.add_marker(pytest.mark.slow)
-    if named:
+    if _named(config):
         return
-    double = jax.config.jax_enable_x64
 
     def belongs(item: pytest.Item) -> bool:
         if item.nodeid.startswith(IN_DOUBLE):
-            return double
-        return not double or item.nodeid.startswith(IN_BOTH)
+            return jax.config.jax_enable_x64
+        return not jax.config.jax_enable_x64 or item.nodeid.startswith(IN_BOTH)
 
     out = [item for item in items if not belongs(item)]
     if out:

@@ -26,6 +26,7 @@ def _chaotic(length):
     return recurrence, sequential(lambda _, x, u: step(x, u), None, jnp.float32(0.3), us)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 16, 17, 33, 100])
 @pytest.mark.parametrize("chunks", [1, 2, 3, 8, 1000])
 def test_all_lengths(length, chunks):

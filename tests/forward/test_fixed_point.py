@@ -22,7 +22,7 @@ def test_as_many_passes_as_steps_are_enough(n):
     # It expands, so that nothing but the exact states in front ends it.
     recurrence = elman(n, gain=3.0)
     made = evaluated(FixedPoint(), recurrence, 0.0, jax.jit)
-    assert made.converged and made.iterations == n
+    assert made.converged and n <= made.iterations <= n + 1  # see passes.py
     check_close(made.states, sequential(recurrence, jax.jit), atol=2e-6)
 
 

@@ -93,11 +93,11 @@ def _told(entry: Entry) -> str:
     trials = entry["trials"]
     passes = f"{statistics.median(trial['passes'] for trial in trials):g}"
     how = passes if all(trial["certified"] for trial in trials) else "back"
-    return f"{entry[timing.VALUE]['speedup']:.2f} ({how})"
+    return f"{entry[timing.VALUE]['speedup']:.2g} ({how})"
 
 
 def draw(result: Result) -> dict[str, Figure]:
-    """Passes and speedups over the exponent, and estimates over errors."""
+    """Passes and speedups over the exponent, and estimates over errors, refused ones as crosses."""
     figure = figures.new(14, 4.5)
     passes, speeds, errors = figure.subplots(1, 3)
     names = list(dict.fromkeys(name for _, name, _ in _methods(result)))
@@ -118,11 +118,14 @@ def draw(result: Result) -> dict[str, Figure]:
             **how,
         )
         told = [t for _, t in done if t["error"] and t["estimate"]]
-        errors.scatter([t["error"] for t in told], [t["estimate"] for t in told], **how)
-    passes.set(xlabel="Lyapunov exponent", ylabel="passes", yscale="symlog", title="converged")
-    passes.legend()
+        for certified, marker in ((True, "o"), (False, "x")):
+            some = [t for t in told if t["certified"] is certified]
+            pairs = [t["error"] for t in some], [t["estimate"] for t in some]
+            errors.scatter(*pairs, marker=marker, **how)
+    passes.set(xlabel="Lyapunov exponent", ylabel="passes", yscale="symlog")
+    figure.legend(loc="outside lower center", ncols=len(names))
     speeds.set(xlabel="Lyapunov exponent", ylabel="speedup over lax.scan", yscale="log")
     speeds.axhline(1, color="grey", lw=0.8)
-    errors.set(xlabel="true error", ylabel="estimate", xscale="log", yscale="log")
+    errors.set(xlabel="true error", ylabel="estimate without floor", xscale="log", yscale="log")
     errors.plot([1e-9, 1], [1e-9, 1], color="grey", lw=0.8)
     return {"": figure}

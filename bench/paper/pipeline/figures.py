@@ -112,10 +112,10 @@ def _difference(entries: list[Result]) -> Figure | None:
 
 
 def _remedies(entries: list[Result]) -> Figure | None:
-    """The share of the gap that each remedy closes."""
+    """The share of the gap that each remedy closes; a bar that is cut has its value written on."""
     if not entries:
         return None
-    names = [name for name in remedies.REMEDIES if name != "none"]
+    names, least, most = [name for name in remedies.REMEDIES if name != "none"], -1, 1.3
     figure = figures.new(7, 1.2 + 0.55 * len(entries))
     axes = figure.subplots()
     for j, name in enumerate(names):
@@ -123,10 +123,20 @@ def _remedies(entries: list[Result]) -> Figure | None:
         shown = [np.nan if share is None else share for share in shares]
         place = np.arange(len(entries)) + (j - 2) * 0.16
         axes.barh(place, shown, 0.16, label=name, color=(*_BLOCKS, "#aa3377")[j])
-    labels = [f"{entry['optimiser']}, d={entry['delay']}" for entry in entries]
+        for y, share in zip(place, shown, strict=True):
+            if share < least or share > most:
+                how = {"ha": "left" if share < least else "right", "va": "center_baseline"}
+                x = np.clip(share, least + 0.01, most - 0.01)
+                axes.text(x, y, f"{share:.1f}", color="white", fontsize=7, **how)
+    labels = [_label(entry) for entry in entries]
     axes.set_yticks(range(len(entries)), labels)
     axes.invert_yaxis()
     axes.axvline(0, color="black", lw=0.8)
-    axes.set(xlim=(-1, 1.3), xlabel="share of the gap in training loss that is closed")
+    axes.set(xlim=(least, most), xlabel="share of the gap in training loss that is closed")
     axes.legend(fontsize=8, loc="lower right")
     return figure
+
+
+def _label(entry: Result) -> str:
+    diverged = ", diverged" if remedies.mean_loss(entry["runs"]["none"]) is None else ""
+    return f"{entry['optimiser']}, d={entry['delay']}{diverged}"
