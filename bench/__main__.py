@@ -45,7 +45,7 @@ def listing() -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Runs the measurement that `argv[0]` names with the options that follow it."""
-    if not argv:
+    if not argv or argv[0] in ("-h", "--help"):
         print(listing())
         return
     os.environ["PARSCAN_BP_WISDOM"] = "off"  # the rules are measured, not what was
