@@ -172,4 +172,4 @@ def test_a_forward_method_that_fell_back_says_so():
     methods = {"chunks": entry(0.5, True, True), "newton": entry(0.25, True, False)}
     point = {**size, "exponents": [-0.5, None, -0.25], "methods": {**methods, "frozen": {}}}
     *_, row = forward.page([{"points": [point]}] * 2).splitlines()
-    assert row == "| gru, 0.5 | -0.38 | 0.50 (1.5), 0.50 (1.5) | 0.25 (back), 0.25 (back) | -, - |"
+    assert row == "| gru, 0.5 | -0.38 | 0.5 (1.5), 0.5 (1.5) | 0.25 (back), 0.25 (back) | -, - |"

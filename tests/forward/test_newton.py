@@ -106,14 +106,14 @@ def test_a_diagonal_does_not_join_the_leaves_nor_multiply_matrices():
 
 @pytest.mark.parametrize("method", ["dense", "diagonal", "by the residual"])
 def test_after_i_passes_the_first_i_states_are_exact(method):
-    # Slopes of about 3: the tail is far off for as long.
+    # Slopes of about 3: the tail is far off for as long, and a rounding grows as much.
     recurrence, passes = elman(40, gain=3.0), 3
     made = evaluated(
         dataclasses.replace(METHODS[method], max_passes=passes), recurrence, 0.0, jax.jit
     )
     assert not made.converged and made.iterations == passes
     states, want = made.states, sequential(recurrence, jax.jit)
-    np.testing.assert_allclose(states[:passes], want[:passes], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(states[:passes], want[:passes], rtol=0, atol=1e-5)
     image = jax.vmap(recurrence.step)(recurrence.entering(states), recurrence.inputs)
     np.testing.assert_allclose(states[:passes], image[:passes], rtol=0, atol=2e-7)
     assert jnp.abs(states - want).max() > 0.1
