@@ -48,6 +48,11 @@ def as_int(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
+def options_of(config: Any) -> tuple[dataclasses.Field, ...]:
+    """The fields of a dataclass; none of any other class."""
+    return dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
+
+
 def as_written(config: Any) -> str:
     """A dataclass as one would write it: the options that are shown and not as they come.
 
@@ -58,7 +63,7 @@ def as_written(config: Any) -> str:
     """
     told = [
         f"{field.name}={getattr(config, field.name)!r}"
-        for field in dataclasses.fields(config)
+        for field in options_of(config)
         if field.repr and getattr(config, field.name) != field.default
     ]
     return f"{type(config).__name__}({', '.join(told)})"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from parscan_bp import kernels
-from parscan_bp.arguments import check_bool, described
+from parscan_bp.arguments import check_bool, described, options_of
 from parscan_bp.forward import Chunks, FixedPoint, Forward, FrozenActivations, Newton
 from parscan_bp.forward.base import with_guess
 from parscan_bp.forward.evaluate import CERTIFICATES, Certified
@@ -65,6 +65,7 @@ def checked_forward(
         return ForwardOption(auto=Certified(Chunks(), certify, tolerance, fallback))
     chosen = NAMES[forward]() if isinstance(forward, str) and forward in NAMES else forward
     if isinstance(chosen, Forward):
+        _check_hashable(chosen)
         guess = chosen.guess
         method = chosen if guess is None else with_guess(chosen, None)
         return ForwardOption(Parallel(Certified(method, certify, tolerance, fallback)), guess)
@@ -82,6 +83,17 @@ def checked_forward(
                 "there is nothing to certify"
             )
     return ForwardOption() if chosen == "exact" else ForwardOption(_usable(chosen))
+
+
+def _check_hashable(method: Any) -> None:
+    """Its options are part of what is compiled, but for the guess, which is an argument."""
+    for field in options_of(method):
+        value = getattr(method, field.name)
+        if field.name != "guess" and not isinstance(value, Hashable):
+            raise TypeError(
+                f"forward: {type(method).__name__}.{field.name}: got {described(value)}; what can "
+                "be hashed is wanted, and no array: only a guess is made of these"
+            )
 
 
 def _usable(fused: Any) -> Fused:

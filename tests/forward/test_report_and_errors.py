@@ -1,5 +1,6 @@
 """What is told of a parallel forward pass, when it falls back, and what is refused."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from parscan_bp.forward import Forward, Trajectory
 from tests.forward.methods import METHODS, by_method
 from tests.quickly import jit_quickly
 
@@ -230,6 +232,37 @@ def test_methods_print_what_was_chosen():
     guess = jnp.zeros((100, 3))
     chosen = pb.Newton("diagonal", guess=guess), pb.FrozenActivations(guess), pb.Chunks()
     assert str(chosen) == "(Newton(jacobian='diagonal'), FrozenActivations(), Chunks())"
+
+
+@dataclasses.dataclass(frozen=True)
+class Times(Forward):
+    """A method of one's own: x_0 times a factor, at every step."""
+
+    factor: object = 1.0
+
+    def evaluate(self, recurrence, tolerance):
+        entry = lambda a: jnp.broadcast_to(self.factor * a, (recurrence.length, *a.shape))  # noqa: E731
+        states = jax.tree.map(entry, recurrence.init)
+        return Trajectory(states, jnp.asarray(1), jnp.asarray(True))
+
+
+class Once(Forward):
+    """One that is no dataclass."""
+
+    evaluate = Times.evaluate
+    factor = 1.0
+
+
+def test_options_of_ones_own_method_can_be_hashed():
+    run = lambda method: pb.scan(logistic(2.0), 0.3, XS[:20], forward=method)  # noqa: E731
+    for factor, named in ((jnp.ones(()), "Array"), ([1.0], "list"), (np.ones(()), "ndarray")):
+        with pytest.raises(TypeError, match=rf"forward: Times.factor: got .*{named}.*hashed"):
+            run(Times(factor))
+    with pytest.raises(TypeError, match=r"forward: Times.factor: got .*Tracer"):
+        jax.jit(lambda factor: run(Times(factor)))(1.0)
+    for method in (Times(2.0), Once()):
+        np.testing.assert_allclose(run(method)[0], lax.scan(logistic(2.0), 0.3, XS[:20])[0])
+    assert str((Times(2.0), Once())) == "(Times(factor=2.0), Once())"
 
 
 @jax.custom_vjp
