@@ -16,6 +16,7 @@ from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.report import Report, Rounds, report_on
 from parscan_bp.solvers import Solver, Sweep, check_solver
+from parscan_bp.solvers.made import solved, solved_observed
 from parscan_bp.system import Block, Ragged, System, Uniform
 from parscan_bp.trees import eval_shape, stretch
 from parscan_bp.types import Array
@@ -93,7 +94,7 @@ def _rounds(system: Uniform | Ragged, solver: Solver) -> Rounds | None:
         parts = lax.stop_gradient((list(system.operators), _of_one_kind(system)))
         return solver.run_ragged_observed(Ragged(*parts))[1]
     operators, g = lax.stop_gradient((system.operators, _promoted(system)))
-    return solver.run_observed(Uniform(operators, g), jnp.zeros_like(g[0]))[1]
+    return solved_observed(solver, Uniform(operators, g), jnp.zeros_like(g[0]))[1]
 
 
 def solve_upper(
@@ -135,7 +136,7 @@ def _promoted(system: Uniform) -> Array:
 
 
 def _upper(solver: Solver, operators: Operator, g: Array) -> Array:
-    state, _, shown = solver.run(Uniform(operators, g), jnp.zeros_like(g[0]))
+    state, _, shown = solved(solver, Uniform(operators, g), jnp.zeros_like(g[0]))
     return jnp.concatenate([(g[0] + state)[None], shown]).astype(g.dtype)
 
 
@@ -150,7 +151,7 @@ def _uniform_rule(solver: Solver) -> LinearSolve:
 
     def backward(operators, ct):
         system = _Transposed(operators.transpose(), ct)
-        state, _, shown = solver.run(system, jnp.zeros_like(ct[0]))
+        state, _, shown = solved(solver, system, jnp.zeros_like(ct[0]))
         return jnp.concatenate([shown, (ct[-1] + state)[None]]).astype(ct.dtype)
 
     return LinearSolve(matvec, functools.partial(_upper, solver), backward)

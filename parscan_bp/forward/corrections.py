@@ -23,6 +23,7 @@ from parscan_bp.linearise.columns import ByColumns
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.linearise.products import ByProducts
 from parscan_bp.solvers import Solver
+from parscan_bp.solvers.made import solved
 from parscan_bp.structure import find_structure, unsupported
 from parscan_bp.system import Block, System
 from parscan_bp.trees import stretch
@@ -49,7 +50,7 @@ def corrections(
     packed = linear.pack(residuals, cotangent=False)
     system = _Corrections(linear, steps, packed, factor)
     rest = jax.tree.map(lambda a: jnp.zeros_like(a[0]), packed)
-    _, _, states = solver.run(system, rest)
+    _, _, states = solved(solver, system, rest)
     return linear.unpack(states, cotangent=False)
 
 

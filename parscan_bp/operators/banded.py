@@ -49,6 +49,7 @@ class Banded(Operator):
 
     core_ndims: ClassVar = {"bands": 2}
     patterned: ClassVar = True
+    multilinear: ClassVar = True
     held_by: ClassVar = {Sparse: lambda op: op.entries()}
 
     @property

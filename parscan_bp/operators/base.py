@@ -74,6 +74,8 @@ class Operator(Stacked, abc.ABC):
         which `after` makes: a tree then multiplies them as they are.
       patterned: whether the product of two may be one of these, and may be too full for it.
       composes: whether there are products with other operators, and not with vectors alone.
+      multilinear: whether its entries are sums of products of its numbers, as they stand, so that
+        those of their absolute values bound it; a report then measures by them what rounding does.
       held_by: the structures that hold every one of these, the least first, and how it is brought
         there. `Dense` holds all, and is not named. The products with other structures are theirs.
 
@@ -92,6 +94,7 @@ class Operator(Stacked, abc.ABC):
     closed: ClassVar[bool] = False
     patterned: ClassVar[bool] = False
     composes: ClassVar[bool] = True
+    multilinear: ClassVar[bool] = False
     held_by: ClassVar[Mapping[type[Operator], Callable[[Any], Operator]]] = {}
 
     @property
@@ -165,8 +168,8 @@ class Operator(Stacked, abc.ABC):
     def magnitude(self) -> Operator | None:
         """The operator of the absolute values of all numbers: at least |A|, entry by entry.
 
-        What rounding is measured by. A structure whose entries are not sums of products of its
-        numbers defines its own, or returns ``None`` where nothing is known.
+        What rounding is measured by; ``None`` where nothing is known, as of a structure that does
+        not say that it is `multilinear`.
 
         Example:
           >>> import jax.numpy as jnp
@@ -178,7 +181,7 @@ class Operator(Stacked, abc.ABC):
         def absolute(leaf, ndim):
             return jnp.abs(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
 
-        return self.map_leaves(absolute)
+        return self.map_leaves(absolute) if self.multilinear else None
 
     @property
     def nnz(self) -> int:

@@ -50,6 +50,7 @@ class BlockTriangular(Operator):
 
     core_ndims: ClassVar = {"blocks": 3}
     closed: ClassVar = True
+    multilinear: ClassVar = True
 
     @property
     def groups(self) -> int:

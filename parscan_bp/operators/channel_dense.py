@@ -54,6 +54,7 @@ class ChannelDense(Operator):
 
     core_ndims: ClassVar = {"blocks": 3, "rows": 1, "cols": 1}
     patterned: ClassVar = True
+    multilinear: ClassVar = True
     held_by: ClassVar = {Sparse: lambda op: op.entries()}
 
     def __post_init__(self):

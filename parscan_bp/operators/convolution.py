@@ -77,6 +77,7 @@ class Convolution(Operator):
     transposed: bool = dataclasses.field(default=False, metadata=_STATIC)
     mask: Pattern | None = dataclasses.field(default=None, metadata=_STATIC)
 
+    multilinear: ClassVar = True
     held_by: ClassVar = {ChannelDense: lambda op: op.blocks(), Sparse: lambda op: op.entries()}
 
     @property

@@ -18,6 +18,7 @@ class Explicit(Operator):
     """
 
     closed: ClassVar[bool] = True
+    multilinear: ClassVar[bool] = True
     elementwise: ClassVar[bool] = False
 
     @property

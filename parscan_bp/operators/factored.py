@@ -59,6 +59,7 @@ class Factored(Operator):
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
 
     core_ndims: ClassVar = {"weight": 2, "gates": 3, "direct": 3}
+    multilinear: ClassVar = True
 
     @classmethod
     def from_diagonal(cls, weight: Array, d: Array) -> Factored:

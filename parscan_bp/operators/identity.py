@@ -41,6 +41,7 @@ class Identity(Operator):
     dtype: Any = dataclasses.field(default=np.dtype("float32"), metadata={"static": True})
 
     closed: ClassVar = True
+    multilinear: ClassVar = True
     held_by: ClassVar = {Diagonal: lambda op: Diagonal(jnp.ones(op.size, op.dtype))}
 
     def __post_init__(self):

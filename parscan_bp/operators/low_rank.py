@@ -46,6 +46,7 @@ class LowRankUpdate(Operator):
     right: Array
 
     core_ndims: ClassVar = {"diagonal": 2, "left": 3, "right": 3}
+    multilinear: ClassVar = True
 
     @property
     def shape(self):

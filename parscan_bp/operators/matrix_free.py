@@ -207,9 +207,6 @@ class MatrixFree(Operator):
     def transpose(self):
         return dataclasses.replace(self, transposed=not self.transposed)
 
-    def magnitude(self):
-        return None
-
     def as_dense(self):
         """The matrices (..., rows, cols), column by column from the basis.
 

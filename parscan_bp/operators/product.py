@@ -70,6 +70,10 @@ class Product(Operator):
     def nnz(self):
         return sum(factor.nnz for factor in self.factors)
 
+    @property
+    def multilinear(self):  # type: ignore[override]
+        return all(factor.multilinear for factor in self.factors)
+
     def map_leaves(self, f):
         return Product(tuple(factor.map_leaves(f) for factor in self.factors))
 

@@ -113,6 +113,7 @@ class Scaled(Operator):
     exponent: Array
 
     closed: ClassVar = True
+    multilinear: ClassVar = True
 
     def __post_init__(self):
         if isinstance(self.mantissa, Operator):

@@ -61,6 +61,7 @@ class Selection(Operator):
 
     core_ndims: ClassVar = {"source": 2, "weight": 2}
     patterned: ClassVar = True
+    multilinear: ClassVar = True
     held_by: ClassVar = {ChannelDense: lambda op: op.blocks(), Sparse: lambda op: op.entries()}
 
     @property

@@ -59,6 +59,7 @@ class Sparse(Operator):
 
     core_ndims: ClassVar = {"data": 1, "rows": 1, "cols": 1}
     patterned: ClassVar = True
+    multilinear: ClassVar = True
 
     def __post_init__(self):
         fill_in_coordinates(self, self.data)

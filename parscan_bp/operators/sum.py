@@ -61,6 +61,10 @@ class Sum(Operator):
     def nnz(self):
         return sum(term.nnz for term in self.terms)
 
+    @property
+    def multilinear(self):  # type: ignore[override]
+        return all(term.multilinear for term in self.terms)
+
     def map_leaves(self, f):
         return Sum(tuple(term.map_leaves(f) for term in self.terms))
 

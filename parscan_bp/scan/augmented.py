@@ -28,6 +28,7 @@ from parscan_bp.primitives.linear_solve import LinearSolve, Part
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Tangent
+from parscan_bp.solvers.made import added, solved
 from parscan_bp.trees import add
 
 
@@ -106,7 +107,7 @@ class _Augmented:
         consts, init, xs, d, last, dy = instantiated(b)
         system = Tangent(self.scan.primal(residuals), self.active, consts, xs, d)
         linear = self.scan.linearisation
-        state, _, (d, ys) = self.scan.solver.run(system, linear.pack(init, cotangent=False))
+        state, _, (d, ys) = solved(self.scan.solver, system, linear.pack(init, cotangent=False))
         end = linear.unpack(state, cotangent=False)
         return consts, init, xs, d, add(last, end), add(dy, ys)
 
@@ -121,10 +122,11 @@ class _Augmented:
         else:
             system = Adjoint(primal, moving, cts[3], dy if moving.y else [])
             packed = linear.pack(last, cotangent=True)
-            state, summed, (stacked, lambdas) = scan.solver.run(system, packed)
+            state, summed, (stacked, lambdas) = solved(scan.solver, system, packed)
             start = linear.unpack(state, cotangent=True)
         summed = linear.const_cotangents(primal.consts, summed, moving)
-        return add(consts, summed), add(init, start), add(xs, stacked), lambdas, last, dy
+        consts, xs = (added(scan.solver, *pair) for pair in ((consts, summed), (xs, stacked)))
+        return consts, add(init, start), xs, lambdas, last, dy
 
     def _outputs(self, residuals):
         """The outputs as a function of consts and inputs, where no carry is an unknown."""

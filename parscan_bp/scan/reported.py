@@ -32,6 +32,7 @@ from parscan_bp.report import (
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Primal
 from parscan_bp.scan.trajectory import before
+from parscan_bp.solvers.made import solved_observed
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
 
@@ -68,7 +69,7 @@ def _report(scan: LinearScan, residuals, outs) -> Report:
         _, first, _, lambdas = scan.fused.adjoint(primal, NOTHING, gamma, last)
     else:
         system, state = Adjoint(primal, NOTHING, gamma, []), linear.pack(last, cotangent=True)
-        (state, _, (_, lambdas)), rounds = scan.solver.run_observed(system, state)
+        (state, _, (_, lambdas)), rounds = solved_observed(scan.solver, system, state)
         first = linear.unpack(state, cotangent=True)
     bound = bound_of([*lambdas, linear.body.rounded_in])
     # What the place after this one hands on, where there is one.

@@ -1,0 +1,74 @@
+"""What a solver made is looked at before it is used: shapes that differ would be broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.arguments import described
+from parscan_bp.report import Rounds
+from parscan_bp.solvers.base import Solver
+from parscan_bp.system import System
+from parscan_bp.trees import add
+from parscan_bp.types import Array, PyTree
+
+Made = tuple[PyTree, PyTree, PyTree]
+
+
+def solved(solver: Solver, system: System, state: PyTree) -> Made:
+    """`Solver.run`, whose results are checked.
+
+    Raises:
+      TypeError, ValueError: if it returns something else than ``(state, summed, stacked)``, a state
+        of other shapes than it was given, or not a contribution of every step.
+    """
+    return _checked(solver, "run", solver.run(system, state), state, system.length)
+
+
+def solved_observed(solver: Solver, system: System, state: PyTree) -> tuple[Made, Rounds]:
+    """`Solver.run_observed`, whose results are checked alike."""
+    made, rounds = solver.run_observed(system, state)
+    return _checked(solver, "run_observed", made, state, system.length), rounds
+
+
+def added(solver: Solver, to: Sequence[Array], contributions: Sequence[Array]) -> list[Array]:
+    """The sum of both, which have the same shapes if the solver summed or stacked as it should.
+
+    Raises:
+      ValueError: if they have not.
+    """
+    if _shapes(to) != _shapes(contributions):
+        raise ValueError(
+            f"{type(solver).__name__}.run returned contributions of shapes "
+            f"{_shapes(contributions)}; {_shapes(to)} are wanted"
+        )
+    return add(to, contributions)
+
+
+def _checked(solver: Solver, method: str, made: Any, state: PyTree, length: int) -> Made:
+    name = f"{type(solver).__name__}.{method}"
+    if not (isinstance(made, tuple) and len(made) == 3):
+        wanted = "(state, summed, stacked), see `Solver.run`, is wanted"
+        raise TypeError(f"{name} returned {described(made)}; {wanted}")
+    last, _, stacked = made
+    if _shapes(last) != _shapes(state):
+        raise ValueError(
+            f"{name} returned a state of shapes {_shapes(last)}; {_shapes(state)} are wanted, "
+            "those of the state it was given"
+        )
+    wrong = [
+        jnp.shape(leaf) for leaf in jax.tree.leaves(stacked) if jnp.shape(leaf)[:1] != (length,)
+    ]
+    if wrong:
+        raise ValueError(
+            f"{name} returned stacked contributions of shape {wrong[0]}; a leading axis of "
+            f"{length}, the steps, is wanted"
+        )
+    return made
+
+
+def _shapes(tree: PyTree) -> PyTree:
+    return jax.tree.map(jnp.shape, tree)
