@@ -33,8 +33,8 @@ class Recurrence:
 
     Attributes:
       step: f, ``(carry, inputs of one step) -> carry``, of the types of ``init``.
-      init: x_0, a pytree of floats.
-      inputs: u_1..u_n, a pytree of arrays with leading axis n.
+      init: x_0, a pytree of floats; of `parscan_bp.scan` the list of its carry's leaves.
+      inputs: u_1..u_n, a pytree of arrays with leading axis n, of it alike.
       length: n, at least 1.
       line: the devices of which each has so many steps, one stretch after the other, and x_0;
         ``None`` where all are here.
@@ -86,7 +86,7 @@ class Trajectory(NamedTuple):
     """What a method made of a recurrence.
 
     Attributes:
-      states: x_1..x_n in the structure of the carry, leading axis n.
+      states: x_1..x_n in the structure of `Recurrence.init`, leading axis n.
       iterations: int32, rounds or passes that were made.
       converged: bool, whether the method's own test was met; it is no certificate.
     """

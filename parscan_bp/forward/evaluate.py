@@ -10,8 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import described
 from parscan_bp.devices import Line
-from parscan_bp.forward.base import Carry, Forward, Recurrence, over_steps, with_guess
+from parscan_bp.forward.base import (
+    Carry,
+    Forward,
+    Recurrence,
+    Trajectory,
+    over_steps,
+    with_guess,
+)
 from parscan_bp.forward.bound import bound
 from parscan_bp.forward.certificate import Certificate, are_all, magnitude
 from parscan_bp.forward.estimate import estimate
@@ -89,7 +97,7 @@ def evaluate(
     recurrence = Recurrence(update, init, xs, length, line)
     tolerance = tolerance_of(how, jax.tree.leaves(init))
     stop = stop_of(tolerance, jax.tree.leaves(init))
-    states, rounds, converged = method.evaluate(recurrence, stop)
+    states, rounds, converged = _made(method, recurrence, stop)
     # One evaluation of all steps has the outputs, and the residuals.
     entering = recurrence.entering(states)
     images, ys = over_steps(lambda c, x: steps.step(consts, c, x), length, entering, xs)
@@ -116,6 +124,27 @@ def evaluate(
         states=states,
     )
     return states, ys, told
+
+
+def _made(method: Forward, recurrence: Recurrence, stop: float) -> Trajectory:
+    """What a method makes.
+
+    Raises:
+      TypeError: if that is no trajectory of the recurrence, naming the method.
+    """
+    made = method.evaluate(recurrence, stop)
+    name, n = f"{type(method).__name__}.evaluate", recurrence.length
+    if not (isinstance(made, tuple) and len(made) == 3):
+        wanted = "a Trajectory(states, iterations, converged) is wanted"
+        raise TypeError(f"{name} returned {described(made)}; {wanted}")
+    got = jax.tree.map(lambda a: (jnp.shape(a), str(jnp.result_type(a))), made[0])
+    want = jax.tree.map(lambda a: ((n, *a.shape), str(a.dtype)), recurrence.init)
+    flags = [jnp.shape(flag) for flag in made[1:]]
+    if got != want:
+        raise TypeError(f"{name} returned states of {got}; {want} are wanted")
+    if flags != [(), ()]:
+        raise TypeError(f"{name} returned counts and flags of shapes {flags}; scalars are wanted")
+    return Trajectory(*made)
 
 
 def _certificate(

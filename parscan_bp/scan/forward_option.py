@@ -70,6 +70,9 @@ def checked_forward(
         method = chosen if guess is None else with_guess(chosen, None)
         return ForwardOption(Parallel(Certified(method, certify, tolerance, fallback)), guess)
     if not (chosen == "exact" or isinstance(chosen, Fused)):
+        if isinstance(chosen, type) and issubclass(chosen, Forward | Fused):
+            name = chosen.__name__
+            raise TypeError(f"forward: {name} is a class; {name}() is wanted")
         names = ", ".join(map(repr, ["exact", "auto", *NAMES]))
         raise ValueError(f"forward: got {forward!r}; {names}, Fused() or a Forward is wanted")
     for name, value, default in (

@@ -210,7 +210,7 @@ def test_a_bound_names_what_it_does_not_know():
 
 OPTIONS = [
     ({"forward": "chunk"}, ValueError, "forward: got 'chunk'"),
-    ({"forward": pb.Chunks}, ValueError, "forward: got"),
+    ({"forward": pb.Chunks}, TypeError, r"forward: Chunks is a class; Chunks\(\) is wanted"),
     ({"certify": "proof"}, ValueError, "certify: got 'proof'"),
     ({"tolerance": 0.0}, ValueError, "tolerance: got 0.0"),
     ({"tolerance": float("nan")}, ValueError, "tolerance: got nan"),
@@ -244,6 +244,37 @@ class Times(Forward):
         entry = lambda a: jnp.broadcast_to(self.factor * a, (recurrence.length, *a.shape))  # noqa: E731
         states = jax.tree.map(entry, recurrence.init)
         return Trajectory(states, jnp.asarray(1), jnp.asarray(True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Altered(Times):
+    """One that returns something else."""
+
+    alter: object = None
+
+    def evaluate(self, recurrence, tolerance):
+        return self.alter(*super().evaluate(recurrence, tolerance))
+
+
+NO_TRAJECTORY = {
+    "nothing": (lambda *made: None, "Trajectory"),
+    "states": (lambda states, *rest: states, "Trajectory"),
+    "too short": (lambda states, *rest: ([a[1:] for a in states], *rest), r"states of .*\(19,\)"),
+    "other dtype": (
+        lambda states, *rest: ([a.astype(jnp.float16) for a in states], *rest),
+        "states of .*float16.* are wanted",
+    ),
+    "a flag a step": (
+        lambda states, count, flag: (states, count, jnp.ones(7, bool)),
+        r"shapes \[\(\), \(7,\)\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("alter", "message"), NO_TRAJECTORY.values(), ids=NO_TRAJECTORY)
+def test_a_method_that_makes_no_trajectory_is_named(alter, message):
+    with pytest.raises(TypeError, match=f"Altered.evaluate returned.*({message})"):
+        pb.scan(logistic(2.0), 0.3, XS[:20], forward=Altered(alter=alter))
 
 
 class Once(Forward):
