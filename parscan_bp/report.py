@@ -254,25 +254,26 @@ def _any(flags: Sequence[Array]) -> Array:
 def cotangents(leaves: Sequence[Array]) -> list[Array]:
     """Right-hand sides that are not special: c and -c, pseudo-random, always the same ones.
 
-    c is about the square root of the dtype's smallest normal number, so that numbers have as far to
-    go up as to go down and further: where vectors stay in the range, the products of a tree may
-    have left it.
+    c is about the square root of the smallest normal number of their dtype, so that numbers have as
+    far to go up as to go down and further: where vectors stay in the range, the products of a tree
+    may have left it. Of several dtypes it is that with the least range: what one leaf hands to
+    another is not lost on the way.
 
     Example:
       >>> import jax.numpy as jnp
       >>> [(a * 2.0**63).tolist() for a in cotangents([jnp.zeros(4)])]
       [[1.0, 1.0, 1.0, -1.0]]
     """
-    return [_signs(k, a) for k, a in enumerate(leaves)]
+    least = max((jnp.finfo(a.dtype).minexp for a in leaves), default=0)
+    return [_signs(k, a, 2.0 ** (least // 2)) for k, a in enumerate(leaves)]
 
 
-def _signs(seed: int, like: Array) -> Array:
+def _signs(seed: int, like: Array, size: float) -> Array:
     """One bit of a hash of each position: a stream of JAX would take longer to compile."""
     hashed = lax.iota(jnp.uint32, math.prod(like.shape)) + np.uint32(seed << 16)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         hashed = (hashed ^ (hashed >> shift)) * np.uint32(factor)
     signs = jnp.where(hashed >> 31 == 0, 1.0, -1.0).reshape(like.shape)
-    size = 2.0 ** (jnp.finfo(like.dtype).minexp // 2)
     # Inside shard_map they vary over the mesh axes of what they are like.
     return jnp.zeros_like(like) + (size * signs).astype(like.dtype)
 

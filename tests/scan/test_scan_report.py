@@ -50,6 +50,20 @@ def test_products_inside_of_a_step_may_be_as_exact_as_its_shortest_dtype(solver)
     assert report.bound == error_bound(jnp.bfloat16)
 
 
+@pytest.mark.parametrize("solver", [pb.Sweep(), pb.Blelloch()], ids=str)
+@pytest.mark.parametrize("short", [jnp.float16, jnp.complex64], ids=["float16", "complex64"])
+def test_what_a_long_dtype_hands_to_a_short_one_is_no_error(solver, short):
+    long = jnp.result_type(complex if short == jnp.complex64 else float)
+
+    def step(carry, _):
+        a, b = carry
+        return (0.7 * a + b.astype(a.dtype), (0.3 * a).astype(b.dtype)), None
+
+    init = jnp.ones(2, long), jnp.ones(2, short)
+    *_, report = pb.scan(step, init, None, 3, solver=solver, report=True)
+    assert report.status == pb.Status.OK and report.residual <= error_bound(short)
+
+
 @jax.jit
 def _scaled_by(a, init):
     """Of h_t = a_t h_{t-1}, by each of these solvers."""
