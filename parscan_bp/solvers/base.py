@@ -263,6 +263,7 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
 
     Raises:
       TypeError: if it is neither ``None`` nor a solver, but a class or a name, for instance.
+      ValueError: if it says that it needs something else than operators or products.
       NotImplementedError: if it takes no such systems.
     """
     if solver is None:
@@ -273,6 +274,9 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
         raise TypeError(f"solver: {name} is a class; {name}() is wanted, or {wanted}")
     if not isinstance(solver, Solver):
         raise TypeError(f"solver: got {described(solver)}; None, or {wanted}, is wanted")
+    if solver.needs not in ("operators", "products"):
+        name = type(solver).__name__
+        raise ValueError(f"{name}.needs: got {solver.needs!r}; 'operators' or 'products' is wanted")
     if not getattr(solver, kind):
         ragged = kind == "ragged"
         takes = f"{type(solver).__name__} takes {'uniform' if ragged else 'ragged'} systems only"

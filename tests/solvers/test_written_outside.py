@@ -456,3 +456,11 @@ def test_a_report_knows_which_numbers_bound_an_operator(kind):
     doubled = Altered(lambda state, *rest: (2 * state, *rest))
     for solver, status in ((pb.Sweep(), pb.Status.OK), (doubled, pb.Status.INACCURATE)):
         assert pb.solve(system, solver, report=True)[1].status == status
+
+
+def test_a_solver_that_needs_something_else_is_named():
+    class Vectors(Altered):
+        needs: ClassVar = "vectors"
+
+    with pytest.raises(ValueError, match=r"Vectors.needs: got 'vectors'; 'operators' or"):
+        pb.scan(lambda c, x: (c * x, c), jnp.ones(2), jnp.ones(3), solver=Vectors(None))
