@@ -24,10 +24,7 @@ PATIENCE = 300
 
 LEAST_THAT_RUN = 0.8
 # Compilation is most of the time. Two devices, so that shard_map has something to divide.
-XLA_FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
-    "--xla_force_host_platform_device_count=2"
-)
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
 
 
 def main() -> None:
