@@ -170,9 +170,7 @@ def test_the_kernels_take_no_array_per_unit(change, shape, options):
 @pytest.mark.parametrize("options", [SWEEP, BLELLOCH, FUSED])
 @pytest.mark.parametrize("value", [lambda v: 0.0, lambda v: v[..., None]], ids=["scalar", "rank"])
 def test_cotangents_of_other_shapes_are_named(value, options):
-    with pytest.raises(
-        ValueError, match=r"SM.pull: got results of shapes .*; \(.*2, 4\) of each is"
-    ):
+    with pytest.raises(ValueError, match=r"SM.pull: got results of shapes .*, 4\) of each is"):
         jax.grad(_loss(SM("pull", value), **options))(*_case())
 
 
