@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.cells.stated import check_for_kernels
 from parscan_bp.kernels.rule import Rule
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.types import Array, PyTree
@@ -39,6 +40,18 @@ class FusedCell:
     """
 
     cell: Gated
+
+    def check(self, leaf: Any) -> None:
+        """Raises unless its functions are what a kernel can do, see `Gated.check`.
+
+        Args:
+          leaf: of the carry of a step, or its type.
+
+        Raises:
+          NotImplementedError: if they do not treat all units alike.
+        """
+        self.cell.check(leaf)
+        check_for_kernels(self.cell)
 
     def forward(self, run: Run, params: Params, carry: Arrays, xs: Array) -> list[Array]:
         """The carry after every step.

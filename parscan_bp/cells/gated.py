@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from parscan_bp.arguments import described
 from parscan_bp.cells.base import Cell, in_dtypes_of, normal, sum_leading
 from parscan_bp.cells.fused import FusedCell
+from parscan_bp.cells.stated import check_attributes, check_functions
 from parscan_bp.cpu.weight_cotangent import as_rows, weight_cotangent
 from parscan_bp.operators import Factored
 from parscan_bp.types import Array, PyTree
@@ -26,6 +28,9 @@ class Gated(Cell):
 
     where ``past`` are leaves of the carry that act past the weights; the output is h'. `pull` is
     the adjoint of both. The Jacobian, the products of a sweep and ``forward="fused"`` follow.
+
+    Each of the three is a function of one unit alone, and may close over an array (H,), but not in
+    the kernels. This is checked, once, where it is relied on: in them, and for derivatives.
 
     Parameters are ``wi`` (inputs, parts H), ``wh`` (H, parts H) and what `biases` names; the carry
     is h, or a tuple of h and others of its size.
@@ -97,6 +102,7 @@ class Gated(Cell):
         """
 
     def init(self, key, inputs, hidden, dtype=float):
+        self.check()
         ki, kh = jax.random.split(key)
         sizes = [count * hidden for count in self.counts]
         weights = normal(ki, inputs, sizes[0], dtype), normal(kh, hidden, sizes[1], dtype)
@@ -113,9 +119,10 @@ class Gated(Cell):
         return leaves[0] if self.states == 1 else tuple(leaves)
 
     def __call__(self, params, carry, x):
+        self.check()
         leaves = jax.tree.leaves(carry)
         gates = self.activated(params, leaves[0], x)
-        new = self._listed("update", self.update(gates, self.of_past(leaves)), self.states)
+        new = self.listed("update", self.update(gates, self.of_past(leaves)))
         return self.as_carry(new), new[0]
 
     def of_past(self, leaves: Sequence[Array]) -> list[Array]:
@@ -132,7 +139,7 @@ class Gated(Cell):
             parts = _split(of_input + of_state + params[beside_x], self.parts)
         else:
             parts = self.added(*map(_split, (of_input + params[beside_x], of_state), self.counts))
-        return self._listed("activate", self.activate(parts))
+        return self.listed("activate", self.activate(parts))
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -180,13 +187,43 @@ class Gated(Cell):
 
     def _pulled(self, gates, past, new, cts):
         """`pull`, checked."""
-        u, direct = self._listed("pull", self.pull(gates, past, new, cts), 2)
-        count = self.parts + self.input_parts + self.state_parts
-        self._listed("pull, of the pre-activations", u, count)
-        return u, self._listed("pull, of past", direct, len(self.past))
+        self.check(new[0])
+        return self.listed("pull", self.pull(gates, past, new, cts))
 
-    def _listed(self, method: str, value: Any, count: int | None = None) -> Any:
-        """What a method returned, if it is a list of so many."""
+    def check(self, leaf: Any = None) -> None:
+        """Raises unless the cell is what its attributes have to say, once.
+
+        Args:
+          leaf: of the carry; the three functions have to be elementwise, too, of its shape. Where
+            it is not given, nothing is taken from what they are.
+
+        Raises:
+          TypeError, ValueError: names the class, what is wrong with it, and what is wanted.
+        """
+        kind = None if leaf is None else (leaf.shape, leaf.dtype)
+        if kind in self._checked:
+            return
+        check_attributes(self)
+        if leaf is not None:
+            check_functions(self, leaf)
+        self._checked.add(kind)
+
+    @functools.cached_property
+    def _checked(self) -> set[Any]:
+        """The types of leaves for which it was."""
+        return set()
+
+    def listed(self, method: str, value: Any) -> Any:
+        """What a method returned, if it is lists of as many as there have to be."""
+        if method == "activate":
+            return self._list(method, value)
+        if method == "update":
+            return self._list(method, value, self.states)
+        u, direct = self._list(method, value, 2)
+        u = self._list("pull, of the pre-activations", u, self.counts[1] + self.input_parts)
+        return u, self._list("pull, of past", direct, len(self.past))
+
+    def _list(self, method: str, value: Any, count: int | None = None) -> Any:
         if not isinstance(value, list | tuple) or count not in (None, len(value)):
             many = "" if count is None else f" of {count}"
             got = f"{len(value)}" if isinstance(value, list | tuple) else described(value)

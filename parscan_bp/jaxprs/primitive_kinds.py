@@ -43,6 +43,9 @@ ELEMENTWISE = _names(
 )
 """Functions of each number by itself."""
 
+PREDICATES = _names("and eq eq_to ge gt is_finite le le_to lt lt_to ne not or xor")
+"""Those that answer with yes or no, or with bits, and have no derivative."""
+
 ARITHMETIC = _names(
     "abs add add_any and clamp convert_element_type copy div eq ge gt integer_pow le lt max min "
     "mul ne neg not one_minus_square or select_n sign square stop_gradient sub xor"

@@ -184,6 +184,7 @@ def fused_loop(
             f"forward: the fused kernels take inputs and carry of the same batch axes, got "
             f"{x.shape[:-1]} and {carry.shape[:-1]} for one step"
         )
+    cell.check(carry)
     widest = max(a.dtype.itemsize for a in body.const_avals)
     for rule in (cell.forward_rule, cell.backward_rule):
         kernels.check_hidden(rule, carry.shape[-1], widest)
