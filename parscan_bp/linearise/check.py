@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,15 +54,33 @@ def check_linearisation(
     own = _Derivative.of(linear.body, consts, carry, xs)
     steps = dataclasses.replace(own.steps, extra=linear.invariants(consts, extra))
     adjoint, tangent = linear.adjoint_operator(steps), linear.tangent_operator(steps)
+    for k in jax.random.split(key, probes):
+        for told, got, want in _compared(linear, own, steps, (adjoint, tangent), k):
+            _compare(told, np.asarray(got), np.asarray(want))
+
+
+class _Told(NamedTuple):
+    """What is compared: ``name`` says who states it, ``by`` what it is compared with."""
+
+    name: str
+    where: str
+    by: str = "automatic differentiation of the step"
+
+
+Compared = Iterator[tuple[_Told, Array, Array]]
+
+
+def _compared(linear: Linearisation, own: _Derivative, steps: Steps, operators, key) -> Compared:
+    """All that is stated and what it should be, for one draw of vectors."""
+    adjoint, tangent = operators
     stated = linear.origin if linear.is_products else f"{linear.origin}: {type(adjoint).__name__}"
     turned = f"{stated}, transposed" if linear.is_products else f"{stated}.transpose()"
-    for k in jax.random.split(key, probes):
-        v, u = (own.random(k) for k in jax.random.split(k))
-        _check_maps(linear, stated, adjoint, v, own.pull(v), cotangent=True)
-        _check_maps(linear, turned, tangent, u, own.push(u), cotangent=False)
-        if adjoint.closed and len(xs) > 1:
-            _check_after(linear, stated, adjoint.broadcast(len(xs)), [a[:1] for a in v])
-        _check_pullback(linear, own, steps, v)
+    v, u = (own.random(k) for k in jax.random.split(key))
+    yield from _maps(linear, stated, adjoint, v, own.pull(v), cotangent=True)
+    yield from _maps(linear, turned, tangent, u, own.push(u), cotangent=False)
+    if adjoint.closed and len(own.each) > 1:
+        yield from _after(linear, stated, adjoint.broadcast(len(own.each)), [a[:1] for a in v])
+    yield from _pullback(linear, own, steps, v)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +155,7 @@ class _Derivative:
         return [new[k] for k in self.body.float_carry]
 
 
-def _check_maps(
+def _maps(
     linear: Linearisation,
     name: str,
     operator: Operator,
@@ -145,78 +163,77 @@ def _check_maps(
     want: list[Array],
     *,
     cotangent: bool,
-) -> None:
-    """Compares A v, and the matrices with it, with ``want``."""
-    if not isinstance(operator, Operator):
-        raise ValueError(f"{name}: got {type(operator).__name__}; an Operator is wanted")
+) -> Compared:
+    """A v, and the matrices times v."""
     packed = linear.pack(v, cotangent=cotangent)
 
-    def check(name: str, product: PyTree) -> None:
+    def leaves(name: str, product: PyTree) -> Compared:
         got, wanted = ([a.shape for a in jax.tree.leaves(t)] for t in (product, packed))
         if got != wanted:
             raise ValueError(f"{name}: got a product of shape {got[0]}; {wanted[0]} is wanted")
-        _compare_carries(name, linear.unpack(product, cotangent=cotangent), want)
+        return _by_leaf(_Told(name, "a product"), linear.unpack(product, cotangent=cotangent), want)
 
     if linear.is_products:
-        check(name, operator.matvec(packed))
+        yield from leaves(name, operator.matvec(packed))
         return
-    check(f"{name}.matvec", operator.matvec(packed))
+    if not isinstance(operator, Operator):
+        raise ValueError(f"{name}: got {type(operator).__name__}; an Operator is wanted")
+    yield from leaves(f"{name}.matvec", operator.matvec(packed))
     shape = *operator.stack_shape, *operator.shape
     if math.prod(shape) <= MOST_ENTRIES:
         dense = operator.as_dense()
         if dense.shape != shape:
             raise ValueError(f"{name}.as_dense: got shape {dense.shape}; {shape} is wanted")
-        check(f"{name}.as_dense", jnp.einsum("...ij,...j->...i", dense, packed))
+        yield from leaves(f"{name}.as_dense", jnp.einsum("...ij,...j->...i", dense, packed))
 
 
-def _check_after(linear: Linearisation, name: str, operator: Operator, v: list[Array]) -> None:
-    """Compares the product of the first two maps with one after the other."""
+def _after(linear: Linearisation, name: str, operator: Operator, v: list[Array]) -> Compared:
+    """The product of the first two maps, and one after the other."""
     first, second = operator.slice(0, 1), operator.slice(1, 1)
     packed = linear.pack(v, cotangent=True)
-    got = compose(first, second).matvec(packed)
-    want = second.matvec(first.matvec(packed))
-    got, want = (linear.unpack(a, cotangent=True) for a in (got, want))
-    _compare_carries(f"{name}.after", got, want, "one operator after the other")
+    both = compose(first, second).matvec(packed), second.matvec(first.matvec(packed))
+    got, want = (linear.unpack(a, cotangent=True) for a in both)
+    told = _Told(f"{name}.after", "a product", "one operator after the other")
+    yield from _by_leaf(told, got, want)
 
 
-def _check_pullback(linear: Linearisation, own: _Derivative, steps: Steps, v: list[Array]) -> None:
-    """Compares what consts and inputs receive, where that is stated."""
+def _pullback(linear: Linearisation, own: _Derivative, steps: Steps, v: list[Array]) -> Compared:
+    """What consts and inputs receive, where that is stated."""
     if linear.stated_pullback is None:
         return
-    name, consts = linear.stated_pullback
-    inputs = (k for k, a in enumerate(own.body.x_avals) if is_differentiable(a))
-    floats = (k for k in consts if is_differentiable(own.body.const_avals[k]))
-    active = Active(tuple(floats), tuple(inputs), ())
+    name, names = linear.stated_pullback
+    consts = tuple(k for k in names if is_differentiable(own.body.const_avals[k]))
+    inputs = tuple(k for k, a in enumerate(own.body.x_avals) if is_differentiable(a))
+    active = Active(consts, inputs, ())
     summed, xs = linear.pullback(steps, v, [], active)
     summed = linear.const_cotangents(steps.consts, summed, active)
-    want_consts, want_xs = own.pull_others(v, active)
-    for k, got, want in zip(active.consts, summed, want_consts, strict=True):
-        _compare(name, f"the cotangent of parameter {consts[k]}", got, want)
-    for k, got, want in zip(active.x, xs, want_xs, strict=True):
-        _compare(name, f"the cotangent of input leaf {k}, step by step", got, want)
+    want_summed, want_xs = own.pull_others(v, active)
+    for k, *both in zip(consts, summed, want_summed, strict=True):
+        yield _Told(name, f"the cotangent of parameter {names[k]}"), *both
+    for k, *both in zip(inputs, xs, want_xs, strict=True):
+        yield _Told(name, f"the cotangent of input leaf {k}, by steps"), *both
 
 
 def _stacked(each: Sequence[Sequence[Array]]) -> list[Array]:
     return [jnp.stack(leaves) for leaves in zip(*each, strict=True)]
 
 
-OWN = "automatic differentiation of the step"
-
-
-def _compare_carries(name: str, got: list[Array], want: list[Array], by: str = OWN) -> None:
+def _by_leaf(told: _Told, got: list[Array], want: list[Array]) -> Compared:
+    """Leaf by leaf and step by step."""
     for leaf, (a, b) in enumerate(zip(got, want, strict=True)):
         for t in range(b.shape[0]):
-            _compare(name, f"float carry leaf {leaf} of a product of step {t}", a[t], b[t], by)
+            where = f"float carry leaf {leaf} of {told.where} of step {t}"
+            yield told._replace(where=where), a[t], b[t]
 
 
-def _compare(name: str, where: str, got: Any, want: Any, by: str = OWN) -> None:
-    got, want = np.asarray(got), np.asarray(want)
-    error = np.abs(got - want)
+def _compare(told: _Told, got: np.ndarray, want: np.ndarray) -> None:
     eps = float(jnp.finfo(want.dtype).eps)
+    error = np.abs(got - want)
     bound = 100 * eps * max(1.0, float(np.abs(want).max(initial=0.0)))
     if not (error <= bound).all():
         worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
         index = tuple(int(i) for i in np.unravel_index(worst, error.shape))
         raise ValueError(
-            f"{name}: entry {index} of {where} is {got[index]}, but {by} gives {want[index]}"
+            f"{told.name}: entry {index} of {told.where} is {got[index]}, but {told.by} gives "
+            f"{want[index]}"
         )

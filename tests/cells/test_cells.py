@@ -272,10 +272,9 @@ def test_a_mean_over_the_steps_is_no_sum():
         _checked(Mean())
 
 
-@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", CELLS)
-def test_a_right_cell_passes_the_check(name, reverse):
-    _checked(CELLS[name], reverse=reverse)
+def test_a_right_cell_passes_the_check(name):
+    _checked(CELLS[name], reverse=True)
 
 
 def test_a_cell_with_outputs_of_its_own_need_not_state_pull_params():
