@@ -208,10 +208,10 @@ def _pullback(linear: Linearisation, own: _Derivative, steps: Steps, v: list[Arr
     summed, xs = linear.pullback(steps, v, [], active)
     summed = linear.const_cotangents(steps.consts, summed, active)
     want_summed, want_xs = own.pull_others(v, active)
-    for k, *both in zip(consts, summed, want_summed, strict=True):
-        yield _Told(name, f"the cotangent of parameter {names[k]}"), *both
-    for k, *both in zip(inputs, xs, want_xs, strict=True):
-        yield _Told(name, f"the cotangent of input leaf {k}, by steps"), *both
+    for k, got, want in zip(consts, summed, want_summed, strict=True):
+        yield _Told(name, f"the cotangent of parameter {names[k]}"), got, want
+    for k, got, want in zip(inputs, xs, want_xs, strict=True):
+        yield _Told(name, f"the cotangent of input leaf {k}, by steps"), got, want
 
 
 def _stacked(each: Sequence[Sequence[Array]]) -> list[Array]:
