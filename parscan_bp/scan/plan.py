@@ -235,9 +235,7 @@ def make_plan(
         choice = dataclasses.replace(choice, solver=limited)
     if may_form and _forms(choice.solver):
         linear, extra = linearise(formed=True)
-    # Of a cell all is looked at, as another solver would use the rest.
-    whole = cell is not None and jacobian == "auto"
-    stated = [linearise(formed=f)[0] for f in (False, True)] if whole else [linear]
+    stated = [linear] if cell is None or jacobian != "auto" else _all_stated(linearise)
     order = params["length"], params["reverse"]
     check = JacobianCheck(body, hoist, structure, stated, extra, *order)
     if choice.solver is None:
@@ -248,6 +246,11 @@ def make_plan(
     scan = LinearScan(linear, choice.solver, params["length"], params["reverse"], fused)
     rule = ScanRule(loop, scan, ours, obstacle)
     return ScanPlan(staged, body, choice, structure, rule, facts, work, extra, check=check)
+
+
+def _all_stated(linearise: Callable[..., tuple[Linearisation, Any]]) -> list[Linearisation]:
+    """All that a cell states: what one solver does not use of it, another does."""
+    return [linearise(formed=formed)[0] for formed in (False, True)]
 
 
 def left_by(solver: Solver, why: str) -> str:
