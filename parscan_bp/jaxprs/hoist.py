@@ -94,6 +94,10 @@ class Hoist:
         """All constants from those of the traced step."""
         return [*consts, *self._make(list(consts))]
 
+    def args(self, args: Sequence[Array]) -> list[Array]:
+        """The arguments of a loop over the body, from those of the traced one."""
+        return [*self.consts(args[: self.num_consts]), *args[self.num_consts :]]
+
     def push(
         self, consts: Sequence[Array], tangents: Sequence[Any]
     ) -> tuple[list[Array], list[Any]]:

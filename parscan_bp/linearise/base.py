@@ -90,6 +90,17 @@ class Linearisation(abc.ABC):
         """The same for these carry leaves alone; ``None`` if it knows them all together only."""
         return None
 
+    @property
+    def origin(self) -> str:
+        """What states its operators, as errors name it."""
+        return "jacobian"
+
+    @property
+    def stated_pullback(self) -> tuple[str, dict[int, str]] | None:
+        """What states its `pullback` and, by position, the names of the consts that are asked for;
+        ``None`` if it is derived."""
+        return None
+
     @abc.abstractmethod
     def adjoint_operator(self, steps: Steps, active: Active | None = None) -> Operator:
         """The stack of transposed Jacobians A_t.

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 from jax.tree_util import Partial
 
+from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.ahead import made_ahead
 from parscan_bp.linearise.base import Joined, Kind, Linearisation, Steps
@@ -40,6 +42,18 @@ class CellBody:
     trees: tuple[Any, Any, Any]
     arrange: Callable[[PyTree], PyTree] | None = None
     gates: ClosedJaxpr | None = None
+
+    def method(self, name: str) -> str:
+        """A method of the cell, as errors name it."""
+        return f"{type(self.cell).__name__}.{name}"
+
+    @property
+    def const_names(self) -> dict[int, str]:
+        """The paths of the parameters, by their position among the consts of the body."""
+        places = jax.tree.unflatten(self.trees[0], range(len(self.const_of)))
+        paths = jax.tree.leaves_with_path(places)
+        named = ((self.const_of[n], jax.tree_util.keystr(path)) for path, n in paths)
+        return {k: name for k, name in named if k is not None}
 
     def params(self, consts: Sequence[Array]) -> PyTree:
         """The cell's parameters from the consts of the body."""
@@ -97,7 +111,17 @@ class CellBody:
         return param_cts if active.consts else [], self.x_cotangents(steps, x_ct, active)
 
     def x_cotangents(self, steps: Steps, x: PyTree, active) -> list[Array]:
-        """The cell's cotangents of its input as those of the active inputs of the body."""
+        """The cell's cotangents of its input as those of the active inputs of the body.
+
+        Raises:
+          ValueError: if they have other shapes.
+        """
+        got, want = ([jnp.shape(a) for a in jax.tree.leaves(t)] for t in (x, steps.x))
+        if len(got) != len(want) or any(got[k] != want[k] for k in active.x):
+            raise ValueError(
+                f"{self.method('pull_params')}: got cotangents of the input of shapes {got}; its "
+                f"own, {want}, are wanted"
+            )
         # A cotangent has the dtype of its primal, whatever the products were made in.
         leaves = zip(jax.tree.leaves(x), steps.x, strict=True)
         return active.of_x([a.astype(b.dtype) for a, b in leaves])
@@ -106,7 +130,8 @@ class CellBody:
         """The cell's cotangents of its parameters as those of the active consts of the body.
 
         Raises:
-          ValueError: if the cell gives none of a parameter, or a const is no parameter.
+          ValueError: if the cell gives none of a parameter, or one of another shape; or if a const
+            is no parameter.
         """
         if not active.consts:
             return []
@@ -130,9 +155,17 @@ class CellBody:
         missing = [jax.tree_util.keystr(path) for path, _ in used if path not in given]
         if missing:
             raise ValueError(
-                f"{type(self.cell).__name__}.pull_params: got no cotangent of the parameters "
+                f"{self.method('pull_params')}: got no cotangent of the parameters "
                 f"{', '.join(missing)}; one of each that the step uses is wanted"
             )
+        for path, param in used:
+            got = jnp.shape(given[path])
+            if is_differentiable(param) and got != param.shape:
+                raise ValueError(
+                    f"{self.method('pull_params')}: got a cotangent of shape {got} of the "
+                    f"parameter {jax.tree_util.keystr(path)}; {param.shape}, the sum over all "
+                    "leading axes, is wanted"
+                )
         return jax.tree.unflatten(tree, [given[path] for path, _ in used])
 
 
@@ -147,6 +180,11 @@ class _ByCell(Linearisation):
     kind: ClassVar[Kind] = "analytic"
 
     of: CellBody
+
+    @property
+    def stated_pullback(self):
+        # Of a cell with outputs of its own it may not be stated, see `unread`.
+        return None if self.body.float_y else (self.of.method("pull_params"), self.of.const_names)
 
     def invariants(self, consts, extra):
         return self.of.params(consts)
@@ -170,6 +208,10 @@ class _ByCell(Linearisation):
 class CellJacobian(_ByCell, Joined):
     """The explicit Jacobian that a cell states, for solvers that multiply Jacobians."""
 
+    @property
+    def origin(self):
+        return self.of.method("jacobian")
+
     def pack(self, leaves, *, cotangent):
         return super().pack(jax.tree.leaves(self.of.own_carry(leaves)), cotangent=cotangent)
 
@@ -192,6 +234,10 @@ class CellProducts(_ByCell, ByProducts):
 
     # Beside the products with weights only the number of operations counts, and soon the copy.
     small_cotangent: ClassVar[int] = 2**7
+
+    @property
+    def origin(self):
+        return self.of.method("pull_carry")
 
     def restricted(self, carry):
         # The cell states products of the whole carry only.

@@ -117,8 +117,13 @@ def scan(
         solver's own limit; one that was remembered and needs more is left for what the rules
         choose. The axes of an outer `jax.vmap` are not seen: each of its entries
         may use so many.
-      check_jacobian: debug check. Compares the structure found, or the Jacobian given, with
-        random products at the first step, and raises with the offending entry.
+      check_jacobian: debug check, at the first two steps. Compares the structure found with random
+        products of the step's derivative; and what a given Jacobian or the cell states, whichever
+        solver runs: products of its operators and of their `transpose` and `as_dense` (up to 2**24
+        entries), the `after` of `closed` ones, and a cell's `jacobian`, `pull_carry` and, unless it
+        has outputs of its own, `pull_params`. Raises with the class, the method and the offending
+        entry. Needs concrete values: not under `jax.jit` or `jax.grad`. A step that the linear
+        model does not hold, which is left to `jax.lax.scan`, is not looked at.
       report: whether a `Report` is returned as well. Its ``forward`` tells of the values where a
         method made them; else they are exact, and what it tells is how good derivatives are. The
         solver solves the equation above once more, at the carries of this call and for cotangents g
@@ -152,11 +157,11 @@ def scan(
     plan_with = lambda by: plan_by(by, memory_limit)[0]  # noqa: E731
     plan, args = plan_by(values.by, memory_limit)
     values, plan = decided(values, plan, args, plan_with)
+    if check_jacobian:
+        plan.check_jacobian(args)
     if plan.rule is None:
         result = lax_scan(f, copied(init), copied(xs), **how)
         return (*result, report_on_values(result, fell_back=plan.fell_back)) if report else result
-    if check_jacobian:
-        plan.check_jacobian(args)
     result, told = plan(args, guess=values.guess, report=report)
     return (*result, _in_carry(told, init)) if report else result
 

@@ -137,10 +137,7 @@ class Loop:
 
     def hoisted(self, args: Sequence[Array]) -> list[Array]:
         """The arguments of the body's loop, from those of the equation."""
-        if self.hoist is None:
-            return list(args)
-        n = self.hoist.num_consts
-        return [*self.hoist.consts(args[:n]), *args[n:]]
+        return list(args) if self.hoist is None else self.hoist.args(args)
 
     def push_hoisted(
         self, args: Sequence[Array], tangents: Sequence[Any]

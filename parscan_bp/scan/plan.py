@@ -21,9 +21,9 @@ from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.base import Linearisation
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
-from parscan_bp.linearise.check import check_operator
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import forward_wisdom
+from parscan_bp.scan.checked import JacobianCheck
 from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.fused import Fused, FusedLoop
 from parscan_bp.scan.jacobians import linearisation_of
@@ -37,7 +37,6 @@ from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.structure import (
     ALONG_MAPPED_AXIS,
     CarryStructure,
-    check_structure,
     couples_mapped_axis,
     find_structure,
     unsupported,
@@ -61,6 +60,7 @@ class ScanPlan:
       work: what the step does, read when it is asked for first; where there are facts.
       extra: values that a given Jacobian closes over.
       fell_back: whether a named solver leaves the call to `lax.scan`.
+      check: what `check_jacobian` runs; ``None`` where the linear model does not hold the step.
     """
 
     staged: Staged
@@ -72,6 +72,7 @@ class ScanPlan:
     work: Callable[[], Work] | None = None
     extra: Sequence[Any] = ()
     fell_back: bool = False
+    check: JacobianCheck | None = None
 
     @functools.cached_property
     def measured(self) -> RememberedForward | None:
@@ -117,31 +118,24 @@ class ScanPlan:
         return self.staged.run(args, run), told
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
-        """Compares what is assumed about the Jacobian with its products at the first step.
+        """The check of the plan, if there is one.
 
         Raises:
-          ValueError: naming an entry that contradicts it; or if the values are traced.
+          ValueError: naming what contradicts the step's derivative; or if the values are traced.
         """
-        rule, structure = self.rule, self.structure
-        if rule is None or structure is None:
+        check = self.check
+        if check is None:
             return
-        linear = rule.scan.linearisation
-        if linear.diagonal:
-            structure = dataclasses.replace(structure, diagonal=True)
         if any(isinstance(v, jax.core.Tracer) for v in (*args, *self.staged.consts)):
             raise ValueError(
                 "check_jacobian: needs concrete values; call scan outside jit and grad"
             )
 
-        def probe(values):
-            consts, carry, xs = self.body.split(rule.loop.hoisted(values))
-            x = [v[-1 if rule.scan.reverse else 0] for v in xs]
-            key = jax.random.key(0)
-            check_structure(self.body.jaxpr, structure, consts, carry, x, key)
-            check_operator(linear, consts, carry, x, self.extra, key)
+        def run(values):
+            check(values)
             return self.staged.equation.primitive.bind(*values, **self.staged.equation.params)
 
-        self.staged.run(args, probe)
+        self.staged.run(args, run)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +150,9 @@ class Left:
     reason: str
     fell_back: bool = False
     rule: None = None
+
+    def check_jacobian(self, args: Sequence[Any]) -> None:
+        """Nothing is assumed."""
 
 
 def or_left(
@@ -236,16 +233,24 @@ def make_plan(
     if choice.solver is not None and memory_limit is not None:
         limited = choice.solver.with_memory_limit(memory_limit)
         choice = dataclasses.replace(choice, solver=limited)
-    if choice.solver is None:
-        return ScanPlan(staged, body, choice, structure, None, facts, work)
     if may_form and _forms(choice.solver):
         linear, extra = linearise(formed=True)
+    stated = [linear] if cell is None or jacobian != "auto" else _all_stated(linearise)
+    order = params["length"], params["reverse"]
+    check = JacobianCheck(body, hoist, structure, stated, extra, *order)
+    if choice.solver is None:
+        return ScanPlan(staged, body, choice, structure, None, facts, work, check=check)
     loop = Loop(staged.equation, body, choice.solver, hoist, other)
     if forward is not None and loop.is_placed:
         forward.check_placed(choice.solver)
     scan = LinearScan(linear, choice.solver, params["length"], params["reverse"], fused)
     rule = ScanRule(loop, scan, ours, obstacle)
-    return ScanPlan(staged, body, choice, structure, rule, facts, work, extra)
+    return ScanPlan(staged, body, choice, structure, rule, facts, work, extra, check=check)
+
+
+def _all_stated(linearise: Callable[..., tuple[Linearisation, Any]]) -> list[Linearisation]:
+    """All that a cell states: what one solver does not use of it, another does."""
+    return [linearise(formed=formed)[0] for formed in (False, True)]
 
 
 def left_by(solver: Solver, why: str) -> str:

@@ -185,6 +185,117 @@ def test_a_missing_cotangent_is_named():
         jax.grad(lambda p: _last(cell, p, carry, xs))(params)
 
 
+def _with_bias(make):
+    """A cell that gives another cotangent of its bias."""
+
+    class Wrong(pb.cells.Elman):
+        def pull_params(self, params, carry, x, u):
+            grads, x = super().pull_params(params, carry, x, u)
+            return {**grads, "b": make(grads["b"])}, x
+
+    return Wrong()
+
+
+class _Twice(pb.cells.Elman):
+    """Gives twice what it should by the method that is named."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        object.__setattr__(self, "wrong", wrong)
+
+    def jacobian(self, params, carry, x, new_carry):
+        factor = 2 if self.wrong == "jacobian" else 1
+        return super().jacobian(dict(params, wh=factor * params["wh"]), carry, x, new_carry)
+
+    def pull_carry(self, params, carry, gates, new_carry, cts):
+        u, carry_cts = super().pull_carry(params, carry, gates, new_carry, cts)
+        return u, (2 if self.wrong == "pull_carry" else 1) * carry_cts
+
+    def pull_params(self, params, carry, x, u):
+        grads, x = super().pull_params(params, carry, x, u)
+        factor = 2 if self.wrong == "pull_params" else 1
+        return jax.tree.map(lambda a: factor * a, grads), (1 + (self.wrong == "input")) * x
+
+
+def _checked(cell, solver=None, **how):
+    params, carry, xs = _problem(cell)
+    step = functools.partial(cell, params)
+    return pb.scan(step, carry, xs, solver=solver, check_jacobian=True, **how)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda b: b.sum(), lambda b: b[None], lambda b: b[:1]], ids=["()", "(1, 4)", "(1,)"]
+)
+def test_a_cotangent_of_another_shape_is_named(make):
+    cell = _with_bias(make)
+    params, carry, xs = _problem(cell)
+    named = r"Wrong.pull_params: got a cotangent of shape .* \['b'\]; \(4,\)"
+    with pytest.raises(ValueError, match=named):
+        jax.grad(lambda p: _last(cell, p, carry, xs))(params)
+    with pytest.raises(ValueError, match=named):
+        _checked(cell)
+
+
+def test_a_cotangent_of_the_input_of_another_shape_is_named():
+    class Narrow(pb.cells.Elman):
+        def pull_params(self, params, carry, x, u):
+            grads, x = super().pull_params(params, carry, x, u)
+            return grads, x[..., :1]
+
+    params, carry, xs = _problem(Narrow())
+    with pytest.raises(ValueError, match=r"Narrow.pull_params: .* of the input of shapes"):
+        jax.grad(lambda xs: _last(Narrow(), params, carry, xs))(xs)
+
+
+@pytest.mark.parametrize("solver", [None, pb.Sweep(), pb.Blelloch()])
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("jacobian", r"_Twice.jacobian: Factored.matvec: entry \(\d, \d\) of float carry leaf 0"),
+        ("pull_carry", r"_Twice.pull_carry: entry \(\d, \d\) of float carry leaf 0"),
+        ("pull_params", r"_Twice.pull_params: entry .* of the cotangent of parameter \['b'\]"),
+        ("input", r"_Twice.pull_params: entry .* of the cotangent of input leaf 0"),
+    ],
+)
+def test_a_wrong_method_of_a_cell_is_found_by_the_check_whichever_solver(wrong, named, solver):
+    with pytest.raises(ValueError, match=named):
+        _checked(_Twice(wrong), solver)
+
+
+def test_a_mean_over_the_steps_is_no_sum():
+    class Mean(pb.cells.Elman):
+        def pull_params(self, params, carry, x, u):
+            grads, x = super().pull_params(params, carry, x, u)
+            return jax.tree.map(lambda a: a / len(u), grads), x
+
+    with pytest.raises(ValueError, match=r"Mean.pull_params: entry"):
+        _checked(Mean())
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_right_cell_passes_the_check(name):
+    _checked(CELLS[name], reverse=True)
+
+
+def test_a_cell_with_outputs_of_its_own_need_not_state_pull_params():
+    class Output(pb.cells.Elman):
+        def __call__(self, params, carry, x):
+            h, _ = super().__call__(params, carry, x)
+            return h, jnp.sin(h)
+
+        def pull_params(self, params, carry, x, u):
+            raise NotImplementedError
+
+    _checked(Output())
+
+
+def test_the_check_of_a_cell_needs_values_though_lax_scan_runs():
+    params, carry, xs = _problem(pb.cells.Elman())
+    step = functools.partial(pb.cells.Elman(), params)
+    with pytest.raises(ValueError, match="concrete"):
+        jax.jit(lambda h: pb.scan(step, h, xs, check_jacobian=True))(carry)
+
+
 def test_what_a_cell_closes_over_is_no_parameter():
     params, carry, xs = _problem(pb.cells.Elman())
 

@@ -1,6 +1,8 @@
 """What the caller can state: the Jacobian, its check, the memory limit; and `explain`."""
 
+import dataclasses
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +102,85 @@ def test_a_stated_jacobian_of_a_custom_vjp_is_checked():
     assert (got[1] == lax.scan(step, H0, XS)[1]).all()
     with pytest.raises(ValueError, match=r"entry \(\d, \d\) of float carry leaf 0"):
         pb.scan(step, H0, XS, jacobian=jacobian(W.T), check_jacobian=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Matrix(pb.operators.Operator):
+    """A structure of one's own: a matrix."""
+
+    matrix: jax.Array
+
+    core_ndims: ClassVar = {"matrix": 2}
+    closed: ClassVar = True
+
+    @property
+    def shape(self):
+        return self.matrix.shape[-2:]
+
+    def matvec(self, v):
+        return jnp.einsum("...ij,...j->...i", self.matrix, v)
+
+    def transpose(self):
+        return dataclasses.replace(self, matrix=self.matrix.mT)
+
+    def as_dense(self):
+        return self.matrix
+
+    def cost(self):
+        return self.cost_of(2 * self.matrix.shape[-1] ** 2)
+
+    def after(self, first):
+        return dataclasses.replace(self, matrix=self.matrix @ first.matrix)
+
+
+@jax.tree_util.register_dataclass
+class _WrongTranspose(_Matrix):
+    def transpose(self):
+        return self
+
+
+@jax.tree_util.register_dataclass
+class _WrongDense(_Matrix):
+    def as_dense(self):
+        return self.matrix.mT
+
+
+@jax.tree_util.register_dataclass
+class _FlatDense(_Matrix):
+    def as_dense(self):
+        return self.matrix[0]
+
+
+@jax.tree_util.register_dataclass
+class _WrongAfter(_Matrix):
+    def after(self, first):
+        return dataclasses.replace(self, matrix=first.matrix @ self.matrix)
+
+
+def _stated_as(kind, length=T, **how):
+    jacobian = lambda h, x, new: kind(W * (1 - new**2)[:, None, :])  # noqa: E731
+    return pb.scan(_plain, H0, XS[:length], jacobian=jacobian, check_jacobian=True, **how)
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        (_WrongTranspose, r"_WrongTranspose.transpose\(\).matvec: entry .* gives"),
+        (_WrongDense, "_WrongDense.as_dense: entry .* gives"),
+        (_FlatDense, r"_FlatDense.as_dense: got shape \(3, 4, 4\); \(2, 3, 4, 4\) is wanted"),
+        (_WrongAfter, "_WrongAfter.after: entry .* one operator after the other gives"),
+    ],
+)
+def test_a_wrong_method_of_an_operator_is_found_by_the_check(kind, named):
+    with pytest.raises(ValueError, match=named):
+        _stated_as(kind)
+
+
+@pytest.mark.parametrize(("length", "reverse"), [(1, False), (2, True), (T, False), (T, True)])
+def test_a_right_operator_passes_the_check(length, reverse):
+    got = _stated_as(_Matrix, length, reverse=reverse)
+    assert (got[1] == lax.scan(_plain, H0, XS[:length], reverse=reverse)[1]).all()
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
