@@ -16,7 +16,12 @@ from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.report import Report, Rounds, report_on
 from parscan_bp.solvers import Solver, Sweep, check_solver
-from parscan_bp.solvers.made import solved, solved_observed
+from parscan_bp.solvers.results import (
+    solved,
+    solved_observed,
+    solved_ragged,
+    solved_ragged_observed,
+)
 from parscan_bp.system import Block, Ragged, System, Uniform
 from parscan_bp.trees import eval_shape, stretch
 from parscan_bp.types import Array
@@ -92,7 +97,7 @@ def _rounds(system: Uniform | Ragged, solver: Solver) -> Rounds | None:
         return None
     if isinstance(system, Ragged):
         parts = lax.stop_gradient((list(system.operators), _of_one_kind(system)))
-        return solver.run_ragged_observed(Ragged(*parts))[1]
+        return solved_ragged_observed(solver, Ragged(*parts))[1]
     operators, g = lax.stop_gradient((system.operators, _promoted(system)))
     return solved_observed(solver, Uniform(operators, g), jnp.zeros_like(g[0]))[1]
 
@@ -104,7 +109,7 @@ def solve_upper(
     wanted: Sequence[int] | None = None,
 ) -> list[Any]:
     """lambda_k = g_k + A_{k+1} lambda_{k+1}: reverse-mode."""
-    return solver.run_ragged(Ragged(operators, g, wanted))
+    return solved_ragged(solver, Ragged(operators, g, wanted))
 
 
 def solve_lower(
@@ -193,7 +198,7 @@ def _ragged(system: Ragged, solver: Solver) -> list[Any]:
         solver.check(type(a), ragged=True)
     system = dataclasses.replace(system, g=_of_one_kind(system))
     if solver.differentiable:
-        return solver.run_ragged(system)
+        return solved_ragged(solver, system)
     # Unknowns of a linear solve have the types of its right-hand side.
     like = eval_shape(functools.partial(solve_upper, solver), system.operators, system.g)
     g = [

@@ -25,6 +25,7 @@ from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import empty_of, tied_zeros, zeros_of
 from parscan_bp.report import cotangents, report_on
 from parscan_bp.solvers import Solver
+from parscan_bp.solvers.results import solved_ragged_observed
 from parscan_bp.system import Ragged
 from parscan_bp.types import Array, PyTree
 
@@ -91,7 +92,7 @@ class ChainRule:
             active = ActiveLayers(tuple(leaves), not any(leaves), whole=True)
             operators = Augmented(self.layers, self.solver, active).operators(params, xs)
             system = Ragged(operators, cotangents([flat(xs[k]) for k in active.solved]))
-            solution, rounds = self.solver.run_ragged_observed(system)
+            solution, rounds = solved_ragged_observed(self.solver, system)
             return report_on(system, solution, xs[-1], rounds=rounds)
 
         return lambda params, x: report(*lax.stop_gradient((list(params), x)))

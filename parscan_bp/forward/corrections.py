@@ -23,7 +23,7 @@ from parscan_bp.linearise.columns import ByColumns
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.linearise.products import ByProducts
 from parscan_bp.solvers import Solver
-from parscan_bp.solvers.made import solved
+from parscan_bp.solvers.results import solved
 from parscan_bp.structure import find_structure, unsupported
 from parscan_bp.system import Block, System
 from parscan_bp.trees import stretch

@@ -3,7 +3,8 @@
 It walks the equations once, goes into calls and control flow, and iterates loops to their least
 fixed point. A domain says what a value is, how two of them join where control flow meets, and what
 an ordinary primitive does. The domains are dependence (`dependence.py`), precision
-(`precision.py`), activity (`unsupported.py`) and axis labels (`axes.py`).
+(`precision.py`), activity (`unsupported.py`), axis labels (`axes.py`) and the places of units
+(`elementwise.py`).
 """
 
 from __future__ import annotations

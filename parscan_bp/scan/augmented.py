@@ -28,7 +28,7 @@ from parscan_bp.primitives.linear_solve import LinearSolve, Part
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Tangent
-from parscan_bp.solvers.made import added, solved
+from parscan_bp.solvers.results import added, solved
 from parscan_bp.trees import add
 
 

@@ -23,9 +23,9 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import forward_wisdom
-from parscan_bp.scan.checked import JacobianCheck
 from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.fused import Fused, FusedLoop
+from parscan_bp.scan.jacobian_check import JacobianCheck
 from parscan_bp.scan.jacobians import linearisation_of
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop

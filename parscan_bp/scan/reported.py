@@ -32,7 +32,7 @@ from parscan_bp.report import (
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Primal
 from parscan_bp.scan.trajectory import before
-from parscan_bp.solvers.made import solved_observed
+from parscan_bp.solvers.results import solved_observed
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
 

@@ -1,4 +1,4 @@
-"""What a solver made is looked at before it is used: shapes that differ would be broadcast."""
+"""What a solver returns is checked before it is used: shapes that differ would be broadcast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from parscan_bp.arguments import described
 from parscan_bp.report import Rounds
 from parscan_bp.solvers.base import Solver
-from parscan_bp.system import System
+from parscan_bp.system import Ragged, System
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
 
@@ -32,6 +32,22 @@ def solved_observed(solver: Solver, system: System, state: PyTree) -> tuple[Made
     """`Solver.run_observed`, whose results are checked alike."""
     made, rounds = solver.run_observed(system, state)
     return _checked(solver, "run_observed", made, state, system.length), rounds
+
+
+def solved_ragged(solver: Solver, system: Ragged) -> list[Any]:
+    """`Solver.run_ragged`, whose results are checked.
+
+    Raises:
+      TypeError, ValueError: if it returns no list of every lambda_t that is wanted, or one of
+        another size.
+    """
+    return _checked_ragged(solver, "run_ragged", solver.run_ragged(system), system)
+
+
+def solved_ragged_observed(solver: Solver, system: Ragged) -> tuple[list[Any], Rounds]:
+    """`Solver.run_ragged_observed`, whose results are checked alike."""
+    made, rounds = solver.run_ragged_observed(system)
+    return _checked_ragged(solver, "run_ragged_observed", made, system), rounds
 
 
 def added(solver: Solver, to: Sequence[Array], contributions: Sequence[Array]) -> list[Array]:
@@ -68,6 +84,19 @@ def _checked(solver: Solver, method: str, made: Any, state: PyTree, length: int)
             f"{length}, the steps, is wanted"
         )
     return made
+
+
+def _checked_ragged(solver: Solver, method: str, made: Any, system: Ragged) -> list[Any]:
+    name = f"{type(solver).__name__}.{method}"
+    last: Any = system.g[-1]
+    sizes = [*(a.shape[0] for a in system.operators), last.shape[-1]]
+    if not isinstance(made, list | tuple) or len(made) != len(sizes):
+        raise TypeError(f"{name} returned {described(made)}; a list of {len(sizes)} is wanted")
+    for t in range(len(sizes)) if system.wanted is None else system.wanted:
+        got = None if made[t] is None else jnp.shape(made[t])
+        if not got or got[-1] != sizes[t]:
+            raise ValueError(f"{name} returned lambda[{t}] of {got}; (..., {sizes[t]}) is wanted")
+    return list(made)
 
 
 def _shapes(tree: PyTree) -> PyTree:
