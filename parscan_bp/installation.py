@@ -106,13 +106,20 @@ def _versions() -> dict[str, str]:
     device = jax.devices()[0]
     precision = "double" if jax.config.jax_enable_x64 else "single"  # type: ignore[attr-defined]
     return {
-        "parscan_bp": metadata.version("parscan_bp"),
+        "parscan_bp": _own_version(),
         "jax": jax.__version__,
         "jaxlib": metadata.version("jaxlib"),
         "Python": platform.python_version(),
         f"{device.platform}:": device.device_kind,
         "precision": precision,
     }
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("parscan_bp")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _told(name: str, run: Callable[[], str]) -> Check:
