@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from parscan_bp.jaxprs.hijax import is_hi_type
 from parscan_bp.operators import Operator
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.system import Ragged, Uniform
@@ -217,7 +218,8 @@ def made_report(
 
 def report_on_values(values: PyTree, *, fell_back: bool = False) -> Report:
     """The report where no solver has a part: the only question is whether the values are finite."""
-    return made_report([], bound_of(values), values, fell_back=fell_back)
+    known = [v for v in jax.tree.leaves(values) if not is_hi_type(jax.typeof(v))]
+    return made_report([], bound_of(known), known, fell_back=fell_back)
 
 
 def worst_of(reports: Sequence[Report]) -> Report:
@@ -336,9 +338,8 @@ def backward_error(
     """
     operator, v, out, added = lax.stop_gradient((operator, v, out, added))
     outs = jax.tree.leaves(out)
-    none = [None] * len(outs)
+    none, terms = [None] * len(outs), 2
     pushed: tuple[Sequence[Any], Sequence[Any]] = (none, none)
-    terms = 2
     if operator is not None and v is not None:
         pushed, terms = _product(operator, v), terms + operator.shape[1]
     rows = zip(outs, none if added is None else jax.tree.leaves(added), *pushed, strict=True)

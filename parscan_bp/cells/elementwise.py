@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.primitive_kinds import PREDICATES, ZERO_DERIVATIVE
 from parscan_bp.jaxprs.read import open_jaxpr, shape_of, with_known
@@ -83,7 +84,7 @@ class _Places(Interpreter[Places | None]):
     def equation(
         self, eqn: JaxprEqn, ins: list[Places | None], live: list[bool]
     ) -> list[Places | None]:
-        name = eqn.primitive.name
+        name = kind_of(eqn)
         by_number = name in PREDICATES or name in ZERO_DERIVATIVE
         rows = elementwise(eqn) if by_number else axis_maps(eqn)
         outs = []

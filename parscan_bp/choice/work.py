@@ -20,6 +20,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn
 
 from parscan_bp.choice.limits import limits
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.primitive_kinds import (
     CONTROL_FLOW,
@@ -120,7 +121,7 @@ class _Counted(Interpreter[_Is]):
         return a | b
 
     def equation(self, eqn: JaxprEqn, ins: list[_Is], live: list[bool]) -> list[_Is]:
-        name, out = eqn.primitive.name, functools.reduce(operator.or_, ins)
+        name, out = kind_of(eqn), functools.reduce(operator.or_, ins)
         if name in TAKES and _Is.PRODUCT in ins[0]:
             self._parts[eqn.invars[0]] += len(eqn.outvars)
         if name == "dot_general":
@@ -141,7 +142,7 @@ class _Counted(Interpreter[_Is]):
         return [out] * len(eqn.outvars)
 
     def after(self, eqn: JaxprEqn, ins: list[_Is], outs: list[_Is]) -> None:
-        name = eqn.primitive.name
+        name = kind_of(eqn)
         if name in CONTROL_FLOW:
             self._reason = f"contains {name}, which is slow to make again"
 

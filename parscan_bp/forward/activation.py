@@ -18,6 +18,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import (
     ARITHMETIC,
     CALLS,
@@ -118,7 +119,7 @@ def _result(eqn: JaxprEqn, operands: Sequence[Value | None]) -> Value | None:
 
     The lineage of an affine value is yet without itself, see `_own`.
     """
-    name = eqn.primitive.name
+    name = kind_of(eqn)
     moving = [v for v in operands if v is not None]
     if not moving:
         return None
@@ -153,7 +154,7 @@ _LINEAR = frozenset({"reduce_sum", "cumsum", "reduce_window_sum"})
 
 def _is_affine(eqn: JaxprEqn, operands: Sequence[Value | None]) -> bool:
     """Whether an elementwise equation of affine values is affine in the carry."""
-    name, moves = eqn.primitive.name, [v is not None for v in operands]
+    name, moves = kind_of(eqn), [v is not None for v in operands]
     if name in SUMS or name in ("neg", "copy", "convert_element_type", "real", "imag", "conj"):
         return True
     if name == "mul":
@@ -168,7 +169,7 @@ def _is_affine(eqn: JaxprEqn, operands: Sequence[Value | None]) -> bool:
 def _is_product_with_constant(eqn: JaxprEqn, operands: Sequence[Value | None]) -> bool:
     """Whether it is a matrix product or convolution, one side of which is a constant."""
     moves = [v is not None for v in operands]
-    return eqn.primitive.name in ("dot_general", "conv_general_dilated") and sum(moves) == 1
+    return kind_of(eqn) in ("dot_general", "conv_general_dilated") and sum(moves) == 1
 
 
 def _common(lineages: Sequence[tuple[Var, ...]]) -> tuple[Var, ...]:

@@ -20,9 +20,10 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.forward.base import Carry, Inputs, Recurrence
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS
-from parscan_bp.jaxprs.read import needed_equations
-from parscan_bp.jaxprs.replay import bind, called, interpret
+from parscan_bp.jaxprs.read import called, needed_equations
+from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
 
@@ -80,7 +81,7 @@ def with_true_derivative(recurrence: Recurrence) -> Callable[[Carry, Inputs], Ca
 
 
 def _by_values(eqn: JaxprEqn, values: Sequence[Array]) -> Sequence[Array]:
-    name = eqn.primitive.name
+    name = kind_of(eqn)
     if name == "stop_gradient":
         return list(values)
     if name in CALLS or name in FOREIGN_CALLS:

@@ -21,8 +21,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS, MOVES
-from parscan_bp.jaxprs.replay import bind, called, interpret
+from parscan_bp.jaxprs.read import called
+from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.types import Array
 
 ULPS = 8
@@ -78,7 +80,7 @@ def evaluate_interval(closed: ClosedJaxpr, values: Sequence[Any]) -> list[Any]:
 def _apply(eqn: JaxprEqn, values: list[Any]) -> Sequence[Any]:
     if not any(isinstance(v, Interval) for v in values):
         return bind(eqn, values)
-    name = eqn.primitive.name
+    name = kind_of(eqn)
     if name in CALLS or name in CUSTOM_CALLS:
         return evaluate_interval(called(eqn), values)
     if name in MOVES or name == "copy":

@@ -21,8 +21,10 @@ from jax.extend.core import JaxprEqn
 
 from parscan_bp.forward.base import Carry, Recurrence
 from parscan_bp.forward.certificate import interpreted
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS, ELEMENTWISE, MOVES
-from parscan_bp.jaxprs.replay import bind, called, interpret
+from parscan_bp.jaxprs.read import called
+from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.types import Array
 
 ROUNDINGS = 4
@@ -57,7 +59,7 @@ def roundings_of(recurrence: Recurrence, states: Carry, residuals: Carry) -> Car
 
 def _apply(eqn: JaxprEqn, values: Sequence[Array]) -> Sequence[Array]:
     """An equation with its result rounded otherwise, or, where it sums, what it sums."""
-    name = eqn.primitive.name
+    name = kind_of(eqn)
     if name in CALLS or name in CUSTOM_CALLS:
         return interpret(called(eqn), values, _apply)
     if name in MOVES:

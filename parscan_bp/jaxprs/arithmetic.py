@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jax.extend.core import JaxprEqn
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import ARITHMETIC, ELEMENTWISE, MOVES
 from parscan_bp.jaxprs.read import (
     shape_of,
@@ -22,17 +23,17 @@ def is_arithmetic(eqn: JaxprEqn) -> bool:
       >>> [is_arithmetic(e) for e in jax.make_jaxpr(f)(jnp.ones((2, 2))).eqns]
       [True, True, False, False, True, True, True]
     """
-    if eqn.primitive.name == "dot_general":
+    if kind_of(eqn) == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
         return all(shape_of(eqn.invars[0])[axis] == 1 for axis in contracted)
-    return eqn.primitive.name in ARITHMETIC or is_move(eqn)
+    return kind_of(eqn) in ARITHMETIC or is_move(eqn)
 
 
 def is_move(eqn: JaxprEqn) -> bool:
     """Whether every number of an equation's result is one of an operand's."""
-    return eqn.primitive.name in MOVES
+    return kind_of(eqn) in MOVES
 
 
 def is_elementwise(eqn: JaxprEqn) -> bool:
     """Whether an equation is a function of each number by itself."""
-    return eqn.primitive.name in ELEMENTWISE
+    return kind_of(eqn) in ELEMENTWISE

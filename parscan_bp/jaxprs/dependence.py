@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.interpret import DerivativeInterpreter, Interpreter
 from parscan_bp.jaxprs.primitive_kinds import CALLS
 from parscan_bp.jaxprs.read import called_jaxpr, is_inexact, open_jaxpr, touches_ref, walk
@@ -96,7 +97,7 @@ def _canonical(jaxpr: Jaxpr) -> list[Any]:
         return same.get(atom, atom) if isinstance(atom, Var) else atom
 
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name not in CALLS:
+        if kind_of(eqn) not in CALLS:
             continue
         inner = called_jaxpr(eqn)
         known = {v: root(a) for v, a in zip(inner.invars, eqn.invars, strict=True)}

@@ -20,6 +20,7 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 from parscan_bp.jaxprs.dependence import dependencies
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import PLAIN_CALLS, VIEWS
 from parscan_bp.jaxprs.read import is_inexact, needed_equations, touches_ref, variables
 from parscan_bp.jaxprs.replay import evaluate, inlined
@@ -53,7 +54,7 @@ class Hoist:
           >>> [eqn.primitive.name for eqn in Hoist.of_step(step, 1).body.jaxpr.eqns]
           ['dot_general', 'tanh']
         """
-        if any(eqn.primitive.name in PLAIN_CALLS for eqn in step.jaxpr.eqns):
+        if any(kind_of(eqn) in PLAIN_CALLS for eqn in step.jaxpr.eqns):
             step = inlined(step, PLAIN_CALLS)
         jaxpr = step.jaxpr
         moved, stay = _moved(jaxpr, num_consts)
@@ -127,7 +128,7 @@ def _moved(jaxpr: Jaxpr, num_consts: int) -> tuple[list[JaxprEqn], list[JaxprEqn
             known.update(eqn.outvars)
     needed: set[Var] = set()
     for eqn in reversed(moved.copy()):
-        if eqn.primitive.name in VIEWS and needed.isdisjoint(eqn.outvars):
+        if kind_of(eqn) in VIEWS and needed.isdisjoint(eqn.outvars):
             moved.remove(eqn)
         else:
             needed.update(variables(eqn.invars))

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS, FORWARD_CALLS, ZERO_DERIVATIVE
 from parscan_bp.jaxprs.read import (
     called_jaxpr,
@@ -77,7 +78,7 @@ class Interpreter(abc.ABC, Generic[V]):
             args = [self._read(env, atom) for atom in eqn.invars]
             if not any(args) or not (any(mask) or needed is None):
                 continue
-            if self.derivative and eqn.primitive.name in ZERO_DERIVATIVE:
+            if self.derivative and kind_of(eqn) in ZERO_DERIVATIVE:
                 continue
             outs = self._dispatch(eqn, args, mask)
             if self.derivative:
@@ -91,7 +92,7 @@ class Interpreter(abc.ABC, Generic[V]):
         return env.get(atom, self.bottom) if isinstance(atom, Var) else self.bottom
 
     def _dispatch(self, eqn: JaxprEqn, args: list[V], live: list[bool]) -> list[V]:
-        name = eqn.primitive.name
+        name = kind_of(eqn)
         if name in CALLS:
             return self.run(called_jaxpr(eqn), args, live)
         if name in CUSTOM_CALLS and not self.derivative:
@@ -170,6 +171,6 @@ class DerivativeInterpreter(Interpreter[V]):
 
     def tangent_call(self, eqn: JaxprEqn, ins: list[V], live: list[bool]) -> list[V]:
         # Its rule is the derivative of its program, and made of solves, which hide their inside.
-        if eqn.primitive.name == "call_with_rule":
+        if kind_of(eqn) == "call_with_rule":
             return self.run(called_jaxpr(eqn), ins, live)
         return super().tangent_call(eqn, ins, live)

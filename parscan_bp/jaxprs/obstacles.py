@@ -1,10 +1,11 @@
-"""What in the types of arrays keeps a solver from planning: symbolic sizes, shardings."""
+"""What in the types of arrays keeps a solver from planning: symbolic sizes, shardings, `HiType`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from parscan_bp.jaxprs.hijax import is_hi_type
 from parscan_bp.trees import is_sharded
 
 
@@ -13,6 +14,12 @@ def symbolic_size(avals: Iterable[Any], *sizes: Any) -> str | None:
     shapes = [getattr(aval, "shape", ()) for aval in avals]  # tokens have none
     found = [size for shape in (*shapes, sizes) for size in shape if not isinstance(size, int)]
     return f"the size {found[0]} is symbolic (jax.export)" if found else None
+
+
+def hi_type(avals: Iterable[Any]) -> str | None:
+    """A type whose values are no arrays; ``None`` if there is none."""
+    found = next(filter(is_hi_type, avals), None)
+    return None if found is None else f"{type(found).__name__} is a HiType, no type of arrays"
 
 
 def explicit_sharding(avals: Iterable[Any]) -> str | None:

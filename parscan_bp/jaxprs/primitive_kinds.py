@@ -27,6 +27,26 @@ FORWARD_CALLS = CUSTOM_CALLS - {"custom_vjp_call"}
 
 CONTROL_FLOW = _names("cond scan while")
 
+HI_PRIMITIVE = "call_hi_primitive"
+"""The one primitive of all operations that are a `HiPrim` (jax 0.12)."""
+
+HI_PRIMITIVES = {
+    "CustomJVPTraced": "custom_jvp_call",
+    "CustomRoot": "custom_jvp_call",
+    "CustomVJPTraced": "custom_vjp_call",
+    "RematTraced": "remat2",
+    "CheckpointName": "name",
+    "CheckpointNameFwd": "name",
+    "Frexp": "frexp",
+    "Ldexp": "ldexp",
+    "Einshape": "closed_call",
+    "Einsum": "closed_call",
+    "Nonzero": "closed_call",
+    "SearchSorted": "closed_call",
+    "_RootLinearMap": "closed_call",
+}
+"""JAX's own among them by class, and the kind of primitive that each is, here or in jax 0.10."""
+
 CALLBACKS = _names("pure_callback io_callback ffi_call")
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -35,8 +55,8 @@ ELEMENTWISE = _names(
     """
     abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex
     conj convert_element_type copy cos cosh digamma div erf erf_inv erfc exp exp2 expm1
-    igamma igamma_grad_a igammac imag integer_pow lgamma log log1p log2 logistic max min mul name
-    neg nextafter one_minus_square polygamma polynomial pow real
+    igamma igamma_grad_a igammac imag integer_pow ldexp lgamma log log1p log2 logistic max min mul
+    name neg nextafter one_minus_square polygamma polynomial pow real
     reduce_precision regularized_incomplete_beta rem rsqrt select_n sharding_constraint sign sin
     sinh sqrt square sub tan tanh zeta
     """

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params
 
-from parscan_bp.jaxprs.primitive_kinds import CALLS, NO_EXCHANGE, ZERO_DERIVATIVE
+from parscan_bp.jaxprs.hijax import kind_of, operation_of, program_of
+from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS, NO_EXCHANGE, ZERO_DERIVATIVE
 
 
 def open_jaxpr(jaxpr: Any) -> Jaxpr:
@@ -17,10 +18,28 @@ def open_jaxpr(jaxpr: Any) -> Jaxpr:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
+def called(eqn: JaxprEqn) -> ClosedJaxpr:
+    """The jaxpr that a call primitive runs on its operands, with its constants."""
+    if operation_of(eqn) is not None:
+        held = program_of(eqn)
+    else:
+        held = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+    return ClosedJaxpr(open_jaxpr(held), getattr(held, "consts", ()))
+
+
 def called_jaxpr(eqn: JaxprEqn) -> Jaxpr:
-    """The jaxpr that a call primitive runs on its operands."""
-    params = eqn.params
-    return open_jaxpr(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"])
+    """The same without them."""
+    return open_jaxpr(called(eqn))
+
+
+def inner_jaxprs(eqn: JaxprEqn) -> list[Any]:
+    """The jaxprs that an equation holds; those of a Pallas kernel are its own affair."""
+    name = kind_of(eqn)
+    if name == "pallas_call":
+        return []
+    if operation_of(eqn) is not None:
+        return [called(eqn)] if name in CALLS or name in CUSTOM_CALLS else []
+    return list(jaxprs_in_params(eqn.params))
 
 
 def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
@@ -71,12 +90,11 @@ def variables(atoms: Sequence[Any]) -> list[Var]:
 
 
 def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Every equation at every depth; those of a Pallas kernel are its own affair."""
+    """Every equation at every depth."""
     for eqn in open_jaxpr(jaxpr).eqns:
         yield eqn
-        if eqn.primitive.name != "pallas_call":
-            for inner in jaxprs_in_params(eqn.params):
-                yield from walk(inner)
+        for inner in inner_jaxprs(eqn):
+            yield from walk(inner)
 
 
 def communicates_over(jaxpr: Jaxpr, axis: str) -> str | None:
@@ -130,7 +148,7 @@ def live_variables(jaxpr: Jaxpr, live_out: Sequence[bool]) -> set[Var]:
         if not any(mask) or eqn.primitive.name in ZERO_DERIVATIVE:
             continue
         operands = eqn.invars
-        if eqn.primitive.name in CALLS:
+        if kind_of(eqn) in CALLS:
             inner = called_jaxpr(eqn)
             inside = live_variables(inner, mask)
             operands = [a for a, v in zip(operands, inner.invars, strict=True) if v in inside]

@@ -19,8 +19,9 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.sharding import NamedSharding
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS
-from parscan_bp.jaxprs.read import called_jaxpr, open_jaxpr, scan_counts
+from parscan_bp.jaxprs.read import called, scan_counts
 from parscan_bp.originals import lax_scan
 from parscan_bp.types import Array, PyTree
 
@@ -29,7 +30,7 @@ def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
     """The outputs of one equation of a jaxpr."""
     elsewhere = _is_elsewhere(eqn)
     if elsewhere or any(map(_varies_more, values, eqn.invars)):
-        replay = RETRACED.get(eqn.primitive.name)
+        replay = RETRACED.get(kind_of(eqn))
         if replay is not None:
             return list(replay(eqn, values))
         axes = _axes(values)
@@ -95,7 +96,7 @@ def inlined(closed: ClosedJaxpr, calls: Collection[str] = CALLS) -> ClosedJaxpr:
     """The same program without these calls."""
 
     def apply(eqn, values):
-        if eqn.primitive.name not in calls:
+        if kind_of(eqn) not in calls:
             return bind(eqn, values)
         return interpret(called(eqn), values, apply)
 
@@ -147,13 +148,6 @@ def _varying(value: Any) -> frozenset[str]:
 def _varies_more(value: Any, v: Any) -> bool:
     kind = getattr(v.aval, "manual_axis_type", None)
     return kind is not None and _varying(value) != kind.varying
-
-
-def called(eqn: JaxprEqn) -> ClosedJaxpr:
-    """The jaxpr that a call primitive runs, with its constants."""
-    inner = called_jaxpr(eqn)
-    (held,) = (p for p in eqn.params.values() if open_jaxpr(p) is inner)
-    return ClosedJaxpr(inner, getattr(held, "consts", ()))
 
 
 def _call(eqn, values):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from parscan_bp.jaxprs.obstacles import symbolic_size
+from parscan_bp.jaxprs.obstacles import hi_type, symbolic_size
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.types import Array, PyTree
@@ -50,10 +50,19 @@ class Staged:
         return self.outer.eqns[self.index]
 
     @property
+    def _avals(self) -> list[Any]:
+        """The types of what the scan takes and makes."""
+        return [v.aval for v in (*self.equation.invars, *self.equation.outvars)]
+
+    @property
     def symbolic_size(self) -> str | None:
-        """See `structure.symbolic_size`."""
-        variables = (*self.equation.invars, *self.equation.outvars)
-        return symbolic_size([v.aval for v in variables], self.equation.params["length"])
+        """See `obstacles.symbolic_size`."""
+        return symbolic_size(self._avals, self.equation.params["length"])
+
+    @property
+    def hi_type(self) -> str | None:
+        """See `obstacles.hi_type`."""
+        return hi_type(self._avals)
 
     @property
     def body(self) -> ClosedJaxpr:

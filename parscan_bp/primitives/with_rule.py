@@ -151,6 +151,10 @@ def _run(*values, call_jaxpr, call):
     return call.run(*values)
 
 
+# What a program with a `HiPrim` is where nothing differentiates or maps it any more (jax 0.12).
+_call_p.to_lojax = _run  # type: ignore[attr-defined, method-assign, unused-ignore]
+
+
 @_call_p.def_effectful_abstract_eval
 def _types(*avals, call_jaxpr, call):
     return list(call_jaxpr.out_avals), call_jaxpr.effects

@@ -15,6 +15,7 @@ from parscan_bp.arguments import as_int, check_bool
 from parscan_bp.cells import Cell
 from parscan_bp.choice import choose
 from parscan_bp.forward import Forward
+from parscan_bp.jaxprs.hijax import is_hi_type
 from parscan_bp.jaxprs.stage import copied, is_jit_disabled
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
@@ -235,6 +236,11 @@ def _are_arrays(tree: PyTree) -> bool:
     return True
 
 
+def _has_axes(x: Any) -> bool:
+    """Whether an array that JAX takes has axes; of other values it knows itself."""
+    return hasattr(x, "shape") or is_hi_type(jax.typeof(x))
+
+
 def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None, memory_limit=None):
     """The plan of a call, or that it is left, and the call's flat arguments.
 
@@ -246,7 +252,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None, me
     """
     cell, params = as_cell(f)
     args = params, init, xs
-    if not _are_arrays((init, xs)) or not all(hasattr(x, "shape") for x in jax.tree.leaves(xs)):
+    if not _are_arrays((init, xs)) or not all(map(_has_axes, jax.tree.leaves(xs))):
         # JAX would not get as far as to call the step, and says so in the words of jax.lax.scan.
         lax_scan(f, init, xs, **how)
     shown = args if solver is None else (params, *solver.traced_as(init, xs))
@@ -302,4 +308,4 @@ def _of_value(cell: Cell) -> Traces:
 def plans_of(f: Callable) -> list[ScanPlan]:
     """The plans that are kept for a step."""
     traces = _traces_of(f, as_cell(f)[0])
-    return [] if traces is None else [plan for plan in traces.plans if plan is not None]
+    return [] if traces is None else [p for p in traces.plans if isinstance(p, ScanPlan)]

@@ -24,7 +24,7 @@ from parscan_bp.forward import Chunks, FixedPoint, Forward, Newton
 from parscan_bp.forward.evaluate import Certified, stop_of, tolerance_of
 from parscan_bp.scan.forward_option import ForwardOption
 from parscan_bp.scan.parallel import Parallel
-from parscan_bp.scan.plan import Left, ScanPlan
+from parscan_bp.scan.plan import Left, Planned, ScanPlan
 
 CANDIDATES: Mapping[str, Forward] = {
     "chunks": Chunks(),
@@ -36,7 +36,6 @@ MEASURED = "estimate"
 """The certificate that methods were measured with."""
 
 EXACT = "exact"
-Planned = ScanPlan | Left
 
 
 @dataclasses.dataclass(frozen=True)

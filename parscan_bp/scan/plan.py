@@ -150,14 +150,18 @@ class Left:
     reason: str
     fell_back: bool = False
     rule: None = None
+    extra: tuple[()] = ()
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
         """Nothing is assumed."""
 
 
+Planned = ScanPlan | Left
+
+
 def or_left(
-    plan: Callable[[], ScanPlan | None], solver: Solver | None, forward: Fused | Parallel | None
-) -> ScanPlan | Left:
+    plan: Callable[[], Planned | None], solver: Solver | None, forward: Fused | Parallel | None
+) -> Planned:
     """The plan of a call; or that there is none, as of a step that looks at its values."""
     try:
         made = plan()
@@ -181,7 +185,7 @@ def make_plan(
     jacobian: str | Callable = "auto",
     forward: Fused | Parallel | None = None,
     memory_limit: int | None = None,
-) -> ScanPlan:
+) -> Planned:
     """Decides how the derivatives of a traced scan are computed.
 
     Args:
@@ -198,6 +202,12 @@ def make_plan(
       NotImplementedError: if a named solver or forward pass cannot take the body.
       ValueError: if a given Jacobian does not fit the carry.
     """
+    may_be_left = forward is None and (solver is None or solver.leaves_to_lax)
+    if staged.hi_type is not None:
+        if not may_be_left:
+            raise NotImplementedError(f"solver={solver!r}, forward={forward!r}: {staged.hi_type}")
+        told = staged.hi_type if solver is None else left_by(solver, staged.hi_type)
+        return Left(told, fell_back=solver is not None)
     params, traced = staged.equation.params, Body(staged.body, *scan_counts(staged.equation))
     if forward is not None:
         forward.check(staged, traced)
@@ -205,7 +215,6 @@ def make_plan(
         nothing = "no step carries a derivative: there is nothing to solve"
         return ScanPlan(staged, traced, Choice(None, nothing))
     obstacle = staged.symbolic_size
-    may_be_left = forward is None and (solver is None or solver.leaves_to_lax)
     why = obstacle or _replicated(traced) if may_be_left else None
     if why is not None:
         return _left(staged, traced, solver, why)

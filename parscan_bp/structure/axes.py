@@ -28,6 +28,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, shape_of, touches_ref, walk
 from parscan_bp.structure.base import CarryStructure
@@ -128,7 +129,7 @@ class _AxisLabels(Interpreter[Labels | None]):
         ]
 
     def _result(self, eqn: JaxprEqn, ins: list[Labels | None], row: list[Any]) -> Labels | None:
-        name = eqn.primitive.name
+        name = kind_of(eqn)
         operands = [
             (value, axis_map)
             for value, axis_map in zip(ins, row, strict=True)

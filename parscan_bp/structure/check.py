@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.read import walk
 from parscan_bp.structure.base import CarryStructure
 
@@ -109,7 +110,7 @@ def _products(
         return [outs[i] for i in structure.float_carry]
 
     point = [jax.numpy.asarray(values[place]) for place in places]
-    if any(eqn.primitive.name == "custom_vjp_call" for eqn in walk(body.jaxpr)):
+    if any(kind_of(eqn) == "custom_vjp_call" for eqn in walk(body.jaxpr)):
         return jax.jit(lambda ct: jax.vjp(step, point)[1](ct)[0]), True
     return jax.jit(lambda dot: jax.jvp(step, (point,), (dot,))[1]), False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jax.extend.core import Jaxpr, Literal
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import HOLOMORPHIC
 from parscan_bp.jaxprs.read import is_complex
 
@@ -18,6 +19,6 @@ def is_holomorphic(jaxpr: Jaxpr, count: int) -> bool:
         if not needed.intersection(eqn.outvars):
             continue
         needed.update(v for v in eqn.invars if not isinstance(v, Literal))
-        if eqn.primitive.name not in HOLOMORPHIC and any(map(is_complex, eqn.invars)):
+        if kind_of(eqn) not in HOLOMORPHIC and any(map(is_complex, eqn.invars)):
             return False
     return True

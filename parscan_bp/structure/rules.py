@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from jax.extend.core import JaxprEqn
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import ELEMENTWISE
 from parscan_bp.structure import rules_linear as linear
 from parscan_bp.structure import rules_shape as shape
@@ -35,6 +36,7 @@ RULES: dict[str, Callable[[JaxprEqn], Maps]] = {
     "rev": shape.rev,
     "sort": shape.sort,
     "top_k": shape.top_k,
+    "frexp": shape.keep,
     "pad": shape.pad,
     "dynamic_update_slice": shape.dynamic_update_slice,
     "dot_general": linear.dot_general,
@@ -54,4 +56,4 @@ RULES: dict[str, Callable[[JaxprEqn], Maps]] = {
 
 def axis_maps(eqn: JaxprEqn) -> Maps:
     """The axis maps of an equation: `maps[result][operand]`."""
-    return RULES.get(eqn.primitive.name, shape.mixed)(eqn)
+    return RULES.get(kind_of(eqn), shape.mixed)(eqn)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.core import JaxprEqn, jaxprs_in_params
+from jax.extend.core import JaxprEqn
 
+from parscan_bp.jaxprs.hijax import kind_of, operation_of
 from parscan_bp.jaxprs.interpret import Interpreter
-from parscan_bp.jaxprs.primitive_kinds import CALLBACKS
-from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, touches_ref, walk
+from parscan_bp.jaxprs.primitive_kinds import CALLBACKS, HI_PRIMITIVE
+from parscan_bp.jaxprs.read import inner_jaxprs, is_inexact, open_jaxpr, touches_ref, walk
 from parscan_bp.structure.base import Reason
 
 ALONG_MAPPED_AXIS = "works along a mapped axis (vmap or shard_map)"
@@ -29,7 +30,8 @@ def unsupported(jaxpr: Any, active: Sequence[bool] | None = None) -> list[Reason
       recomputed and batched would repeat them;
     - collectives along an axis of an outer `vmap` or `shard_map`, and `axis_index`: a solver that
       was named may take them, see `couples_mapped_axis`;
-    - callbacks that are fed an active value: they have no derivative.
+    - callbacks that are fed an active value: they have no derivative;
+    - an operation that is a `HiPrim` and not JAX's own: nothing is known of it.
 
     Args:
       jaxpr: the scan body, Jaxpr or ClosedJaxpr.
@@ -63,13 +65,16 @@ def unsupported(jaxpr: Any, active: Sequence[bool] | None = None) -> list[Reason
 
 
 def _syntactic(eqn: JaxprEqn) -> list[Reason]:
-    name = eqn.primitive.name
+    name = kind_of(eqn)
     if name == "custom_vjp_call":
         return [Reason(name, "has a reverse-mode derivative only, so it cannot be linearised")]
+    if name == HI_PRIMITIVE:
+        operation = type(operation_of(eqn)).__name__
+        return [Reason(operation, "is a HiPrim and not JAX's own, and may mix the rows of a batch")]
     if touches_ref(eqn):
         return [Reason(name, "reads or writes a mutable array")]
     # An equation that holds jaxprs shows their effects as its own: blame the innermost one.
-    if not eqn.effects or any(inner.effects for inner in jaxprs_in_params(eqn.params)):
+    if not eqn.effects or any(inner.effects for inner in inner_jaxprs(eqn)):
         return []
     if all(map(_names_axis, eqn.effects)):
         return [Reason(name, ALONG_MAPPED_AXIS)]
@@ -118,7 +123,7 @@ class _Coupling(Interpreter[bool]):
 
     def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
         if any(map(_names_axis, eqn.effects)):
-            self.found = eqn.primitive.name
+            self.found = kind_of(eqn)
         return [True] * len(eqn.outvars)
 
     def join(self, a: bool, b: bool, name: str) -> bool:
@@ -143,7 +148,7 @@ class _Activity(Interpreter[bool]):
         return a or b
 
     def after(self, eqn: JaxprEqn, ins: list[bool], outs: list[bool]) -> None:
-        name = eqn.primitive.name
+        name = kind_of(eqn)
         if name == "while" and any(outs):
             message = "has a trip count that is not static, so it cannot be transposed"
             self.found[Reason(name, message)] = None
