@@ -9,7 +9,7 @@ from jax.extend.core import JaxprEqn, jaxprs_in_params
 
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.primitive_kinds import CALLBACKS
-from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, touches_ref, walk
+from parscan_bp.jaxprs.read import is_inexact, names_axis, open_jaxpr, touches_ref, walk
 from parscan_bp.structure.base import Reason
 
 ALONG_MAPPED_AXIS = "works along a mapped axis (vmap or shard_map)"
@@ -71,14 +71,9 @@ def _syntactic(eqn: JaxprEqn) -> list[Reason]:
     # An equation that holds jaxprs shows their effects as its own: blame the innermost one.
     if not eqn.effects or any(inner.effects for inner in jaxprs_in_params(eqn.params)):
         return []
-    if all(map(_names_axis, eqn.effects)):
+    if all(map(names_axis, eqn.effects)):
         return [Reason(name, ALONG_MAPPED_AXIS)]
     return [Reason(name, "has a side effect, which recomputation would repeat")]
-
-
-def _names_axis(effect: Any) -> bool:
-    """Whether JAX notes by it that an axis of an outer `vmap` or `shard_map` is named."""
-    return type(effect).__name__ == "NamedAxisEffect"
 
 
 def couples_mapped_axis(jaxpr: Any, num_consts: int, num_carry: int) -> Reason | None:
@@ -117,7 +112,7 @@ class _Coupling(Interpreter[bool]):
         self.found: str | None = None
 
     def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
-        if any(map(_names_axis, eqn.effects)):
+        if any(map(names_axis, eqn.effects)):
             self.found = eqn.primitive.name
         return [True] * len(eqn.outvars)
 
