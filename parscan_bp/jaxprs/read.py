@@ -136,21 +136,33 @@ def touches_ref(eqn: JaxprEqn) -> bool:
     return any(isinstance(atom.aval, jax.ref.AbstractRef) for atom in atoms)
 
 
-def live_variables(jaxpr: Jaxpr, live_out: Sequence[bool]) -> set[Var]:
+def names_axis(effect: Any) -> bool:
+    """Whether JAX notes by it that an axis of an outer `vmap` or `shard_map` is named."""
+    return type(effect).__name__ == "NamedAxisEffect"
+
+
+def live_variables(
+    jaxpr: Jaxpr, live_out: Sequence[bool], without: Collection[str] = ZERO_DERIVATIVE
+) -> set[Var]:
     """The variables whose tangents the tangents of the outputs marked in `live_out` may need.
 
     A mean over the batch that is only logged, compared or detached is not among them.
+
+    Args:
+      jaxpr: the program.
+      live_out: one flag per output.
+      without: the primitives that have no derivative.
     """
     wanted = zip(jaxpr.outvars, live_out, strict=True)
     live = {v for v, used in wanted if used and isinstance(v, Var) and is_inexact(v)}
     for eqn in reversed(jaxpr.eqns):
         mask = [v in live for v in eqn.outvars]
-        if not any(mask) or eqn.primitive.name in ZERO_DERIVATIVE:
+        if not any(mask) or eqn.primitive.name in without:
             continue
         operands = eqn.invars
         if kind_of(eqn) in CALLS:
             inner = called_jaxpr(eqn)
-            inside = live_variables(inner, mask)
+            inside = live_variables(inner, mask, without)
             operands = [a for a, v in zip(operands, inner.invars, strict=True) if v in inside]
         live.update(v for v in operands if isinstance(v, Var) and is_inexact(v))
     return live
