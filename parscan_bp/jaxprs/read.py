@@ -157,7 +157,7 @@ def live_variables(
     live = {v for v, used in wanted if used and isinstance(v, Var) and is_inexact(v)}
     for eqn in reversed(jaxpr.eqns):
         mask = [v in live for v in eqn.outvars]
-        if not any(mask) or eqn.primitive.name in without:
+        if not any(mask) or kind_of(eqn) in without:
             continue
         operands = eqn.invars
         if kind_of(eqn) in CALLS:
