@@ -73,6 +73,18 @@ MOVES = TAKES | RESHAPES | _names("broadcast_in_dim expand_dims rev stack tile")
 
 REDUCTIONS = _names("reduce_sum reduce_max reduce_min")
 
+UNROUNDED = (
+    MOVES
+    | PREDICATES
+    | _names("abs clamp copy gather max min neg reduce_max reduce_min select_n stop_gradient")
+)
+"""Every number of the result is one of an operand's, but for its sign, or an answer."""
+
+COMPARING = ZERO_DERIVATIVE - {"stop_gradient"} | _names(
+    "rem select_and_gather_add select_and_scatter_add sign"
+)
+"""Floats in, floats out, by a comparison."""
+
 NO_EXCHANGE = _names("axis_index pvary pcast")
 """Of those that name a mesh axis."""
 
