@@ -15,7 +15,7 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxprs_in_params
 
-from parscan_bp.jaxprs.primitive_kinds import COMPARING, UNROUNDED
+from parscan_bp.jaxprs.primitive_kinds import COMPARING, DIFFERENCES, EXTREMA, UNROUNDED
 from parscan_bp.jaxprs.read import is_inexact, needed_equations, variables, walk
 
 
@@ -33,6 +33,13 @@ def decides(eqn: JaxprEqn) -> bool:
     if eqn.primitive.name in COMPARING or not all(map(is_inexact, eqn.outvars)):
         return True
     return any(decides(e) for inner in jaxprs_in_params(eqn.params) for e in walk(inner))
+
+
+def compares(eqn: JaxprEqn) -> bool:
+    """Whether it, or what its derivative is made of, decides."""
+    if eqn.primitive.name in EXTREMA or decides(eqn):
+        return True
+    return any(compares(e) for inner in jaxprs_in_params(eqn.params) for e in walk(inner))
 
 
 def mixed(jaxpr: Jaxpr, held: Collection[Var]) -> list[tuple[JaxprEqn, set[Var]]]:
@@ -71,6 +78,43 @@ def mixed(jaxpr: Jaxpr, held: Collection[Var]) -> list[tuple[JaxprEqn, set[Var]]
             if v not in bit:
                 read[v] = reads
                 again[v] = agains if _is_unrounded(eqn) else agains | makes.get(v, 0)
+    return found
+
+
+def compared_with(jaxpr: Jaxpr, held: Collection[Var]) -> list[JaxprEqn]:
+    """The equations that decide between what is held, as it is, and what is rounded here.
+
+    Only such count as results with a derivative depend on.
+
+    Args:
+      jaxpr: the program.
+      held: those of its inputs that are held.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> def f(best, x):
+      ...     return jnp.maximum(best, x), jnp.maximum(best, jnp.cos(x)), best > 0
+      >>> jaxpr = jax.make_jaxpr(f)(1.0, 2.0).jaxpr
+      >>> [eqn.primitive.name for eqn in compared_with(jaxpr, jaxpr.invars[:1])]
+      ['max']
+    """
+    as_it_is, rounded, found = set(held), set(), []
+    parts: dict[Var, list[Var]] = {}  # of a difference
+    wanted = jaxpr.replace(outvars=[v for v in jaxpr.outvars if is_inexact(v)])
+    for eqn in needed_equations(wanted):
+        operands = variables(eqn.invars)
+        both = [*operands, *(u for v in operands for u in parts.get(v, ()))]
+        meet = not as_it_is.isdisjoint(both) and not rounded.isdisjoint(both)
+        if meet and compares(eqn):
+            found.append(eqn)
+        if eqn.primitive.name in DIFFERENCES:
+            parts.update(dict.fromkeys(eqn.outvars, operands))
+        if not _is_unrounded(eqn):
+            rounded.update(eqn.outvars)
+            continue
+        for of in (as_it_is, rounded):
+            if not of.isdisjoint(operands):
+                of.update(eqn.outvars)
     return found
 
 
