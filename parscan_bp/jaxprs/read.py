@@ -100,13 +100,18 @@ def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 def communicates_over(jaxpr: Jaxpr, axis: str) -> str | None:
     """A primitive by which it exchanges numbers along a mesh axis, or `shard_map` over it."""
     for eqn in walk(jaxpr):
-        if eqn.primitive.name in NO_EXCHANGE:
-            continue
-        for name in ("axes", "axis_name", "manual_axes"):
-            axes = eqn.params.get(name, ())
-            if axis in (axes if isinstance(axes, tuple | list | set | frozenset) else (axes,)):
-                return eqn.primitive.name
+        if eqn.primitive.name not in NO_EXCHANGE and axis in named_axes(eqn):
+            return eqn.primitive.name
     return None
+
+
+def named_axes(eqn: JaxprEqn) -> frozenset[Any]:
+    """The mesh axes that an equation names in its parameters, and whatever else is so called."""
+    found: set[Any] = set()
+    for name in ("axes", "axis_name", "manual_axes"):
+        axes = eqn.params.get(name, ())
+        found.update(axes if isinstance(axes, tuple | list | set | frozenset) else (axes,))
+    return frozenset(found)
 
 
 def needed_equations(jaxpr: Jaxpr, given: Collection[Var] = ()) -> list[JaxprEqn]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 
+from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.base import Linearisation
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody, CellJacobian, CellProducts
@@ -96,8 +97,8 @@ def _given(body, trees, jacobian):
     tree = jax.tree.structure(shape)
 
     def call(extra, carry, x, new_carry):
-        run = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, list(extra)))
-        return jax.tree.unflatten(tree, run(*carry, *x, *new_carry))
+        program = ClosedJaxpr(closed.jaxpr, list(extra))
+        return jax.tree.unflatten(tree, evaluate(program, [*carry, *x, *new_carry]))
 
     return Given(body, layout, call), tuple(closed.consts)
 
