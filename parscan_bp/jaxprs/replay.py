@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding
 
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS
-from parscan_bp.jaxprs.read import named_axes
+from parscan_bp.jaxprs.read import called, named_axes
 from parscan_bp.types import Array, PyTree
 
 
