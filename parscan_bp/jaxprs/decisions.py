@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxprs_in_params
+from jax.extend.core import Jaxpr, JaxprEqn, Var
 
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import COMPARING, DIFFERENCES, EXTREMA, UNROUNDED
-from parscan_bp.jaxprs.read import is_inexact, needed_equations, variables, walk
+from parscan_bp.jaxprs.read import inner_jaxprs, is_inexact, needed_equations, variables, walk
 
 
 def decides(eqn: JaxprEqn) -> bool:
@@ -30,16 +31,16 @@ def decides(eqn: JaxprEqn) -> bool:
     """
     if not any(map(is_inexact, eqn.invars)):
         return False
-    if eqn.primitive.name in COMPARING or not all(map(is_inexact, eqn.outvars)):
+    if kind_of(eqn) in COMPARING or not all(map(is_inexact, eqn.outvars)):
         return True
-    return any(decides(e) for inner in jaxprs_in_params(eqn.params) for e in walk(inner))
+    return any(decides(e) for inner in inner_jaxprs(eqn) for e in walk(inner))
 
 
 def compares(eqn: JaxprEqn) -> bool:
     """Whether it, or what its derivative is made of, decides."""
-    if eqn.primitive.name in EXTREMA or decides(eqn):
+    if kind_of(eqn) in EXTREMA or decides(eqn):
         return True
-    return any(compares(e) for inner in jaxprs_in_params(eqn.params) for e in walk(inner))
+    return any(compares(e) for inner in inner_jaxprs(eqn) for e in walk(inner))
 
 
 def mixed(jaxpr: Jaxpr, held: Collection[Var]) -> list[tuple[JaxprEqn, set[Var]]]:
@@ -107,7 +108,7 @@ def compared_with(jaxpr: Jaxpr, held: Collection[Var]) -> list[JaxprEqn]:
         meet = not as_it_is.isdisjoint(both) and not rounded.isdisjoint(both)
         if meet and compares(eqn):
             found.append(eqn)
-        if eqn.primitive.name in DIFFERENCES:
+        if kind_of(eqn) in DIFFERENCES:
             parts.update(dict.fromkeys(eqn.outvars, operands))
         if not _is_unrounded(eqn):
             rounded.update(eqn.outvars)
@@ -130,7 +131,7 @@ def _makes(jaxpr: Jaxpr, bit: dict[Any, int]) -> dict[Any, int]:
 
 def _is_unrounded(eqn: JaxprEqn) -> bool:
     """Whether equal operands give equal results in any program."""
-    return eqn.primitive.name in UNROUNDED or not any(map(is_inexact, eqn.outvars))
+    return kind_of(eqn) in UNROUNDED or not any(map(is_inexact, eqn.outvars))
 
 
 def _union(sets: Any) -> int:

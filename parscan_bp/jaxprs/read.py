@@ -33,13 +33,10 @@ def called_jaxpr(eqn: JaxprEqn) -> Jaxpr:
 
 
 def inner_jaxprs(eqn: JaxprEqn) -> list[Any]:
-    """The jaxprs that an equation holds; those of a Pallas kernel are its own affair."""
-    name = kind_of(eqn)
-    if name == "pallas_call":
-        return []
-    if operation_of(eqn) is not None:
-        return [called(eqn)] if name in CALLS or name in CUSTOM_CALLS else []
-    return list(jaxprs_in_params(eqn.params))
+    """The jaxprs that an equation holds."""
+    if operation_of(eqn) is None:
+        return list(jaxprs_in_params(eqn.params))
+    return [called(eqn)] if kind_of(eqn) in CALLS | CUSTOM_CALLS else []
 
 
 def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
@@ -90,11 +87,12 @@ def variables(atoms: Sequence[Any]) -> list[Var]:
 
 
 def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Every equation at every depth."""
+    """Every equation at every depth; those of a Pallas kernel are its own affair."""
     for eqn in open_jaxpr(jaxpr).eqns:
         yield eqn
-        for inner in inner_jaxprs(eqn):
-            yield from walk(inner)
+        if eqn.primitive.name != "pallas_call":
+            for inner in inner_jaxprs(eqn):
+                yield from walk(inner)
 
 
 def communicates_over(jaxpr: Jaxpr, axis: str) -> str | None:

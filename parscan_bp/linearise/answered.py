@@ -20,6 +20,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from parscan_bp.jaxprs.decisions import compared_with, compares, decides
+from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import EXTREMA, PLAIN_CALLS
 from parscan_bp.jaxprs.read import (
     is_differentiable,
@@ -53,7 +54,7 @@ class Answered:
         closed, n, m = body.jaxpr, body.num_consts, body.num_carry
         if not any(map(compares, closed.jaxpr.eqns)):
             return None
-        if any(eqn.primitive.name in PLAIN_CALLS for eqn in closed.jaxpr.eqns):
+        if any(kind_of(eqn) in PLAIN_CALLS for eqn in closed.jaxpr.eqns):
             closed = inlined(closed, PLAIN_CALLS)
         found = compared_with(closed.jaxpr, closed.jaxpr.invars[n : n + m])
         questions = {id(eqn): _Question(eqn) for eqn in found if _Question.fits(eqn)}
@@ -113,7 +114,7 @@ class _Question:
     @staticmethod
     def fits(eqn: JaxprEqn) -> bool:
         """Whether its answers are at hand; those of a loop or a branch are inside."""
-        return eqn.primitive.name in EXTREMA or not any(map(is_inexact, eqn.outvars))
+        return kind_of(eqn) in EXTREMA or not any(map(is_inexact, eqn.outvars))
 
     def _moving(self, values: Sequence[Any]) -> list[Any]:
         return [a for v, a in zip(self.eqn.invars, values, strict=True) if isinstance(v, Var)]

@@ -72,12 +72,13 @@ def scan(
       _split_transpose: likewise, where the scan is left to `jax.lax.scan`; a solver always
         splits the gradients of parameters and inputs from the cotangents of the carry.
       solver: a solver, or ``None`` to choose by structure, sizes and platform. A step that
-        the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects)
-        then runs through `jax.lax.scan` itself. So does a step that is mostly work, which a
-        solver would make slower (`explain` says why), and a scan with symbolic sizes
-        (`jax.export`), of which a named solver takes the values only; and one with collectives
-        along a mapped axis, which a named solver takes unless it forms Jacobians that they couple,
-        or an output is the same along an axis of `jax.shard_map` and what it is made of is not.
+        the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects, an
+        operation that is a `HiPrim` and not JAX's own, a carry of a `HiType`) then runs through
+        `jax.lax.scan` itself. So does a step that is mostly work, which a solver would make slower
+        (`explain` says why), and a scan with symbolic sizes (`jax.export`), of which a named solver
+        takes the values only; and one with collectives along a mapped axis, which a named solver
+        takes unless it forms Jacobians that they couple, or an output is the same along an axis of
+        `jax.shard_map` and what it is made of is not.
         A named solver refuses what it cannot take with an error; ``Sweep(otherwise="lax")`` leaves
         it to `jax.lax.scan`, too, as `explain` says.
         Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may
