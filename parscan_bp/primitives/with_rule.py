@@ -6,9 +6,10 @@ mapped axis, and takes tangents to have it where the values have it (jax 0.10 an
 call is one primitive and mapped in one place: the results of the rule are moved to where the
 function has them. Where the two agree, as they mostly do, nothing is moved.
 
-Where a function of tangents has such a call inside, as the rule of another function has, or what
-is given to `jax.linear_transpose`, there is nothing to differentiate: the call is linear, and its
-transpose is that of its program.
+Where what depends on tangents is separated from what is known, to be transposed, a call that
+depends on them itself is linear: it stands in the rule of another function, or in what is given to
+`jax.linear_transpose`. Nothing is left to differentiate, so that it is separated, and transposed,
+as its program is without the rule.
 """
 
 from __future__ import annotations
@@ -186,16 +187,6 @@ def _differentiate(primals, tangents, *, call_jaxpr, call):
     return outs, [ad.Zero(t.aval) if _is_zero(t) else of_type(t, a) for t, a in pairs]
 
 
-def _transpose(cts, *values, call_jaxpr, call):
-    linear = [k for k, v in enumerate(values) if ad.is_undefined_primal(v)]
-    turned = jax.linear_transpose(
-        lambda *moved: call.run(*replace_at(values, linear, moved)),
-        *(values[k].aval for k in linear),
-    )
-    found = turned([ad.instantiate_zeros(ct) for ct in cts])
-    return replace_at([None] * len(values), linear, found)
-
-
 def _separate(trace, *tracers, call_jaxpr, call):
     if all(t.is_known() for t in tracers):
         known = [t.pval.get_known() for t in tracers]
@@ -227,7 +218,6 @@ mlir.register_lowering(
     _call_p, mlir.lower_fun(lambda *values, call_jaxpr, call: call.run(*values), True)
 )
 ad.primitive_jvps[_call_p] = _differentiate
-ad.primitive_transposes[_call_p] = _transpose
 batching.fancy_primitive_batchers[_call_p] = _batch
 pe.custom_partial_eval_rules[_call_p] = _separate
 pe.partial_eval_jaxpr_custom_rules[_call_p] = _separate_equation

@@ -64,6 +64,8 @@ def scan(
     Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
     stores nothing. Leaves of the carry and outputs that a derivative does not reach, over any
     number of steps, take no part in it: they cost nothing, and may have derivatives that are NaN.
+    What is linear and only transposed, by `jax.linear_transpose` or as a scan of tangents in the
+    rule of a `jax.custom_jvp`, has no derivative to solve for: it is transposed as `jax.lax.scan`.
 
     Args:
       f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell

@@ -98,3 +98,21 @@ def test_results_are_left_where_they_come_to_stand():
     batching.fancy_primitive_batchers[probe] = rule
     jax.vmap(probe.bind)(jnp.ones((3, 4)))
     assert where == [0, 1, None]
+
+
+CALLS = {"nothing_saveable": 5, "everything_saveable": 4}
+"""Two of each function, for its value and its slope; and that of the inner value once more."""
+
+
+@pytest.mark.parametrize("policy", CALLS)
+def test_what_is_known_keeps_its_rule_and_is_made_again_where_it_may_be(policy):
+    """The rule is not that of the sine: a program without it would have other derivatives."""
+    slow = WithRule(jnp.sin, lambda p, t: (slow(*p), 0.5 * slow(*p) * t[0]))
+    f = jax.checkpoint(lambda x: slow(slow(x)), policy=getattr(jax.checkpoint_policies, policy))
+    gradient = jax.grad(lambda x: jnp.sum(f(x)))
+    x = jnp.arange(4.0)
+    y, z = np.sin(x), np.sin(np.sin(x))
+    np.testing.assert_allclose(gradient(x), z * y / 4, rtol=1e-5)
+    second = jax.grad(lambda x: jnp.sum(gradient(x)))(x)
+    np.testing.assert_allclose(second, (z * y / 2 * y + z * y) / 8, rtol=1e-5)
+    assert str(jax.make_jaxpr(gradient)(x)).count("call_with_rule") == CALLS[policy]

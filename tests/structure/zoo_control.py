@@ -55,6 +55,40 @@ def _(primals, tangents):
     return averaging(*primals), primals[0].mean() * tangents[0]
 
 
+# A linear function with a name: its rule applies it to the tangent, or another one's that does.
+
+
+@jax.custom_jvp
+def doubled(h):
+    return 2 * h
+
+
+@jax.custom_jvp
+def centred(h):
+    return h - h.mean(0)
+
+
+@jax.custom_jvp
+def detached(h):
+    return lax.stop_gradient(h + h.mean(0))
+
+
+@jax.custom_jvp
+def onward(h):
+    return h @ W
+
+
+@jax.custom_jvp
+def back(h):
+    return h @ W
+
+
+for linear in (doubled, centred, detached):
+    linear.defjvp(lambda primals, tangents, f=linear: (f(*primals), f(*tangents)))
+onward.defjvp(lambda primals, tangents: (onward(*primals), back(*tangents)))
+back.defjvp(lambda primals, tangents: (back(*primals), onward(*tangents)))
+
+
 @jax.custom_vjp
 def reverse_only(h):
     return jnp.sin(h)
@@ -67,6 +101,15 @@ map_carry("custom_jvp_lying", lying, COLUMNS)
 map_carry("custom_jvp_looks_mixed", averaging, BOTH, diagonal=True)
 map_carry("custom_jvp_vmapped", jax.vmap(lying), ROWS)
 map_carry("custom_jvp_in_scan", lambda h: lax.fori_loop(0, 2, lambda _, v: lying(v), h), COLUMNS)
+map_carry("custom_jvp_by_itself", doubled, BOTH, diagonal=True)
+map_carry("custom_jvp_by_itself_mixing", centred, COLUMNS)
+map_carry("custom_jvp_by_itself_detached", detached, NONE, loose=True)
+map_carry(
+    "custom_jvp_by_itself_in_scan",
+    lambda h: lax.fori_loop(0, 2, lambda _, v: centred(v), h),
+    COLUMNS,
+)
+map_carry("custom_jvp_by_one_another", onward, ROWS)
 map_carry("relu", lambda h: jax.nn.relu(h @ W), ROWS)
 map_carry("custom_vjp", reverse_only, NONE, loose=True, unsupported=("custom_vjp_call",))
 map_carry("remat", jax.checkpoint(lambda h: jnp.tanh(h @ W)), ROWS)

@@ -321,6 +321,47 @@ def reverse_mode_only(s: Sizes) -> Parts:
     return Parts({"a": s.matrix()}, {"h": s.carry()}, {"x": s.inputs()}, step, solvable=False)
 
 
+def named_linear(s: Sizes) -> Parts:
+    """A linear function with a name: its rule applies it to the tangent."""
+
+    @jax.custom_jvp
+    def centred(x):
+        return x - 0.5 * jnp.mean(x, -1, keepdims=True)
+
+    centred.defjvp(lambda primals, tangents: (centred(*primals), centred(*tangents)))
+
+    def step(scan, p):
+        def f(c, x):
+            h = jnp.tanh(centred(c["h"] * p["a"]) + x["x"])
+            return {"h": h}, centred(h)
+
+        return f
+
+    return Parts({"a": s.normal(s.hidden)}, {"h": s.carry()}, {"x": s.inputs()}, step)
+
+
+def loop_in_a_rule(s: Sizes) -> Parts:
+    """A function whose rule steps the tangent, beside the values."""
+
+    def step(scan, p):
+        def both(v, t):
+            def inner(c, k):
+                h = jnp.tanh(k * c[0] + v)
+                return (h, (1 - h * h) * (k * c[1] + t)), None
+
+            return scan(inner, (jnp.zeros_like(v), jnp.zeros_like(v)), jnp.array([0.5, 1.5]))[0]
+
+        settled = jax.custom_jvp(lambda v: both(v, jnp.zeros_like(v))[0])
+        settled.defjvp(lambda primals, tangents: both(*primals, *tangents))
+
+        def f(c, x):
+            return {"h": settled(c["h"] @ p["a"] + x["x"])}, 2 * c["h"]
+
+        return f
+
+    return Parts({"a": s.matrix()}, {"h": s.carry()}, {"x": s.inputs()}, step)
+
+
 def cell(s: Sizes, of: Any, carries: int = 1) -> Parts:
     """A cell of the package, whose Jacobian it knows."""
     shapes = jax.eval_shape(lambda key: of.init(key, s.hidden, s.hidden), jax.random.key(0))
@@ -351,6 +392,7 @@ STEPS: dict[str, Callable[[Sizes], Parts]] = {
             *(coupled, elementwise, counter, integer_state, integer_switch, bfloat16, weak),
             *(weak_bfloat16, unchanged, unread, gates, two_carries, branches, inner_loop),
             *(library_functions, covariance, complex_state, reverse_mode_only),
+            *(named_linear, loop_in_a_rule),
         )
     },
     "own_inner_loop": own_inner_loop,
