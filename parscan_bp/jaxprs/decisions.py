@@ -15,7 +15,7 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Var, jaxprs_in_params
 
-from parscan_bp.jaxprs.primitive_kinds import COMPARING, DIFFERENCES, EXTREMA, UNROUNDED
+from parscan_bp.jaxprs.primitive_kinds import COMPARING, DIFFERENCES, EXTREMA, STEPS, UNROUNDED
 from parscan_bp.jaxprs.read import is_inexact, needed_equations, variables, walk
 
 
@@ -33,6 +33,11 @@ def decides(eqn: JaxprEqn) -> bool:
     if eqn.primitive.name in COMPARING or not all(map(is_inexact, eqn.outvars)):
         return True
     return any(decides(e) for inner in jaxprs_in_params(eqn.params) for e in walk(inner))
+
+
+def is_answer(eqn: JaxprEqn, result: Var) -> bool:
+    """Whether it is a result that changes, where it does, altogether: it has no derivative."""
+    return not is_inexact(result) or eqn.primitive.name in STEPS
 
 
 def compares(eqn: JaxprEqn) -> bool:
@@ -98,7 +103,9 @@ def compared_with(jaxpr: Jaxpr, held: Collection[Var]) -> list[JaxprEqn]:
       >>> [eqn.primitive.name for eqn in compared_with(jaxpr, jaxpr.invars[:1])]
       ['max']
     """
-    as_it_is, rounded, found = set(held), set(), []
+    as_it_is: set[Var] = set(held)
+    rounded: set[Var] = set()
+    found = []
     parts: dict[Var, list[Var]] = {}  # of a difference
     wanted = jaxpr.replace(outvars=[v for v in jaxpr.outvars if is_inexact(v)])
     for eqn in needed_equations(wanted):
