@@ -77,13 +77,14 @@ REDUCTIONS = _names("reduce_sum reduce_max reduce_min")
 UNROUNDED = (
     MOVES
     | PREDICATES
-    | _names("abs clamp copy gather max min neg reduce_max reduce_min select_n stop_gradient")
+    | _names("abs clamp copy cummax cummin dynamic_update_slice gather max min neg pad reduce_max")
+    | _names("reduce_min reduce_window_max reduce_window_min select_n sort stop_gradient top_k")
 )
 """Every number of the result is one of an operand's, but for its sign, or an answer."""
 
 EXTREMA = _names(
     "abs clamp cummax cummin custom_jvp_call max min rem reduce_max reduce_min reduce_window_max "
-    "reduce_window_min sort"
+    "reduce_window_min sort top_k"
 )
 """Their derivative compares, or may."""
 

@@ -140,7 +140,7 @@ class _Question:
 
     def told(self, values: Sequence[Array], answers: Iterator[Array]) -> list[Array]:
         """The results, that have their derivatives by these answers, of which it takes its own."""
-        mine = [_from_bits(next(answers), v.aval.dtype) for v in self.kept]
+        mine = [_from_bits(next(answers), v) for v in self.kept]
         if self.push is None:
             return mine
         jaxpr, asked = self.push.jaxpr, self.kept[self._own :]
@@ -158,7 +158,8 @@ def _as_bits(answer: Array) -> Array:
     return lax.bitcast_convert_type(answer, f"int{8 * answer.dtype.itemsize}")
 
 
-def _from_bits(bits: Array, dtype: Any) -> Array:
+def _from_bits(bits: Array, like: Any) -> Array:
+    dtype = like.aval.dtype
     return bits if bits.dtype == dtype else lax.bitcast_convert_type(bits, dtype)
 
 
