@@ -16,7 +16,7 @@ from typing import Any
 from jax.extend.core import Jaxpr, JaxprEqn, Var
 
 from parscan_bp.jaxprs.hijax import kind_of
-from parscan_bp.jaxprs.primitive_kinds import COMPARING, DIFFERENCES, EXTREMA, UNROUNDED
+from parscan_bp.jaxprs.primitive_kinds import COMPARING, DIFFERENCES, EXTREMA, STEPS, UNROUNDED
 from parscan_bp.jaxprs.read import inner_jaxprs, is_inexact, needed_equations, variables, walk
 
 
@@ -34,6 +34,11 @@ def decides(eqn: JaxprEqn) -> bool:
     if kind_of(eqn) in COMPARING or not all(map(is_inexact, eqn.outvars)):
         return True
     return any(decides(e) for inner in inner_jaxprs(eqn) for e in walk(inner))
+
+
+def is_answer(eqn: JaxprEqn, result: Var) -> bool:
+    """Whether it is a result that changes, where it does, altogether: it has no derivative."""
+    return not is_inexact(result) or kind_of(eqn) in STEPS
 
 
 def compares(eqn: JaxprEqn) -> bool:
@@ -96,10 +101,12 @@ def compared_with(jaxpr: Jaxpr, held: Collection[Var]) -> list[JaxprEqn]:
       >>> def f(best, x):
       ...     return jnp.maximum(best, x), jnp.maximum(best, jnp.cos(x)), best > 0
       >>> jaxpr = jax.make_jaxpr(f)(1.0, 2.0).jaxpr
-      >>> [eqn.primitive.name for eqn in compared_with(jaxpr, jaxpr.invars[:1])]
+      >>> [kind_of(eqn) for eqn in compared_with(jaxpr, jaxpr.invars[:1])]
       ['max']
     """
-    as_it_is, rounded, found = set(held), set(), []
+    as_it_is: set[Var] = set(held)
+    rounded: set[Var] = set()
+    found = []
     parts: dict[Var, list[Var]] = {}  # of a difference
     wanted = jaxpr.replace(outvars=[v for v in jaxpr.outvars if is_inexact(v)])
     for eqn in needed_equations(wanted):

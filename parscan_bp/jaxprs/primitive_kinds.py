@@ -97,19 +97,21 @@ REDUCTIONS = _names("reduce_sum reduce_max reduce_min")
 UNROUNDED = (
     MOVES
     | PREDICATES
-    | _names("abs clamp copy gather max min neg reduce_max reduce_min select_n stop_gradient")
+    | _names("abs clamp copy cummax cummin dynamic_update_slice gather max min neg pad reduce_max")
+    | _names("reduce_min reduce_window_max reduce_window_min select_n sort stop_gradient top_k")
 )
 """Every number of the result is one of an operand's, but for its sign, or an answer."""
 
 EXTREMA = _names(
-    "clamp cummax cummin custom_jvp_call max min reduce_max reduce_min reduce_window_max "
-    "reduce_window_min sort"
+    "abs clamp cummax cummin custom_jvp_call max min rem reduce_max reduce_min reduce_window_max "
+    "reduce_window_min sort top_k"
 )
 """Their derivative compares, or may."""
 
-COMPARING = ZERO_DERIVATIVE - {"stop_gradient"} | _names(
-    "rem select_and_gather_add select_and_scatter_add sign"
-)
+STEPS = ZERO_DERIVATIVE - {"stop_gradient"} | {"sign"}
+"""Floats in, floats out, constant but for jumps."""
+
+COMPARING = STEPS | _names("rem select_and_gather_add select_and_scatter_add")
 """Floats in, floats out, by a comparison."""
 
 NO_EXCHANGE = _names("axis_index pvary pcast")

@@ -14,17 +14,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from parscan_bp.jaxprs.decisions import compared_with, compares, decides
+from parscan_bp.jaxprs.decisions import compared_with, compares, decides, is_answer
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import EXTREMA, PLAIN_CALLS
 from parscan_bp.jaxprs.read import (
     is_differentiable,
-    is_inexact,
     needed_equations,
     variables,
     with_known,
@@ -32,6 +32,8 @@ from parscan_bp.jaxprs.read import (
 from parscan_bp.jaxprs.replay import bind, evaluate, inlined, interpret
 from parscan_bp.linearise.body import Body
 from parscan_bp.types import Array
+
+Linear = TypeVar("Linear", bound=Any)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,6 +92,12 @@ class Answered:
         return cls(Body(first, n, m), reads, count)
 
 
+def answered(linear: Linear) -> tuple[Linear, Answered | None]:
+    """The linearisation of a step by what the step itself makes, that reads its answers."""
+    found = Answered.of(linear.body)
+    return linear if found is None else dataclasses.replace(linear, body=found.told), found
+
+
 class _Question:
     """An equation that compares.
 
@@ -97,14 +105,16 @@ class _Question:
       eqn: the equation.
       kept: the variables whose values are kept: results without a derivative, and what the
         derivative of the others asks.
+      push: the tangents of these others.
     """
 
     def __init__(self, eqn: JaxprEqn):
         self.eqn = eqn
-        self.kept = [v for v in eqn.outvars if not is_inexact(v)]
+        self.kept = [v for v in eqn.outvars if is_answer(eqn, v)]
         self.push: ClosedJaxpr | None = None
         self._operands = variables(eqn.invars)
-        if any(map(is_inexact, eqn.outvars)):
+        self._own = len(self.kept)
+        if self._own < len(eqn.outvars):
             push = _pushed(eqn, self._operands)
             asked = _asked(push.jaxpr, len(self._operands))
             # The same question may be asked twice; one answer is kept.
@@ -114,7 +124,7 @@ class _Question:
     @staticmethod
     def fits(eqn: JaxprEqn) -> bool:
         """Whether its answers are at hand; those of a loop or a branch are inside."""
-        return kind_of(eqn) in EXTREMA or not any(map(is_inexact, eqn.outvars))
+        return kind_of(eqn) in EXTREMA or all(is_answer(eqn, v) for v in eqn.outvars)
 
     def _moving(self, values: Sequence[Any]) -> list[Any]:
         return [a for v, a in zip(self.eqn.invars, values, strict=True) if isinstance(v, Var)]
@@ -122,33 +132,43 @@ class _Question:
     def answers(self, values: Sequence[Array], outs: Sequence[Array]) -> list[Array]:
         """What is kept, of operands and results of the equation."""
         pairs = zip(self.eqn.outvars, outs, strict=True)
-        found = [a for v, a in pairs if not is_inexact(v)]
-        if self.push is None:
-            return found
-        jaxpr, n = self.push.jaxpr, len(self._operands)
-        first = _part(jaxpr, jaxpr.invars[:n], self.kept[len(found) :])
-        return [*found, *evaluate(ClosedJaxpr(first, self.push.consts), self._moving(values))]
+        found = [a for v, a in pairs if is_answer(self.eqn, v)]
+        if self.push is not None:
+            jaxpr, n = self.push.jaxpr, len(self._operands)
+            first = _part(jaxpr, jaxpr.invars[:n], self.kept[self._own :])
+            found += evaluate(ClosedJaxpr(first, self.push.consts), self._moving(values))
+        return list(map(_as_bits, found))
 
     def told(self, values: Sequence[Array], answers: Iterator[Array]) -> list[Array]:
         """The results, that have their derivatives by these answers, of which it takes its own."""
-        mine = [next(answers) for _ in self.kept]
+        mine = [_from_bits(next(answers), v) for v in self.kept]
         if self.push is None:
             return mine
-        exact = sum(not is_inexact(v) for v in self.eqn.outvars)
-        jaxpr = self.push.jaxpr
-        rest = _part(jaxpr, [*jaxpr.invars, *self.kept[exact:]], jaxpr.outvars, self.kept[exact:])
+        jaxpr, asked = self.push.jaxpr, self.kept[self._own :]
+        rest = _part(jaxpr, [*jaxpr.invars, *asked], jaxpr.outvars, asked)
         run = functools.partial(evaluate, ClosedJaxpr(rest, self.push.consts))
-        pairs = list(zip(self._operands, self._moving(values), strict=True))
-        made = iter(_with_tangents(self.eqn, run)([a for _, a in pairs], mine[exact:]))
+        made = iter(_with_tangents(self.eqn, run)(self._moving(values), mine[self._own :]))
         first = iter(mine)
-        return [next(made) if is_inexact(v) else next(first) for v in self.eqn.outvars]
+        return [next(first if is_answer(self.eqn, v) else made) for v in self.eqn.outvars]
+
+
+def _as_bits(answer: Array) -> Array:
+    """A number that is an answer, as one that has no tangent."""
+    if not is_differentiable(jax.typeof(answer)):
+        return answer
+    return lax.bitcast_convert_type(answer, f"int{8 * answer.dtype.itemsize}")
+
+
+def _from_bits(bits: Array, like: Any) -> Array:
+    dtype = like.aval.dtype
+    return bits if bits.dtype == dtype else lax.bitcast_convert_type(bits, dtype)
 
 
 def _of_operands(eqn: JaxprEqn, operands: Sequence[Array]) -> list[Array]:
-    """The inexact results of an equation, of the values of its variables."""
+    """The results of an equation that have derivatives, of the values of its variables."""
     given = iter(operands)
     outs = bind(eqn, [v.val if isinstance(v, Literal) else next(given) for v in eqn.invars])
-    return [a for v, a in zip(eqn.outvars, outs, strict=True) if is_inexact(v)]
+    return [a for v, a in zip(eqn.outvars, outs, strict=True) if not is_answer(eqn, v)]
 
 
 def _with_tangents(eqn: JaxprEqn, push: Callable) -> Callable[..., list[Array]]:
@@ -197,7 +217,7 @@ def _asked(push: Jaxpr, count: int) -> dict[Var, Var]:
         elif decides(eqn):
             places = tuple(v if isinstance(v, Var) else str(v) for v in eqn.invars)
             for k, v in enumerate(eqn.outvars):
-                if not is_inexact(v):
+                if is_answer(eqn, v):
                     asked[v] = first.setdefault((eqn.primitive, str(eqn.params), places, k), v)
     return asked
 

@@ -87,9 +87,9 @@ class Linearisation(abc.ABC):
         """
         return extra
 
-    def answered(self) -> Answered | None:
-        """The step with its answers, where all that is known of it follows from its program."""
-        return None if self.kind == "analytic" else Answered.of(self.body)
+    def answered(self) -> tuple[Linearisation, Answered | None]:
+        """The same that reads the answers of the step, where there are any."""
+        return self, None
 
     def restricted(self, carry: tuple[int, ...]) -> Linearisation | None:
         """The same for these carry leaves alone; ``None`` if it knows them all together only."""

@@ -243,6 +243,9 @@ class CellProducts(_ByCell, ByProducts):
     def origin(self):
         return self.of.method("pull_carry")
 
+    def answered(self):
+        return self, None  # the cell states what its derivative is
+
     def restricted(self, carry):
         # The cell states products of the whole carry only.
         return ByProducts(self.body.restricted(carry))

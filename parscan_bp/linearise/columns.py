@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Joined
 from parscan_bp.linearise.per_step import PerStep, first_of
 from parscan_bp.operators import Dense, Diagonal, Operator
@@ -29,6 +30,9 @@ class ByColumns(Joined):
     kind = "columns"
 
     diagonal: bool = False
+
+    def answered(self):
+        return answered(self)
 
     def restricted(self, carry):
         places = [self.body.float_carry.index(k) for k in carry]

@@ -17,6 +17,7 @@ from parscan_bp.cpu.grouped import Grouped
 from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import NOTHING, Active
 from parscan_bp.linearise.ahead import distinct_results, made_ahead
+from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Kind, Linearisation, Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.completed import Completed, of_fewest
@@ -78,6 +79,9 @@ class ByProducts(Linearisation):
     # larger ones the copy costs more than it saves.
     small_cotangent: ClassVar[int] = 2**9
     small_tangent: ClassVar[int] = 2**9
+
+    def answered(self):
+        return answered(self)
 
     def restricted(self, carry):
         return dataclasses.replace(self, body=self.body.restricted(carry))
