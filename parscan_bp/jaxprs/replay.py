@@ -79,9 +79,31 @@ def evaluate(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
     jaxpr = closed.jaxpr
     given = zip([*closed.consts, *values], [*jaxpr.constvars, *jaxpr.invars], strict=True)
     moved = any(map(_is_elsewhere, jaxpr.eqns[:1])) or any(_varies_more(*pair) for pair in given)
-    if not moved:
-        return _as_arrays(jaxpr, jaxpr_as_fun(closed)(*values))
-    return interpret(closed, values, bind)
+    if moved or _gains_types(jaxpr):
+        return interpret(closed, values, bind)
+    return _as_arrays(jaxpr, jaxpr_as_fun(closed)(*values))
+
+
+def _gains_types(jaxpr: Jaxpr) -> bool:
+    """Whether a result may vary more than its type says, once it is mapped.
+
+    JAX takes the types of a condition from its branches alone. Under `jax.vmap` it is a selection,
+    whose type has that of the predicate, too; the equation that was to make it vary then fails.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return False
+
+    def varying(atoms: Sequence[Any]) -> list[frozenset[str]]:
+        kinds = [getattr(v.aval, "manual_axis_type", None) for v in atoms]
+        return [kind.varying for kind in kinds if kind is not None]
+
+    conditions = [eqn for eqn in jaxpr.eqns if "branches" in eqn.params]
+    return any(
+        axes - out
+        for eqn in conditions
+        for axes in varying(eqn.invars[:1])
+        for out in varying(eqn.outvars)
+    )
 
 
 def interpret(
