@@ -18,6 +18,8 @@ from parscan_bp.forward import FixedPoint as FixedPoint
 from parscan_bp.forward import ForwardReport as ForwardReport
 from parscan_bp.forward import FrozenActivations as FrozenActivations
 from parscan_bp.forward import Newton as Newton
+from parscan_bp.installation import Installation as Installation
+from parscan_bp.installation import check_installation as check_installation
 from parscan_bp.report import Report as Report
 from parscan_bp.report import Status as Status
 from parscan_bp.scan import Fused as Fused
@@ -60,6 +62,7 @@ __all__ = [
     "ForwardReport",
     "FrozenActivations",
     "Fused",
+    "Installation",
     "Jacobi",
     "Newton",
     "Pallas",
@@ -77,6 +80,7 @@ __all__ = [
     "autotune_calls",
     "cells",
     "chain",
+    "check_installation",
     "custom_vjp_scan",
     "deep_rnn",
     "explain",

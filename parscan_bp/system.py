@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ class Block:
     """A stretch of steps, made explicit.
 
     Attributes:
-      operator: the stack of maps M_t, scanned axis leading.
+      operator: the stack of maps M_t, `Operator.aligned` with the batch axes of the states.
       entering: added to the state before M_t, stacked; ``None`` means zero.
       leaving: added after M_t, stacked; ``None`` means zero.
     """
@@ -108,13 +109,17 @@ class Uniform(System):
     where ``A[t]`` is the transposed Jacobian of step t+1.
 
     Args:
-      operators: stack of n operators; the scanned axis leads, batch axes follow.
+      operators: stack of n operators; the scanned axis leads, batch axes follow. Operators, or some
+        of their arrays, that the whole batch shares lack batch axes or have them of size 1; kept
+        here `Operator.aligned`. Arrays that all steps share have no axes in front of their own, or
+        a scanned one of size 1.
       g: cotangents of shape ``(n + 1, *batch, features)``.
 
     Raises:
       TypeError: if ``operators`` is no operator or ``g`` no array.
-      ValueError: if the stack has no scanned axis, is not square, or ``g`` does not
-        have one entry more than the stack, or other batch axes.
+      ValueError: if the stack has no scanned axis, or arrays whose leading axes have neither n
+        entries nor one; if it is not square, or ``g`` does not have one entry more than the stack,
+        or other batch axes.
 
     Example:
       >>> import jax.numpy as jnp, parscan_bp as pb
@@ -140,7 +145,8 @@ class Uniform(System):
                 f"operators: a uniform system needs square operators, got {rows}x{cols}; "
                 "use Ragged for layers of different sizes"
             )
-        n = self.operators.length
+        operators = self.operators.aligned(self.g.ndim - 2)
+        n = operators.length
         if n is None:
             raise ValueError(
                 "operators: every leaf is shared, so the number of steps is unknown; "
@@ -151,12 +157,13 @@ class Uniform(System):
                 f"g: got shape {self.g.shape}; {n} operators of {rows}x{cols} need "
                 f"({n + 1}, *batch, {cols}): one cotangent for every x_0..x_{n}"
             )
-        batch, own = self.g.shape[1:-1], self.operators.stack_shape[1:]
-        if not _broadcasts(own, to=batch):
+        batch, own = self.g.shape[1:-1], operators.stack_shape[1:]
+        if not broadcasts(own, to=batch):
             raise ValueError(
                 f"g: got batch axes {batch}; the operators have {own}, which do not broadcast to "
                 "them"
             )
+        object.__setattr__(self, "operators", operators)
 
     @property
     def length(self) -> int:
@@ -174,10 +181,10 @@ class Uniform(System):
 
     def as_dense(self) -> np.ndarray:
         """R of ``R lambda = g`` as a matrix of order (n+1) * features, without batch axes."""
-        a = np.asarray(self.operators.as_dense())
-        if a.ndim != 3:
+        a, stack = np.asarray(self.operators.as_dense()), self.operators.stack_shape
+        if math.prod(stack[1:]) != 1:
             raise ValueError(f"as_dense: operators have batch axes, {a.shape}; index them first")
-        return _bidiagonal(list(np.broadcast_to(a, (self.length, *a.shape[1:]))))
+        return _bidiagonal(list(a.reshape(self.length, *a.shape[-2:])))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +270,8 @@ class Ragged:
         return _bidiagonal([np.asarray(a.as_dense()) for a in self.operators])
 
 
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether arrays of one shape broadcast to another one, and that stays as it is."""
     try:
         return np.broadcast_shapes(shape, to) == to
     except ValueError:

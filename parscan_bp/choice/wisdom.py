@@ -106,7 +106,13 @@ def recall(key: str) -> Remembered | None:
 
 
 def remember(key: str, found: Remembered) -> pathlib.Path | None:
-    """Writes it down for this process and later ones; where to, see `store.write`."""
+    """Writes it down for this process and later ones; where to, see `store.write`.
+
+    Raises:
+      ValueError: for a solver that is never raced, or that ``None`` may not stand for.
+    """
+    if found.solver is not None:
+        _check_remembered(found.solver)
     timings = [dataclasses.asdict(t) for t in found.timings]
     held = {"solver": described(found.solver), "timings": timings, "date": found.date}
     return store.write(key, held)
@@ -120,7 +126,7 @@ def _parsed(held: Mapping[str, Any]) -> Remembered:
     """
     solver = None if held["solver"] is None else solver_of(held["solver"])
     if solver is not None:
-        _check_raced(solver)
+        _check_remembered(solver)
     return Remembered(solver, *timings_and_date(held))
 
 
@@ -138,7 +144,17 @@ def timings_and_date(held: Mapping[str, Any]) -> tuple[tuple[Timing, ...], str]:
 
 
 RACED = (Sweep, Chunked, ChunkedCorrections, Blelloch, Associative, Pallas)
-"""The kinds of solvers that are raced, and so may be remembered."""
+"""The kinds of solvers that are raced; those `in_range` may be remembered."""
+
+
+def _check_remembered(solver: Solver) -> None:
+    _check_raced(solver)
+    if not solver.in_range:
+        raise ValueError(
+            f"solver: got {solver!r}, whose products of Jacobians may overflow where lax.scan's "
+            "derivatives are finite; a measurement does not know the values of later calls. One "
+            "that multiplies vectors alone, or is scaled, is wanted"
+        )
 
 
 def _check_raced(solver: Solver) -> None:

@@ -43,6 +43,7 @@ class Interpreter(abc.ABC, Generic[V]):
 
     def __init__(self) -> None:
         self._tangents: dict[Any, Any] = {}
+        self._linear = False
 
     @abc.abstractmethod
     def equation(self, eqn: JaxprEqn, ins: list[V], live: list[bool]) -> list[V]:
@@ -71,14 +72,15 @@ class Interpreter(abc.ABC, Generic[V]):
         jaxpr = open_jaxpr(jaxpr)
         needed = None
         if self.prune:
-            needed = live_variables(jaxpr, live or [True] * len(jaxpr.outvars))
+            without = ZERO_DERIVATIVE if self._opens_rules else ()
+            needed = live_variables(jaxpr, live or [True] * len(jaxpr.outvars), without)
         env: dict[Var, V] = dict(zip(jaxpr.invars, ins, strict=True))
         for eqn in jaxpr.eqns:
             mask = [needed is None or v in needed for v in eqn.outvars]
             args = [self._read(env, atom) for atom in eqn.invars]
             if not any(args) or not (any(mask) or needed is None):
                 continue
-            if self.derivative and kind_of(eqn) in ZERO_DERIVATIVE:
+            if self._opens_rules and kind_of(eqn) in ZERO_DERIVATIVE:
                 continue
             outs = self._dispatch(eqn, args, mask)
             if self.derivative:
@@ -95,7 +97,7 @@ class Interpreter(abc.ABC, Generic[V]):
         name = kind_of(eqn)
         if name in CALLS:
             return self.run(called_jaxpr(eqn), args, live)
-        if name in CUSTOM_CALLS and not self.derivative:
+        if name in CUSTOM_CALLS and not self._opens_rules:
             return self.run(called_jaxpr(eqn), args, live)
         if name in FORWARD_CALLS:
             return self.tangent_call(eqn, args, live)
@@ -107,8 +109,18 @@ class Interpreter(abc.ABC, Generic[V]):
             return self._cond(eqn, args, live)
         return self.equation(eqn, args, live)
 
+    @property
+    def _opens_rules(self) -> bool:
+        """Whether derivatives are followed through programs that need not be linear."""
+        return self.derivative and not self._linear
+
     def tangent_call(self, eqn: JaxprEqn, args: list[V], live: list[bool]) -> list[V]:
-        """The results of a call that brings its own derivative, from what its rule does."""
+        """The results of a call that brings its own derivative, from what its rule does.
+
+        That is linear in the tangents: what becomes of them is what is done with their values. So
+        rules are not opened inside of rules, of which there may be no end: that of a linear
+        function applies the function itself to the tangent.
+        """
         values = {v: a for v, a in zip(eqn.invars, args, strict=True) if isinstance(v, Var) and a}
         wanted = zip(eqn.outvars, live, strict=True)
         outs = [v for v, used in wanted if used and is_inexact(v) and type(v) is Var]
@@ -117,7 +129,9 @@ class Interpreter(abc.ABC, Generic[V]):
         if key not in self._tangents:
             self._tangents[key] = (eqn, *tangent_jaxpr(eqn, list(values), outs))
         _, operands, program = self._tangents[key]
+        self._linear = True
         results = self.run(program, [self.bottom] * len(operands) + list(values.values()))
+        self._linear = False
         found = dict(zip(outs, results, strict=True))
         return [found.get(v, self.bottom) for v in eqn.outvars]
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from parscan_bp.jaxprs.arithmetic import is_arithmetic, is_elementwise
+from parscan_bp.jaxprs.decisions import mixed
 from parscan_bp.jaxprs.read import needed_equations, shape_of, variables
 from parscan_bp.jaxprs.replay import evaluate, inlined
 from parscan_bp.trees import nbytes
@@ -55,7 +56,7 @@ class Cut:
         closed = inlined(closed)
         for few in (0, FEW):
             search = _Search(closed, first, few)
-            kept, results = search.fewest(), search.results()
+            kept, results = search.decided(), search.results()
             if _bytes(kept) <= WORTHWHILE * _bytes(results) and (kept or not few):
                 return cls(closed, kept)
         return cls(closed, results)
@@ -105,6 +106,14 @@ class _Search:
         """The results that are neither inputs nor the same for every step."""
         made = dict.fromkeys(v for v in variables(self.jaxpr.outvars) if v in self.order)
         return tuple(v for v in made if v in self.varies)
+
+    def decided(self) -> tuple[Var, ...]:
+        """`fewest`, with the answer of each comparison of what is kept with what it was made of."""
+        kept = self.fewest()
+        while compared := mixed(self.jaxpr, kept):
+            self.slow.update(v for eqn, _ in compared for v in eqn.outvars)
+            kept = self.fewest()
+        return kept
 
     def fewest(self) -> tuple[Var, ...]:
         """The last slow results, exchanged for later values as long as those are no more bytes."""

@@ -79,6 +79,7 @@ ARITHMETIC = _names(
 """As fast to do again as the result is to read."""
 
 SUMS = _names("add add_any sub")
+DIFFERENCES = _names("sub")
 MULTIPLICATIONS = _names("div mul neg")
 SQUASHING = _names("exp logistic tanh")
 """Of which the gates of a recurrent cell are made."""
@@ -98,6 +99,24 @@ MOVES = TAKES | RESHAPES | _names("broadcast_in_dim expand_dims rev stack tile")
 """Every number of the result is one of an operand's."""
 
 REDUCTIONS = _names("reduce_sum reduce_max reduce_min")
+
+UNROUNDED = (
+    MOVES
+    | PREDICATES
+    | _names("abs clamp copy gather max min neg reduce_max reduce_min select_n stop_gradient")
+)
+"""Every number of the result is one of an operand's, but for its sign, or an answer."""
+
+EXTREMA = _names(
+    "clamp cummax cummin custom_jvp_call max min reduce_max reduce_min reduce_window_max "
+    "reduce_window_min sort"
+)
+"""Their derivative compares, or may."""
+
+COMPARING = ZERO_DERIVATIVE - {"stop_gradient"} | _names(
+    "rem select_and_gather_add select_and_scatter_add sign"
+)
+"""Floats in, floats out, by a comparison."""
 
 NO_EXCHANGE = _names("axis_index pvary pcast")
 """Of those that name a mesh axis."""

@@ -100,13 +100,18 @@ def walk(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 def communicates_over(jaxpr: Jaxpr, axis: str) -> str | None:
     """A primitive by which it exchanges numbers along a mesh axis, or `shard_map` over it."""
     for eqn in walk(jaxpr):
-        if eqn.primitive.name in NO_EXCHANGE:
-            continue
-        for name in ("axes", "axis_name", "manual_axes"):
-            axes = eqn.params.get(name, ())
-            if axis in (axes if isinstance(axes, tuple | list | set | frozenset) else (axes,)):
-                return eqn.primitive.name
+        if eqn.primitive.name not in NO_EXCHANGE and axis in named_axes(eqn):
+            return eqn.primitive.name
     return None
+
+
+def named_axes(eqn: JaxprEqn) -> frozenset[Any]:
+    """The mesh axes that an equation names in its parameters, and whatever else is so called."""
+    found: set[Any] = set()
+    for name in ("axes", "axis_name", "manual_axes"):
+        axes = eqn.params.get(name, ())
+        found.update(axes if isinstance(axes, tuple | list | set | frozenset) else (axes,))
+    return frozenset(found)
 
 
 def needed_equations(jaxpr: Jaxpr, given: Collection[Var] = ()) -> list[JaxprEqn]:
@@ -136,21 +141,33 @@ def touches_ref(eqn: JaxprEqn) -> bool:
     return any(isinstance(atom.aval, jax.ref.AbstractRef) for atom in atoms)
 
 
-def live_variables(jaxpr: Jaxpr, live_out: Sequence[bool]) -> set[Var]:
+def names_axis(effect: Any) -> bool:
+    """Whether JAX notes by it that an axis of an outer `vmap` or `shard_map` is named."""
+    return type(effect).__name__ == "NamedAxisEffect"
+
+
+def live_variables(
+    jaxpr: Jaxpr, live_out: Sequence[bool], without: Collection[str] = ZERO_DERIVATIVE
+) -> set[Var]:
     """The variables whose tangents the tangents of the outputs marked in `live_out` may need.
 
     A mean over the batch that is only logged, compared or detached is not among them.
+
+    Args:
+      jaxpr: the program.
+      live_out: one flag per output.
+      without: the primitives that have no derivative.
     """
     wanted = zip(jaxpr.outvars, live_out, strict=True)
     live = {v for v, used in wanted if used and isinstance(v, Var) and is_inexact(v)}
     for eqn in reversed(jaxpr.eqns):
         mask = [v in live for v in eqn.outvars]
-        if not any(mask) or eqn.primitive.name in ZERO_DERIVATIVE:
+        if not any(mask) or kind_of(eqn) in without:
             continue
         operands = eqn.invars
         if kind_of(eqn) in CALLS:
             inner = called_jaxpr(eqn)
-            inside = live_variables(inner, mask)
+            inside = live_variables(inner, mask, without)
             operands = [a for a, v in zip(operands, inner.invars, strict=True) if v in inside]
         live.update(v for v in operands if isinstance(v, Var) and is_inexact(v))
     return live

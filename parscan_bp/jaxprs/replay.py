@@ -21,20 +21,19 @@ from jax.sharding import NamedSharding
 
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS
-from parscan_bp.jaxprs.read import called, scan_counts
-from parscan_bp.originals import lax_scan
+from parscan_bp.jaxprs.read import called, named_axes
 from parscan_bp.types import Array, PyTree
 
 
 def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
     """The outputs of one equation of a jaxpr."""
     elsewhere = _is_elsewhere(eqn)
-    if elsewhere or any(map(_varies_more, values, eqn.invars)):
+    moved = elsewhere or any(map(_varies_more, values, eqn.invars))
+    if moved:
         replay = RETRACED.get(kind_of(eqn))
         if replay is not None:
             return list(replay(eqn, values))
-        axes = _axes(values)
-        values = [_vary(v, axes) for v in values]
+        values = alike(values)
     params = eqn.params
     here: Any = contextlib.nullcontext()
     if elsewhere:
@@ -43,7 +42,24 @@ def bind(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array]:
         here = jax.sharding.use_abstract_mesh(mesh)
     with eqn.ctx.manager, here:  # the settings under which it was traced, but for the devices
         out = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(params))
-    return list(out) if eqn.primitive.multiple_results else [out]
+    outs = list(out) if eqn.primitive.multiple_results else [out]
+    if moved:
+        _check_types(eqn, values, outs)
+    return outs
+
+
+def _check_types(eqn: JaxprEqn, values: Sequence[Array], outs: Sequence[Array]) -> None:
+    """Raises if a result does not vary where an operand does, unless the axis is one it names.
+
+    Its type would be wrong, as of a call whose own program is not traced again, and its cotangent
+    would be summed over devices that have different ones.
+    """
+    axes = varying_axes(values) - named_axes(eqn)
+    if any(axes - _varying(out) for out in outs):
+        raise NotImplementedError(
+            f"f: the step contains {eqn.primitive.name}, of whose results JAX does not know that "
+            f"they differ along the mesh axes {sorted(axes)}; a step without it is wanted here"
+        )
 
 
 def _on_mesh(mesh: Any, value: Any) -> Any:
@@ -60,9 +76,11 @@ def _is_elsewhere(eqn: JaxprEqn) -> bool:
 
 def evaluate(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
     """The outputs of a jaxpr."""
-    moved = any(map(_is_elsewhere, closed.jaxpr.eqns[:1]))
-    if not moved and not any(map(_varies_more, values, closed.jaxpr.invars)):
-        return _as_arrays(closed.jaxpr, jaxpr_as_fun(closed)(*values))
+    jaxpr = closed.jaxpr
+    given = zip([*closed.consts, *values], [*jaxpr.constvars, *jaxpr.invars], strict=True)
+    moved = any(map(_is_elsewhere, jaxpr.eqns[:1])) or any(_varies_more(*pair) for pair in given)
+    if not moved:
+        return _as_arrays(jaxpr, jaxpr_as_fun(closed)(*values))
     return interpret(closed, values, bind)
 
 
@@ -106,13 +124,13 @@ def inlined(closed: ClosedJaxpr, calls: Collection[str] = CALLS) -> ClosedJaxpr:
 def vary_alike(tree: PyTree) -> PyTree:
     """The floats of a tree, made to vary over the mesh axes of all of them together."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=lambda v: isinstance(v, SymbolicZero))
-    axes = _axes([v for v in leaves if _is_float(v)])
+    axes = varying_axes([v for v in leaves if _is_float(v)])
     return jax.tree.unflatten(treedef, [_vary(v, axes) if _is_float(v) else v for v in leaves])
 
 
 def varying_with(tree: PyTree, like: PyTree) -> PyTree:
     """The arrays of a tree, made to vary over the mesh axes of another one together."""
-    axes = _axes(jax.tree.leaves(like))
+    axes = varying_axes(jax.tree.leaves(like))
     return jax.tree.map(lambda v: _vary(v, axes), tree)
 
 
@@ -130,9 +148,15 @@ def _is_float(v: Any) -> bool:
     return not isinstance(v, SymbolicZero) and jnp.issubdtype(jax.typeof(v).dtype, jnp.inexact)
 
 
-def _axes(values: Sequence[Array]) -> frozenset[str]:
+def varying_axes(values: Sequence[Array]) -> frozenset[str]:
     """The mesh axes over which any of the values varies."""
     return frozenset().union(*map(_varying, values))
+
+
+def alike(values: Sequence[Array], axes: Collection[str] = ()) -> list[Array]:
+    """The values, made to vary over the mesh axes of all of them together, and over these."""
+    axes = varying_axes(values).union(axes)
+    return [_vary(v, axes) for v in values]
 
 
 def _vary(value: Array, axes: frozenset[str]) -> Array:
@@ -150,32 +174,7 @@ def _varies_more(value: Any, v: Any) -> bool:
     return kind is not None and _varying(value) != kind.varying
 
 
-def _call(eqn, values):
-    return evaluate(called(eqn), values)
-
-
-def _cond(eqn, values):
-    branches = [lambda *v, b=b: evaluate(b, v) for b in eqn.params["branches"]]
-    return lax.switch(values[0], branches, *values[1:])
-
-
-def _scan(eqn, values):
-    consts, carry = scan_counts(eqn)
-    first, xs = consts + carry, values[consts + carry :]
-
-    def step(c, x):
-        out = evaluate(eqn.params["jaxpr"], [*values[:consts], *c, *x])
-        return out[:carry], out[carry:]
-
-    how = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    last, ys = lax_scan(step, list(values[consts:first]), list(xs), **how)
-    return [*last, *ys]
-
-
-RETRACED = {
-    **dict.fromkeys(CALLS, _call),
-    "cond": _cond,
-    "scan": _scan,
-    "pvary": lambda eqn, values: values,
+RETRACED: dict[str, Callable[[JaxprEqn, Sequence[Array]], Sequence[Array]]] = {
+    "pvary": lambda eqn, values: alike(values, named_axes(eqn))
 }
-"""How equations are replayed whose own programs were traced for other types."""
+"""How equations are replayed whose own programs were traced for other types; see `calls`."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 
+from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.layers.base import Layer
 from parscan_bp.layers.function import Coloured, Function
 from parscan_bp.layers.keys import key_of
@@ -92,8 +93,8 @@ class _Program:
         consts = list(self.jaxpr.consts)
         for k, value in zip(self.traced, values, strict=True):
             consts[k] = value
-        run = jaxpr_as_fun(ClosedJaxpr(self.jaxpr.jaxpr, consts))
-        return jax.tree.unflatten(self.tree, run(*jax.tree.leaves((own, *others))))
+        program = ClosedJaxpr(self.jaxpr.jaxpr, consts)
+        return jax.tree.unflatten(self.tree, evaluate(program, jax.tree.leaves((own, *others))))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 import jax
 
 from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.operators import Operator
@@ -85,6 +86,10 @@ class Linearisation(abc.ABC):
           extra: values that a given Jacobian closes over.
         """
         return extra
+
+    def answered(self) -> Answered | None:
+        """The step with its answers, where all that is known of it follows from its program."""
+        return None if self.kind == "analytic" else Answered.of(self.body)
 
     def restricted(self, carry: tuple[int, ...]) -> Linearisation | None:
         """The same for these carry leaves alone; ``None`` if it knows them all together only."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 from jax.tree_util import Partial
 
+from parscan_bp.arguments import described
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.ahead import made_ahead
@@ -219,7 +220,10 @@ class CellJacobian(_ByCell, Joined):
         return self.of.carry_leaves(super().unpack(vector, cotangent=cotangent))
 
     def adjoint_operator(self, steps, active=None):
-        return self.of.jacobian(steps)
+        operator = self.of.jacobian(steps)
+        if not isinstance(operator, Operator):
+            raise TypeError(f"{self.origin}: got {described(operator)}; an Operator is wanted")
+        return operator.aligned(len(self.layout.batch_shape))
 
 
 @dataclasses.dataclass(frozen=True)

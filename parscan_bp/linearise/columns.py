@@ -84,7 +84,7 @@ def columns_of(
 def stack_of_operators(
     one: Callable[..., Operator], fixed: Sequence[Array], stacked: Sequence[Array]
 ) -> Operator:
-    """The operators ``one(fixed, x)`` of every step as one stack.
+    """The operators ``one(fixed, x)`` of every step as one stack, `Operator.aligned`.
 
     A leaf that is the same for all steps stays shared if it has no batch axes.
     """
@@ -96,4 +96,5 @@ def stack_of_operators(
             return leaf
         return jnp.broadcast_to(leaf, (n, *leaf.shape))
 
-    return operator.map_leaves(scanned)
+    # Of a single step all stack axes are batch axes: now the scanned one leads in each leaf.
+    return operator.map_leaves(scanned).aligned()

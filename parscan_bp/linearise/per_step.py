@@ -11,6 +11,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Literal
 
 from parscan_bp.jaxprs.batching import mapped, unbatchable
+from parscan_bp.jaxprs.decisions import mixed
 from parscan_bp.jaxprs.read import with_known
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.types import Array, PyTree
@@ -105,7 +106,10 @@ class PerStep:
 
 
 def _without_known(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
-    """The first ``count`` outputs; the others are pairs of a value and where it can be read."""
+    """The first ``count`` outputs; the others are pairs of a value and where it can be read.
+
+    A value that is compared with what it was made of is not read, but made again with it.
+    """
     jaxpr = closed.jaxpr
     pairs = zip(jaxpr.outvars[count::2], jaxpr.outvars[count + 1 :: 2], strict=True)
     made = {v for eqn in jaxpr.eqns for v in eqn.outvars}
@@ -116,6 +120,8 @@ def _without_known(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
     }
     names = jaxpr.debug_info._replace(result_paths=None)
     results = jaxpr.replace(outvars=jaxpr.outvars[:count], debug_info=names)
+    while compared := {v for _, held in mixed(results, known) for v in held}:
+        known = {v: read for v, read in known.items() if v not in compared}
     return ClosedJaxpr(with_known(results, known), closed.consts)
 
 

@@ -62,7 +62,8 @@ class Operator(Stacked, abc.ABC):
 
     In back-propagation A_t is the transposed Jacobian of step t (BPPSA section 3.1); nothing here
     depends on that. Arrays have stack axes in front, see `operators.stacked.Stacked`. Vectors are
-    arrays (..., n) whose leading axes broadcast with the stack in the same way.
+    arrays (..., n) whose leading axes broadcast with the stack; of a stack that is `aligned`, axis
+    by axis.
 
     A new structure is one class, here or in anybody's own code: a frozen dataclass, registered as a
     pytree, that defines `core_ndims`, `shape`, `matvec`, `transpose`, `as_dense` and `cost`. What

@@ -178,20 +178,26 @@ class MatrixFree(Operator):
                 f"v: got leading axes {extra}; they do not broadcast with the stack {stack}"
             ) from None
 
-        def spread(leaf, ndim):
-            """The stack axes that a leaf has, at their full size."""
-            own = lead[len(lead) - (leaf.ndim - ndim) :]
-            return jnp.broadcast_to(leaf, own + leaf.shape[leaf.ndim - ndim :])
+        def differs(stack):
+            """For each of all axes, whether what has this stack differs along it."""
+            missing = len(lead) - len(stack)
+            return [k >= missing and stack[k - missing] == n for k, n in enumerate(lead)]
 
-        linear = self.map_leaves(spread).linear
+        def own(leaf, ndim):
+            """A leaf without the axes along which it is shared."""
+            count = leaf.ndim - ndim
+            along = differs(leaf.shape[:count])[len(lead) - count :]
+            return jnp.squeeze(leaf, [k for k in range(count) if not along[k]])
+
+        linear = self.map_leaves(own).linear
         vector = zip(jax.tree.leaves(v), takes.parts, strict=True)
-        parts = [spread(leaf, len(part.shape)) for leaf, part in vector]
+        parts = [own(leaf, len(part.shape)) for leaf, part in vector]
         treedef = jax.tree.structure(linear)
-        counts = [leaf.ndim - ndim for leaf, ndim in self.leaves()]
-        # From the last stack axis to the first; a leaf with k of them has the last k.
-        for depth in range(1, len(lead) + 1):
-            axes = jax.tree.unflatten(treedef, [0 if k >= depth else None for k in counts])
-            apply = mapped(apply, (axes, 0 if len(extra) >= depth else None), in_turn=self.in_turn)
+        of_leaves = [differs(leaf.shape[: leaf.ndim - ndim]) for leaf, ndim in self.leaves()]
+        of_v = differs(extra)
+        for k in reversed(range(len(lead))):
+            axes = jax.tree.unflatten(treedef, [0 if along[k] else None for along in of_leaves])
+            apply = mapped(apply, (axes, 0 if of_v[k] else None), in_turn=self.in_turn)
         return apply(linear, jax.tree.unflatten(takes.treedef, parts))
 
     def _map(self, linear, v):

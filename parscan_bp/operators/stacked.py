@@ -24,8 +24,10 @@ class Stacked:
     Every leaf array has *stack axes* in front and the *core axes* of one entry behind;
     `core_ndims` says how many core axes each field has. Of the stack axes the first is the scanned
     one, batch axes follow. A leaf has no stack axes at all, and is then shared by the whole stack
-    (the weights of a recurrent cell), or stack axes that broadcast with those of the other leaves
-    by NumPy's rules.
+    (the weights of a recurrent cell), or all of them, of size 1 along those that share it. Where
+    one has fewer, its own shape does not say which; `aligned` takes it to have the scanned one, and
+    what walks along that axis refuses it. Of single maps all are batch axes, and broadcast by
+    NumPy's rules.
 
     Concrete classes are frozen dataclasses registered as pytrees: the arrays are leaves, what is
     not an array is static. Construction refuses an array with too few axes; how the leaves' sizes
@@ -95,10 +97,54 @@ class Stacked:
                 f"{type(self).__name__}: the leaves' stack axes {stacks} do not broadcast"
             ) from None
 
+    def aligned(self, batch: int = 0) -> Self:
+        """The stack with at least so many batch axes, all in every leaf that has stack axes.
+
+        The scanned axis leads in each of them. Batch axes that it lacks are those after it, and
+        have size 1: what changes from step to step and is shared by a batch is never taken for
+        what changes along the batch, whatever their sizes. With as many as the vectors have, all
+        broadcasting that follows is of equal ranks.
+
+        Args:
+          batch: batch axes of the vectors.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> from parscan_bp.operators import Dense, Diagonal, Product
+          >>> op = Product((Dense(jnp.ones((5, 2, 2))), Diagonal(jnp.ones((5, 3, 2)))))
+          >>> [leaf.shape for leaf, _ in op.aligned().leaves()]
+          [(5, 1, 2, 2), (5, 3, 2)]
+          >>> op.aligned().stack_shape
+          (5, 3)
+        """
+        rank = max([batch + 1, *(leaf.ndim - ndim for leaf, ndim in self.leaves())])
+
+        def on_leaf(leaf, ndim):
+            own = leaf.ndim - ndim
+            return jnp.expand_dims(leaf, range(1, 1 + rank - own)) if 0 < own < rank else leaf
+
+        return self.map_leaves(on_leaf)
+
+    @property
+    def _scanned_shape(self) -> tuple[int, ...]:
+        """`stack_shape`, of which the first is the scanned axis.
+
+        Raises:
+          ValueError: if a leaf has some stack axes and not all.
+        """
+        stacks = {_stack(leaf, ndim) for leaf, ndim in self.leaves()} - {()}
+        if len({len(stack) for stack in stacks}) > 1:
+            raise ValueError(
+                f"{type(self).__name__}: the leaves have stack axes {sorted(stacks, key=len)}; all "
+                "of them or none are wanted in each, of size 1 where it is shared along one. "
+                "op.aligned() adds batch axes where the scanned axis leads in each"
+            )
+        return self.stack_shape
+
     @property
     def length(self) -> int | None:
         """Size of the scanned axis; ``None`` if every leaf is shared."""
-        stack = self.stack_shape
+        stack = self._scanned_shape
         return stack[0] if stack else None
 
     @property
@@ -187,16 +233,16 @@ class Stacked:
         """
         if self.length not in (None, 1, length):
             raise ValueError(f"length: got {length}; the stack has {self.length} maps")
-        stack = (length, *self.stack_shape[1:])
+        stack = (length, *self._scanned_shape[1:])
         return self.map_leaves(lambda leaf, ndim: jnp.broadcast_to(leaf, stack + _core(leaf, ndim)))
 
     def _on_scanned(self, f: Callable[[Array], Any], single: Callable | None = None) -> Self:
         """``f`` on the leaves that have the scanned axis, ``single`` where it has size 1 and
         broadcasts; the others are untouched."""
-        stack = self.stack_shape
+        stack = self._scanned_shape
 
         def on_leaf(leaf, ndim):
-            if not stack or leaf.ndim - ndim < len(stack):
+            if leaf.ndim == ndim:
                 return leaf
             if leaf.shape[0] == 1 and stack[0] != 1:
                 return leaf if single is None else single(leaf)

@@ -24,8 +24,8 @@ def stack(ops: Sequence[Operator]) -> Operator:
     ones whose patterns differ become dense. Leaves
     that are shared by batch entries are broadcast. A leaf that is one and the same array in every
     operator stays shared by the scanned axis, unless that leaves nothing to stack: the weights of
-    a recurrent cell are not copied for each step. Identities alone have no arrays, and their stack
-    is the identity.
+    a recurrent cell are not copied for each step. If it has batch axes, it has a scanned axis of
+    size 1. Identities alone have no arrays, and their stack is the identity.
 
     Args:
       ops: operators of one shape.
@@ -45,17 +45,18 @@ def stack(ops: Sequence[Operator]) -> Operator:
     """
     ops = _alike(ops)
     batch = _broadcast([op.stack_shape for op in ops])
-    ndim = len(batch)
 
     def combine(leaves, cores):
         return jnp.stack(
             [jnp.broadcast_to(leaf, batch + core) for leaf, core in zip(leaves, cores, strict=True)]
         )
 
-    merged = _merge(ops, combine, lambda leaf, core: True)
-    if merged.length is not None and len(merged.stack_shape) > ndim:
-        return merged
-    return _merge(ops, combine, lambda leaf, core: False)
+    def once(leaf, ndim):
+        missing = len(batch) - (leaf.ndim - ndim)
+        return leaf if leaf.ndim == ndim else jnp.expand_dims(leaf, range(1 + missing))
+
+    merged = _merge(ops, combine, once)
+    return merged if merged.length == len(ops) else _merge(ops, combine)
 
 
 def concatenate(ops: Sequence[Operator]) -> Operator:
@@ -86,7 +87,7 @@ def concatenate(ops: Sequence[Operator]) -> Operator:
                 f"ops[{k}]: every leaf of this {type(op).__name__} is shared, so its length is "
                 "unknown; use stack, or give it one with op.broadcast(length)"
             )
-    ops = _alike(given)
+    ops = _alike([op.aligned() if isinstance(op, Operator) else op for op in given])
     ndims = {len(op.stack_shape) for op in ops}
     if len(ndims) > 1:
         raise ValueError(f"ops: got stacks {[op.stack_shape for op in ops]}; equal ranks needed")
@@ -99,25 +100,23 @@ def concatenate(ops: Sequence[Operator]) -> Operator:
             [jnp.broadcast_to(leaf, (n, *batch, *core)) for leaf, core, n in parts]
         )
 
-    return _merge(ops, combine, lambda leaf, core: leaf.ndim - core < len(batch) + 1)
+    return _merge(ops, combine, lambda leaf, ndim: leaf if leaf.ndim == ndim else None)
 
 
 def _merge(
     ops: Sequence[Operator],
     combine: Callable[[list[Array], list[tuple[int, ...]]], Array],
-    may_share: Callable[[Array, int], bool],
+    once: Callable[[Array, int], Array | None] = lambda leaf, ndim: None,
 ) -> Operator:
-    """``combine`` on corresponding leaves, which come with their core shapes; one array that all
-    operands hold stays as it is where ``may_share`` allows it."""
+    """``combine`` on corresponding leaves, which come with their core shapes; of one array that all
+    operands hold ``once`` of it and its number of core axes, unless that is ``None``."""
     columns = zip(*[op.leaves() for op in ops], strict=True)
     new = []
     for column in columns:
         leaves = [leaf for leaf, _ in column]
         cores = [leaf.shape[leaf.ndim - ndim :] for leaf, ndim in column]
-        if may_share(*column[0]) and all(leaf is leaves[0] for leaf in leaves):
-            new.append(leaves[0])
-        else:
-            new.append(combine(leaves, cores))
+        same = once(*column[0]) if all(leaf is leaves[0] for leaf in leaves) else None
+        new.append(combine(leaves, cores) if same is None else same)
     each = iter(new)
     return ops[0].map_leaves(lambda leaf, ndim: next(each))
 

@@ -22,6 +22,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
 from parscan_bp.primitives.mapping import at_front, vmapped
+from parscan_bp.primitives.separation import as_equation, separate, separate_within
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
@@ -77,9 +78,7 @@ class Pushforward:
     @functools.cached_property
     def apart(self) -> JaxprEqn:
         """`run_apart` as one equation, whose rules for partial evaluation are JAX's own."""
-        types = map(struct_of, itertools.chain(*self.takes))
-        (eqn,) = jax.make_jaxpr(self.run_apart)(*types).eqns
-        return eqn
+        return as_equation(self.run_apart, [*map(struct_of, itertools.chain(*self.takes))])
 
     @functools.cached_property
     def _batched(self) -> dict[Any, Pushforward]:
@@ -167,15 +166,12 @@ def _batch(how, values, dims, *, pushforward):
 
 
 def _separate(trace, *tracers, pushforward):
-    eqn = pushforward.apart
-    return pe.custom_partial_eval_rules[eqn.primitive](trace, *tracers, **eqn.params)
+    return separate(pushforward.apart, trace, tracers)
 
 
 def _separate_equation(saveable, unknown, instantiated, eqn):
     apart = eqn.params["pushforward"].apart
-    eqn = eqn.replace(primitive=apart.primitive, params=apart.params)
-    rule = pe.partial_eval_jaxpr_custom_rules[apart.primitive]
-    return rule(saveable, unknown, instantiated, eqn)
+    return separate_within(apart, saveable, unknown, instantiated, eqn)
 
 
 mlir.register_lowering(

@@ -5,6 +5,10 @@ as by `jit(vmap(f))`, `checkpoint(vmap(f))` or a scan around it, JAX forgets whe
 mapped axis, and takes tangents to have it where the values have it (jax 0.10 and 0.12). Here the
 call is one primitive and mapped in one place: the results of the rule are moved to where the
 function has them. Where the two agree, as they mostly do, nothing is moved.
+
+Where a function of tangents has such a call inside, as the rule of another function has, or what
+is given to `jax.linear_transpose`, there is nothing to differentiate: the call is linear, and its
+transpose is that of its program.
 """
 
 from __future__ import annotations
@@ -16,13 +20,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import Recompute
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
 
+from parscan_bp.jaxprs.read import names_axis, variables
 from parscan_bp.jaxprs.replay import RETRACED, evaluate
 from parscan_bp.jaxprs.stage import to_be_traced
 from parscan_bp.primitives.mapping import Axis, in_place, moved
+from parscan_bp.primitives.separation import as_equation, separate, separate_within
 from parscan_bp.primitives.zeros import nonzero, zeros_of
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array, PyTree
@@ -81,6 +89,11 @@ class Call:
     def run(self) -> Callable[..., list[Array]]:
         """The function."""
         return jaxpr_as_fun(self.jaxpr)
+
+    @functools.cached_property
+    def program(self) -> JaxprEqn:
+        """A plain call of the function, which has no rule."""
+        return as_equation(jax.jit(self.run), self.jaxpr.in_avals)
 
     def mapped(self, types: Sequence[Any], axes: tuple[Axis, ...], how: Any):
         """The call for operands with a mapped axis, and where its results have it."""
@@ -173,6 +186,36 @@ def _differentiate(primals, tangents, *, call_jaxpr, call):
     return outs, [ad.Zero(t.aval) if _is_zero(t) else of_type(t, a) for t, a in pairs]
 
 
+def _transpose(cts, *values, call_jaxpr, call):
+    linear = [k for k, v in enumerate(values) if ad.is_undefined_primal(v)]
+    turned = jax.linear_transpose(
+        lambda *moved: call.run(*replace_at(values, linear, moved)),
+        *(values[k].aval for k in linear),
+    )
+    found = turned([ad.instantiate_zeros(ct) for ct in cts])
+    return replace_at([None] * len(values), linear, found)
+
+
+def _separate(trace, *tracers, call_jaxpr, call):
+    if all(t.is_known() for t in tracers):
+        known = [t.pval.get_known() for t in tracers]
+        return _call_p.bind(*known, call_jaxpr=call_jaxpr, call=call)
+    return separate(call.program, trace, tracers)
+
+
+def _separate_equation(saveable, unknown, instantiated, eqn):
+    if any(unknown):
+        program = eqn.params["call"].program
+        return separate_within(program, saveable, unknown, instantiated, eqn)
+    # What is known keeps its rule, and JAX's own way: it is made again where nothing forbids it.
+    keep = saveable(eqn.primitive, *(v.aval for v in eqn.invars), **eqn.params)
+    known = [False] * len(eqn.outvars)
+    if not all(map(names_axis, eqn.effects)) or keep not in (False, Recompute):
+        return eqn, None, known, known, []
+    read = [v for v, here in zip(eqn.invars, instantiated, strict=True) if not here]
+    return eqn, eqn, known, [True] * len(eqn.outvars), variables(read)
+
+
 def _batch(how, values, axes, *, call_jaxpr, call):
     if all(axis is None for axis in axes):
         return call(*values), [None] * len(call_jaxpr.out_avals)
@@ -184,5 +227,8 @@ mlir.register_lowering(
     _call_p, mlir.lower_fun(lambda *values, call_jaxpr, call: call.run(*values), True)
 )
 ad.primitive_jvps[_call_p] = _differentiate
+ad.primitive_transposes[_call_p] = _transpose
 batching.fancy_primitive_batchers[_call_p] = _batch
+pe.custom_partial_eval_rules[_call_p] = _separate
+pe.partial_eval_jaxpr_custom_rules[_call_p] = _separate_equation
 RETRACED[_call_p.name] = lambda eqn, values: eqn.params["call"].replayed(values)

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 
+from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.base import Linearisation
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody, CellJacobian, CellProducts
@@ -17,6 +18,7 @@ from parscan_bp.linearise.given import Given, batch_axes_given
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.linearise.products import ByProducts
 from parscan_bp.structure import CarryStructure, is_holomorphic
+from parscan_bp.system import broadcasts
 
 
 def linearisation_of(
@@ -76,20 +78,27 @@ def _given(body, trees, jacobian):
     carry = jax.tree.unflatten(carry_tree, struct(body.carry_avals))
     x = jax.tree.unflatten(x_tree, struct(body.x_avals))
     closed, shape = jax.make_jaxpr(jacobian, return_shape=True)(carry, x, carry)
-    rank, shapes = len(batch_axes_given(shape)), _shapes(body)
+    batch, shapes = batch_axes_given(shape), _shapes(body)
+    rank = len(batch)
     layout = CarryLayout(shapes, _dtypes(body), tuple(tuple(range(rank)) for _ in shapes))
     size = sum(layout.features) if all(len(s) >= rank for s in shapes) else None
     if size is None or tuple(shape.shape) != (size, size):
         raise ValueError(
             f"jacobian: the operator is {shape.shape[0]}x{shape.shape[1]} with batch axes "
-            f"{shape.stack_shape}; for carry leaves of shapes {shapes} the transposed Jacobian "
+            f"{batch}; for carry leaves of shapes {shapes} the transposed Jacobian "
             f"with those batch axes is {size}x{size}"
+        )
+    own = {s[:rank] for s in shapes}
+    if len(own) > 1 or any(not broadcasts(batch, to=b) for b in own):
+        raise ValueError(
+            f"jacobian: the operator has batch axes {batch}; carry leaves of shapes {shapes} want "
+            "the axes that lead in all of them, or 1 for one that is shared along it"
         )
     tree = jax.tree.structure(shape)
 
     def call(extra, carry, x, new_carry):
-        run = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, list(extra)))
-        return jax.tree.unflatten(tree, run(*carry, *x, *new_carry))
+        program = ClosedJaxpr(closed.jaxpr, list(extra))
+        return jax.tree.unflatten(tree, evaluate(program, [*carry, *x, *new_carry]))
 
     return Given(body, layout, call), tuple(closed.consts)
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from parscan_bp.jaxprs.hoist import Hoist
+from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.fused import FusedLoop
 from parscan_bp.scan.parallel import ParallelLoop
-from parscan_bp.scan.trajectory import run_with_trajectory
+from parscan_bp.scan.trajectory import before, run_with_trajectory
 from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array
 
@@ -31,11 +32,12 @@ class Extra(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a forward pass makes, as `run_with_trajectory`."""
+    """What a forward pass makes, as `run_with_trajectory`; and its answers, see `Answered`."""
 
     carry: list[Array]
     ys: list[Array]
     after: list[Array]
+    answers: list[Array]
 
     @property
     def outs(self) -> list[Array]:
@@ -54,6 +56,7 @@ class Loop:
       hoist: what the step makes of its constants alone, if anything; the linearised body, and the
         loops of derivatives, get it as constants.
       other: what makes the values, if the caller asked for something: kernels, or a method.
+      answered: the step with its answers, if it has any.
     """
 
     equation: Any
@@ -61,6 +64,12 @@ class Loop:
     solver: Solver
     hoist: Hoist | None = None
     other: FusedLoop | ParallelLoop | None = None
+    answered: Answered | None = None
+
+    @property
+    def asked(self) -> Body:
+        """The step that gives its answers, too, as outputs after its own."""
+        return self.body if self.answered is None else self.answered.asked
 
     @property
     def how(self) -> dict[str, Any]:
@@ -69,7 +78,7 @@ class Loop:
     @functools.cached_property
     def _exact(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
         def loop(consts, init, xs):
-            return run_with_trajectory(self.body, consts, init, xs, **self.how)[:3]
+            return run_with_trajectory(self.asked, consts, init, xs, **self.how)[:3]
 
         return loop
 
@@ -86,8 +95,23 @@ class Loop:
         """
         consts, init, xs = self.body.split(args)
         if self.other is not None:
-            return Made(*self.other.run(consts, init, xs, list(states)))
-        return Made(*self._placed(consts, init, xs))
+            carry, ys, after = self.other.run(consts, init, xs, list(states))
+            return Made(carry, ys, after, self._answers(consts, init, xs, after))
+        carry, ys, after = self._placed(consts, init, xs)
+        return Made(carry, *self.apart(ys, after))
+
+    def apart(self, ys: list[Array], after: list[Array]) -> tuple[list[Array], ...]:
+        """``(ys, after, answers)``, of the outputs of `asked`."""
+        n = len(self.body.y_avals)
+        return ys[:n], after, ys[n:]
+
+    def _answers(self, consts, init, xs, after) -> list[Array]:
+        """The answers at carries that something else made."""
+        if self.answered is None:
+            return []
+        entering = before(init, after, 0, self.how["length"], reverse=self.how["reverse"])
+        step = self.body.mapped(lambda carry, x: self.asked(consts, carry, x)[1])
+        return self.apart(step(entering, list(xs)), after)[2]
 
     @property
     def is_lax(self) -> bool:

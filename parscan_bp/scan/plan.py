@@ -250,7 +250,10 @@ def make_plan(
     check = JacobianCheck(body, hoist, structure, stated, extra, *order)
     if choice.solver is None:
         return ScanPlan(staged, body, choice, structure, None, facts, work, check=check)
-    loop = Loop(staged.equation, body, choice.solver, hoist, other)
+    answered = linear.answered()
+    if answered is not None:
+        linear = dataclasses.replace(linear, body=answered.told)
+    loop = Loop(staged.equation, body, choice.solver, hoist, other, answered)
     if forward is not None and loop.is_placed:
         forward.check_placed(choice.solver)
     scan = LinearScan(linear, choice.solver, params["length"], params["reverse"], fused)

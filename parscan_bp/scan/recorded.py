@@ -15,23 +15,23 @@ from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.residuals import ResidualMap, Residuals
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
-from parscan_bp.primitives.zeros import filled, nonzero
+from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.one_loop import OneLoop
 from parscan_bp.scan.tangents import solved_tangents
 from parscan_bp.scan.trajectory import before, run_with_trajectory
-from parscan_bp.trees import replace_at
+from parscan_bp.trees import eval_shape, replace_at
 from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recorded:
-    """``(args, extra) -> (outs, after, kept)``, differentiable to any order.
+    """``(args, extra) -> (outs, after, kept, answers)``, differentiable to any order.
 
-    The outs are (carry, ys), after is the carry after every step, and kept what else derivatives
-    read of the steps, ``None`` if they are linearised again. Functions are made once, so that JAX
-    caches them.
+    The outs are (carry, ys), after is the carry after every step, kept what else derivatives read
+    of the steps, ``None`` if they are linearised again, and answers what `Answered` says. Functions
+    are made once, so that JAX caches them.
 
     Attributes:
       loop: the forward pass.
@@ -64,15 +64,22 @@ class Recorded:
         def run(args, states=()):
             if self.active is None:
                 made = self.loop.run(args, states)
-                return made.outs, made.after, None
-            consts, init, xs = self.scan.body.split(args)
+                return made.outs, made.after, None, made.answers
+            asked, (consts, init, xs) = self.loop.asked, self.scan.body.split(args)
             extra = self.scan.linearisation.invariants(consts, [])
-            keeping = self._keeping(Steps(consts, init, [x[0] for x in xs], init, extra))
+            first = [x[0] for x in xs]
+            answers = eval_shape(lambda: self.loop.apart(asked(consts, init, first)[1], [])[2])
+            keeping = self._keeping(Steps(consts, init, [*first, *answers], init, extra))
             keep = _keep(keeping, consts, extra)
+
+            def kept(carry, x, new, y):
+                return keep(carry, [*x, *self.loop.apart(y, [])[2]], new)
+
             carry, ys, after, values = run_with_trajectory(
-                self.scan.body, consts, init, xs, **self.loop.how, keep=keep
+                asked, consts, init, xs, **self.loop.how, keep=kept
             )
-            return [*carry, *ys], after, Residuals(values, keeping)
+            ys, after, answers = self.loop.apart(ys, after)
+            return [*carry, *ys], after, Residuals(values, keeping), answers
 
         return run
 
@@ -111,8 +118,8 @@ class Recorded:
 
     def tangents(self, primals, tangents, made):
         """Tangents of the results by the solver: what is kept is a function of the rest."""
-        outs, after, kept = made
-        args, ts = primals[0], tangents[0]
+        outs, after, kept, answers = made
+        args, ts = [*primals[0], *answers], [*tangents[0], *zeros_of(answers)]
         # More may move than what was differentiated first.
         scan = self.scan.of_moving(ts)
         if scan is None:
@@ -121,7 +128,7 @@ class Recorded:
         read = (outs, after, usable)
         out_ts, after_ts = solved_tangents(scan, (args, primals[1].jacobian), ts, read)
         if kept is None:
-            return out_ts, after_ts, None
+            return out_ts, after_ts, None, zeros_of(answers)
         moving = nonzero(ts)
         floats = [k for k in scan.body.float_carry if k in scan.moved(moving)[0]]
 
@@ -136,7 +143,8 @@ class Recorded:
         at = [args[k] for k in moving], [after[k] for k in floats]
         _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))
         pushed = [None if t.dtype == jax.dtypes.float0 else t for t in pushed]
-        return out_ts, after_ts, Residuals(filled(kept.values, pushed), kept.map)
+        kept_ts = Residuals(filled(kept.values, pushed), kept.map)
+        return out_ts, after_ts, kept_ts, zeros_of(answers)
 
 
 def _keep(keeping: ResidualMap, consts, extra) -> Callable[..., list[Array]]:

@@ -132,7 +132,8 @@ class ScanRule:
             def call(args, extra):
                 args = rule.loop.hoisted(args)
                 made = rule.loop.run(args, extra.states)
-                residuals = (*rule.scan.body.split(args), made.after, extra.jacobian)
+                split = rule.scan.body.split([*args, *made.answers])
+                residuals = (*split, made.after, extra.jacobian)
                 told = report_on_scan(rule.scan, residuals, made.outs)
                 structure.append(jax.tree.structure(told))
                 return made.carry, [field[None] for field in jax.tree.leaves(told)]

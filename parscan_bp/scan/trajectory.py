@@ -23,7 +23,7 @@ def run_with_trajectory(
     length: int,
     reverse: bool,
     unroll: int,
-    keep: Callable[[list[Array], list[Array], list[Array]], list[Array]] = lambda *_: [],
+    keep: Callable[..., list[Array]] = lambda *_: [],
 ) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
     """`lax.scan` of the body that also returns the carry after every step.
 
@@ -32,7 +32,7 @@ def run_with_trajectory(
 
     Args:
       body, consts, init, xs, length, reverse, unroll: the scan.
-      keep: what else is kept of a step, from its carry, its input and its new carry.
+      keep: what else is kept of a step, from its carry, its input, its new carry and its output.
 
     Returns:
       ``(carry, ys, after, kept)``; ``after[k]`` is carry leaf k after each step.
@@ -41,7 +41,7 @@ def run_with_trajectory(
 
     def step(carry, x):
         new, y = body(consts, carry, x)
-        return new, (y, [new[k] for k in own], keep(carry, x, new))
+        return new, (y, [new[k] for k in own], keep(carry, x, new, y))
 
     carry, (ys, stored, kept) = lax_scan(
         step, list(init), list(xs), length=length, reverse=reverse, unroll=unroll

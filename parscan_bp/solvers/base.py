@@ -76,6 +76,15 @@ class Solver(abc.ABC):
         """
         return self.needs == "products" and not self.rounds_vary and self.exact
 
+    @property
+    def in_range(self) -> bool:
+        """Whether it leaves the range of numbers only where the vectors of the system do.
+
+        Products with vectors do; products of operators may overflow, or underflow, where every
+        vector is tame. `None` takes, of what was measured, nothing else.
+        """
+        return self.needs == "products"
+
     def placed(self, loop: Callable[..., PyTree], *, reverse: bool) -> Callable[..., PyTree]:
         """The exact forward pass, run where the solver wants the data to lie.
 

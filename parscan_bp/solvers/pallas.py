@@ -97,6 +97,10 @@ class Pallas(TreeSolver):
         if self.scaled:
             raise ValueError("scaled: the kernels keep no exponents; use Chunked(scaled=True)")
 
+    @property
+    def in_range(self):
+        return self.mode == "sequential"
+
     def check(self, structure, *, ragged=False):
         super().check(structure, ragged=ragged)
         if structure is Scaled and self.otherwise == "refuse":

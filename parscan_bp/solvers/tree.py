@@ -51,6 +51,10 @@ class TreeSolver(Solver):
         set_ints(self, ("collect_chunk",), memory_limit=1, collect_chunk=1)
         check_bool("scaled", self.scaled)
 
+    @property
+    def in_range(self):
+        return self.scaled
+
     def with_memory_limit(self, limit):
         return dataclasses.replace(self, memory_limit=limit)
 

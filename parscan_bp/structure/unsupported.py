@@ -10,7 +10,14 @@ from jax.extend.core import JaxprEqn
 from parscan_bp.jaxprs.hijax import kind_of, operation_of
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.primitive_kinds import CALLBACKS, HI_PRIMITIVE, NOT_REPEATABLE
-from parscan_bp.jaxprs.read import inner_jaxprs, is_inexact, open_jaxpr, touches_ref, walk
+from parscan_bp.jaxprs.read import (
+    inner_jaxprs,
+    is_inexact,
+    names_axis,
+    open_jaxpr,
+    touches_ref,
+    walk,
+)
 from parscan_bp.structure.base import Reason
 
 ALONG_MAPPED_AXIS = "works along a mapped axis (vmap or shard_map)"
@@ -79,14 +86,9 @@ def _syntactic(eqn: JaxprEqn) -> list[Reason]:
     # An equation that holds jaxprs shows their effects as its own: blame the innermost one.
     if not eqn.effects or any(inner.effects for inner in inner_jaxprs(eqn)):
         return []
-    if all(map(_names_axis, eqn.effects)):
+    if all(map(names_axis, eqn.effects)):
         return [Reason(name, ALONG_MAPPED_AXIS)]
     return [Reason(name, "has a side effect, which recomputation would repeat")]
-
-
-def _names_axis(effect: Any) -> bool:
-    """Whether JAX notes by it that an axis of an outer `vmap` or `shard_map` is named."""
-    return type(effect).__name__ == "NamedAxisEffect"
 
 
 def couples_mapped_axis(jaxpr: Any, num_consts: int, num_carry: int) -> Reason | None:
@@ -125,7 +127,7 @@ class _Coupling(Interpreter[bool]):
         self.found: str | None = None
 
     def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
-        if any(map(_names_axis, eqn.effects)):
+        if any(map(names_axis, eqn.effects)):
             self.found = kind_of(eqn)
         return [True] * len(eqn.outvars)
 

@@ -38,6 +38,7 @@ def candidates(facts: Facts) -> dict[str, Solver | None]:
     fits = n * matrix <= TREE_BYTES and facts.columns <= TREE_ORDER
     if fits:
         found += [Chunked(), Blelloch(), Associative()]
+        found += [Chunked(scaled=True), Blelloch(scaled=True)]
     if fits and facts.platform == "gpu":
         middle = _chunk(facts)
         found += [

@@ -40,6 +40,8 @@ class Tuning:
       path: where the winner is remembered; ``None`` if the rules' choice stands or nothing is kept.
       forward: what ``forward="auto"`` takes from now on, if methods took part and anything is kept:
         the fastest of them, or "exact".
+      named_alone: those that are faster than the winner and not remembered, since their products of
+        Jacobians may overflow with other values than these; ``solver=`` takes them.
     """
 
     solver: Solver | None
@@ -49,6 +51,7 @@ class Tuning:
     refused: Mapping[str, str]
     path: pathlib.Path | None
     forward: str | Forward | None = None
+    named_alone: tuple[str, ...] = ()
 
     def __str__(self):
         width = max(len(t.name) for t in self.timings)
@@ -58,8 +61,12 @@ class Tuning:
             marks = [f" by {word}" for word, name in self._marks if name == t.name]
             lines.append(f"{t.name:<{width}}  {1e3 * t.seconds:>9.4g}  {interval}{''.join(marks)}")
         lines += [f"{name}: {why}" for name, why in self.refused.items()]
+        lines += [
+            f"{name} is faster, and products of Jacobians may overflow: name it to use it"
+            for name in self.named_alone
+        ]
         if self.winner == self.by_rules:
-            lines.append("nothing is clearly faster than what the rules chose")
+            lines.append("nothing else is clearly faster than what the rules chose")
         else:
             kept = "not kept" if self.path is None else f"remembered in {self.path}"
             lines.append(f"{self.winner} is {kept}")
@@ -119,13 +126,20 @@ def decide(
         Timing(name, outcome.median(name), *outcome.speedup(name, by_rules)) for name in ready
     ]
     timings.sort(key=lambda t: t.seconds)
-    better = [t.name for t in timings if t.low > BETTER and t.name in solvers]
+    faster = [t.name for t in timings if t.low > BETTER and t.name in solvers]
+    better = [name for name in faster if _may_be_remembered(solvers[name])]
     winner, path = (better or [by_rules])[0], None
     if better:
         path = wisdom.remember(key, Remembered(solvers[winner], tuple(timings)))
     else:
         store.remove(key)
-    return Tuning(solvers[winner], winner, by_rules, tuple(timings), refused, path)
+    named_alone = tuple(faster[: faster.index(winner)] if better else faster)
+    told = tuple(timings)
+    return Tuning(solvers[winner], winner, by_rules, told, refused, path, named_alone=named_alone)
+
+
+def _may_be_remembered(solver: Solver | None) -> bool:
+    return solver is None or solver.in_range
 
 
 def with_forward(found: Tuning, key: str, methods: Mapping[str, Forward]) -> Tuning:

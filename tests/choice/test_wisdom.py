@@ -43,7 +43,13 @@ def key(f=step, init=INIT, xs=XS):
 
 @pytest.mark.parametrize(
     "solver",
-    [None, pb.Sweep(chunk=3), pb.Sweep(recompute=False), pb.Blelloch(scaled=True), pb.Chunked()],
+    [
+        None,
+        pb.Sweep(chunk=3),
+        pb.Sweep(recompute=False),
+        pb.Blelloch(scaled=True),
+        pb.Chunked(scaled=True),
+    ],
 )
 def test_a_solver_comes_back_as_it_was(solver):
     assert wisdom.recall("k") is None
@@ -57,7 +63,7 @@ def test_a_solver_comes_back_as_it_was(solver):
 
 def test_what_is_remembered_comes_before_the_rules_and_after_the_caller():
     before = pb.explain(step, INIT, XS)
-    solver = pb.Chunked(chunks=2)
+    solver = pb.Chunked(chunks=2, scaled=True)
     wisdom.remember(key(), Remembered(solver, TIMINGS))
     found = pb.explain(step, INIT, XS)
     assert found.choice == repr(solver) != before.choice
@@ -213,6 +219,19 @@ def test_all_that_is_raced_may_be_remembered():
     assert all(solver.exact for solver in wisdom.RACED)
 
 
+@pytest.mark.parametrize("solver", [pb.Blelloch(), pb.Chunked(), pb.Associative(), pb.Pallas()])
+def test_what_may_overflow_with_other_values_is_not_remembered(solver, recwarn):
+    """A record of an earlier version that names one is ignored."""
+    with pytest.raises(ValueError, match=r"solver: got .*may overflow where lax.scan's"):
+        wisdom.remember("k", Remembered(solver, TIMINGS))
+    assert wisdom.recall("k") is None and not recwarn
+    path = wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS))
+    held = json.loads(path.read_text())
+    path.write_text(json.dumps(held | {"solver": wisdom.described(pb.Blelloch())}))
+    with pytest.warns(UserWarning, match="this measurement is ignored"):
+        assert wisdom.recall("k") is None
+
+
 @pytest.mark.parametrize("below", ["file", "/proc/nope"])
 def test_what_cannot_be_kept_is_told(below, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
@@ -271,7 +290,7 @@ def test_several_processes_lose_nothing_of_each_others(folder):
 
 
 def test_another_process_finds_it():
-    wisdom.remember(key(), Remembered(pb.Chunked(chunks=2), TIMINGS))
+    wisdom.remember(key(), Remembered(pb.Chunked(chunks=2, scaled=True), TIMINGS))
     program = (
         "import jax.numpy as jnp, parscan_bp as pb\n"
         "def step(c, x): return jnp.tanh(0.5 * c + x), None\n"
@@ -304,7 +323,7 @@ def test_what_its_limits_refuse_is_left_for_the_rules(length, options):
     init, xs = jnp.zeros((4, 8)), jnp.ones((20, 4, 8))
     by_rules = pb.explain(mix, init, xs).choice
     jacobians = xs.nbytes * 8
-    solver = pb.Blelloch(memory_limit=2 * jacobians)
+    solver = pb.Blelloch(memory_limit=4 * jacobians, scaled=True)
     wisdom.remember(key(mix, init, xs), Remembered(solver, TIMINGS))
     assert pb.explain(mix, init, xs).choice == repr(solver)
     xs = jnp.ones((length, 4, 8))

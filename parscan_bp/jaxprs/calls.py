@@ -1,0 +1,182 @@
+"""Replaying equations that hold programs, for values that vary over more mesh axes.
+
+What such an equation holds was traced for the types of its operands, and says of its results that
+they do not differ from device to device where these did not. So it is made again by the function of
+JAX that made it, of programs that are replayed for the new types. All operands and results of it
+vary alike: both branches of a condition, and a loop before and after it, have one type.
+
+A call with a rule of the user's keeps it: the rule is traced once where the step was, as JAX itself
+would have, and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.custom_derivatives import SymbolicZero, zero_from_primal
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from parscan_bp.jaxprs.hijax import operation_of
+from parscan_bp.jaxprs.primitive_kinds import PLAIN_CALLS
+from parscan_bp.jaxprs.read import called, is_differentiable, scan_counts
+from parscan_bp.jaxprs.replay import RETRACED, alike, evaluate, varying_axes
+from parscan_bp.originals import lax_scan
+from parscan_bp.trees import replace_at
+from parscan_bp.types import Array
+
+
+def _call(eqn, values):
+    return evaluate(called(eqn), values)
+
+
+def _alike(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
+    """The outputs of a program, which vary as its inputs do."""
+    return alike(evaluate(closed, values), varying_axes(values))
+
+
+def _of(eqn: JaxprEqn) -> Callable[..., list[Array]]:
+    """What a call runs, as a function."""
+    closed = called(eqn)
+    return lambda *values: _alike(closed, values)
+
+
+def _checkpoint(eqn, values):
+    if operation_of(eqn) is not None:
+        return _call(eqn, values)
+    how = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
+    return jax.checkpoint(_of(eqn), **how)(*alike(values))
+
+
+def _custom_jvp(eqn, values):
+    call: Any = jax.custom_jvp(_of(eqn))
+
+    def rule(primals, tangents):
+        moving = [k for k, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
+        given = [*primals, *(tangents[k] for k in moving)]
+        made = _alike(_rule_of(eqn, _push, moving), given)
+        outs, ts = made[: len(eqn.outvars)], iter(made[len(eqn.outvars) :])
+        return outs, [next(ts) if _has_tangent(v) else zero_from_primal(v, True) for v in outs]
+
+    call.defjvp(rule, symbolic_zeros=True)
+    return call(*alike(values))
+
+
+def _custom_vjp(eqn, values):
+    call: Any = jax.custom_vjp(_of(eqn))
+    moving = [k for k, v in enumerate(values) if _has_tangent(v)]
+
+    def backward(primals, cts):
+        given = [ct for ct, v in zip(cts, eqn.outvars, strict=True) if is_differentiable(v.aval)]
+        made = _alike(_rule_of(eqn, _pull, moving), [*primals, *given])
+        return tuple(replace_at([None] * len(primals), moving, made))
+
+    call.defvjp(lambda *primals: (call(*primals), primals), backward)
+    return call(*alike(values))
+
+
+def _rule_of(eqn: JaxprEqn, derivative: Callable, moving: Sequence[int]) -> ClosedJaxpr:
+    """The rule of a call, for tangents of these operands alone, traced where the step was."""
+    primals = [v.aval for v in eqn.invars]
+    tangents = {
+        _push: [primals[k] for k in moving],
+        _pull: [v.aval for v in eqn.outvars if is_differentiable(v.aval)],
+    }
+
+    def rule(primals, given):
+        def call(*values):
+            params = eqn.primitive.get_bind_params(eqn.params)
+            return eqn.primitive.bind(*replace_at(primals, moving, values), **params)
+
+        return derivative(call, [primals[k] for k in moving], given)
+
+    with eqn.ctx.manager:
+        return jax.make_jaxpr(rule)(primals, tangents[derivative])
+
+
+def _push(call, primals, tangents):
+    """Values, and the tangents of those that have any."""
+    outs, ts = jax.jvp(call, primals, tangents)
+    return [*outs, *(t for t, v in zip(ts, outs, strict=True) if _has_tangent(v))]
+
+
+def _pull(call, primals, cts):
+    """Cotangents of the operands."""
+    only = lambda *values: [v for v in call(*values) if _has_tangent(v)]  # noqa: E731
+    return jax.vjp(only, *primals)[1](cts)
+
+
+def _has_tangent(value: Any) -> bool:
+    return is_differentiable(jax.typeof(value))
+
+
+def _cond(eqn, values):
+    index, *operands = alike(values)
+    axes = varying_axes(values)  # of the index, too: there may be no operands
+    branches = [lambda *v, b=b: alike(evaluate(b, v), axes) for b in eqn.params["branches"]]
+    return lax.switch(index, branches, *operands)
+
+
+def _scan(eqn, values):
+    consts, carry = scan_counts(eqn)
+    values, first = alike(values), consts + carry
+
+    def step(c, x):
+        out = _alike(eqn.params["jaxpr"], [*values[:consts], *c, *x])
+        return out[:carry], out[carry:]
+
+    how = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    last, ys = lax_scan(step, values[consts:first], values[first:], **how)
+    return [*last, *ys]
+
+
+def _while(eqn, values):
+    test, body = (eqn.params[name] for name in ("cond_nconsts", "body_nconsts"))
+    values, first = alike(values), test + body
+    goes_on = lambda c: evaluate(eqn.params["cond_jaxpr"], [*values[:test], *c])[0]  # noqa: E731
+    step = lambda c: _alike(eqn.params["body_jaxpr"], [*values[test:first], *c])  # noqa: E731
+    return lax.while_loop(goes_on, step, values[first:])
+
+
+def _retraced(closed: ClosedJaxpr, values: Sequence[Array]) -> ClosedJaxpr:
+    """The program for the types of these values."""
+    return jax.make_jaxpr(lambda *v: _alike(closed, v))(*values)
+
+
+def _linear_solve(eqn, values):
+    """A `lax.custom_linear_solve`: of several programs, each with constants before b."""
+    values, jaxprs, lengths = alike(values), eqn.params["jaxprs"], eqn.params["const_lengths"]
+    parts, start = [], 0
+    for length in lengths:
+        parts.append(values[start : start + length])
+        start += length
+    made = [
+        None if closed is None else _retraced(closed, [*part, *values[start:]])
+        for closed, part in zip(jaxprs, parts, strict=True)
+    ]
+    params = {**eqn.params, "jaxprs": type(jaxprs)(*made)}
+    return eqn.primitive.bind(*values, **params)
+
+
+def _custom_vmap(eqn, values):
+    values = alike(values)
+    return eqn.primitive.bind(
+        *values, **{**eqn.params, "call": _retraced(eqn.params["call"], values)}
+    )
+
+
+RETRACED.update(
+    {
+        **dict.fromkeys(PLAIN_CALLS, _call),
+        "remat2": _checkpoint,
+        "custom_jvp_call": _custom_jvp,
+        "custom_vjp_call": _custom_vjp,
+        "cond": _cond,
+        "scan": _scan,
+        "while": _while,
+        "custom_linear_solve": _linear_solve,
+        "custom_vmap_call": _custom_vmap,
+    }
+)
