@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.arguments import described
+from parscan_bp.jaxprs.batching import batched
 from parscan_bp.operators import BlockTriangular, Dense, Operator, compose
 from parscan_bp.types import Array, PyTree
 
@@ -114,7 +115,7 @@ def _slopes(own: Step, h: PyTree, x: Array) -> dict[str, Dense]:
             return jnp.concatenate(jax.tree.leaves(new), axis=-1), y
 
         # One direction in each row at once: rows are independent. (by, *batch, of) -> transposed.
-        slopes = jax.vmap(push)(jnp.eye(sum(sizes), dtype=jnp.result_type(*leaves)))
+        slopes = batched(push)(jnp.eye(sum(sizes), dtype=jnp.result_type(*leaves)))
         return [Dense(jnp.moveaxis(a, 0, -2)) for a in slopes]
 
     hh, yh = columns(lambda h: own(h, x), h)

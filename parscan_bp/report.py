@@ -377,9 +377,7 @@ def errors_of_steps(
     operators: Operator, v: PyTree, out: PyTree, added: PyTree, *, bound: float
 ) -> Array:
     """The `backward_error` of each map of a stack, all values being stacked."""
-    leaves, rebuild = operators.unstack()
-    judge = functools.partial(backward_error, bound=bound)
-    return jax.vmap(lambda leaves, *row: judge(rebuild(leaves), *row))(leaves, v, out, added)
+    return operators.of_each(functools.partial(backward_error, bound=bound), v, out, added)
 
 
 def _errors(system: Uniform | Ragged, solution: Any, bound: float) -> list[Array]:

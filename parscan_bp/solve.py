@@ -150,8 +150,7 @@ def _uniform_rule(solver: Solver) -> LinearSolve:
     """`_upper` with its derivatives."""
 
     def matvec(operators, u):
-        leaves, rebuild = operators.unstack()
-        pushed = jax.vmap(lambda leaves, v: rebuild(leaves).matvec(v))(leaves, u[1:])
+        pushed = operators.of_each(lambda a, v: a.matvec(v), u[1:])
         return u - jnp.concatenate([pushed, jnp.zeros_like(u[:1])])
 
     def backward(operators, ct):

@@ -73,6 +73,11 @@ class System(abc.ABC):
         """Whether its states are cotangents: the traversal runs against the order of steps."""
         return True
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether steps are made explicit one after the other, and stretches likewise."""
+        return False
+
     @abc.abstractmethod
     def block(self, start: int | Array, size: int) -> Block:
         """The steps ``start .. start + size``; ``start`` may be traced."""

@@ -96,6 +96,12 @@ def eval_shape(f: Callable, *args: PyTree) -> PyTree:
     return jax.tree.map(with_mesh, jax.eval_shape(f, *args))
 
 
+def first_of(stacked: PyTree) -> PyTree:
+    """The types of one entry of the leading axis of every leaf."""
+    first = functools.partial(lax.index_in_dim, index=0, keepdims=False)
+    return eval_shape(lambda: jax.tree.map(first, stacked))
+
+
 def struct_like(array: Array, shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
     """The type of such an array; inside `jax.shard_map` it varies over the mesh axes of ``array``.
 

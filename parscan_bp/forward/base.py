@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import as_written
 from parscan_bp.devices import Line
-from parscan_bp.trees import map_chunks, nbytes
+from parscan_bp.jaxprs.batching import NOT_KNOWN, unbatchable
+from parscan_bp.trees import first_of, map_chunks, nbytes
 from parscan_bp.types import Array, PyTree
 
 Carry = PyTree
@@ -78,8 +79,28 @@ class Recurrence:
 def over_steps(f: Callable[..., PyTree], length: int, *stacked: PyTree) -> PyTree:
     """``f`` of every step's values, stacked; in batches, so that memory has room for them."""
     each = max(1, nbytes(stacked) // length)
-    f = jax.vmap(f)
+    f = side_by_side(f)
     return map_chunks(lambda values: f(*values), stacked, length, max(1, BATCH_BYTES // each))
+
+
+def side_by_side(f: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """``f`` of many steps' values at once, stacked.
+
+    Raises:
+      NotImplementedError: by the function, if it is not known to give the same for each as alone,
+        naming what is to blame.
+    """
+
+    def call(*stacked):
+        why = unbatchable(jax.make_jaxpr(f)(*first_of(stacked)))
+        if why is not None:
+            raise NotImplementedError(
+                f"forward: the step contains {why}, which {NOT_KNOWN}, and a method evaluates many "
+                "steps at once; parscan_bp.scan with forward='exact' takes any step"
+            )
+        return jax.vmap(f)(*stacked)
+
+    return call
 
 
 class Trajectory(NamedTuple):
@@ -145,7 +166,8 @@ class Forward(abc.ABC):
             1 + |x_t|. It is below the error that is wanted, and at least 4 roundings of the carry.
 
         Raises:
-          NotImplementedError: if the step is not of the kind that it takes.
+          NotImplementedError: if the step is not of the kind that it takes, or may not be mapped
+            by `jax.vmap`, see `side_by_side`.
         """
 
     def expected(self, length: int, exponent: float, tolerance: float) -> int | None:

@@ -13,7 +13,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import set_ints
-from parscan_bp.forward.base import Carry, Forward, Recurrence, Trajectory, steps_to_forget
+from parscan_bp.forward.base import (
+    Carry,
+    Forward,
+    Recurrence,
+    Trajectory,
+    side_by_side,
+    steps_to_forget,
+)
 from parscan_bp.jaxprs.replay import varying_with
 from parscan_bp.originals import lax_scan
 from parscan_bp.trees import stretch, write_stretch
@@ -163,7 +170,7 @@ class _Cut:
 
 def _step_of_all(recurrence: Recurrence, cut: _Cut):
     """One step of all chunks; steps beyond the end leave the carry as it is."""
-    f = jax.vmap(recurrence.step)
+    f = side_by_side(recurrence.step)
 
     def step(carry, values):
         inputs, whole = values

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_batching import custom_vmap
 
+from parscan_bp.primitives.mapping import largest_of_mapped
 from parscan_bp.types import Array, PyTree
 
 
@@ -31,36 +31,8 @@ def fall_back(needed: Array, made: PyTree, other: Callable[..., PyTree], *args: 
       >>> jax.vmap(f)(jnp.array([1.0, -2.0])).tolist()
       [1.0, 2.0]
     """
-    return _falling_back(other)(needed, made, args)
 
+    def again():
+        return jax.tree.map(lambda a, b: jnp.where(needed, a, b), other(*args), made)
 
-def _falling_back(other: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`fall_back` as a function of arrays; ``needed`` has the axes that were mapped so far."""
-
-    @custom_vmap
-    def choose(needed, made, args):
-        def again():
-            return jax.tree.map(lambda a, b: _where(needed, a, b), other(*args), made)
-
-        return lax.cond(jnp.any(needed), again, lambda: made)
-
-    @choose.def_vmap
-    def mapped(size, in_batched, needed, made, args):
-        batched, made_batched, args_batched = in_batched
-
-        def spread(a, has_axis):
-            return a if has_axis else jnp.broadcast_to(a, (size, *jnp.shape(a)))
-
-        made = jax.tree.map(spread, made, made_batched)
-        axes = jax.tree.map(lambda has_axis: 0 if has_axis else None, args_batched)
-        of_all = jax.vmap(other, in_axes=tuple(axes), out_axes=0, axis_size=size)
-        chosen = _falling_back(of_all)(spread(needed, batched), made, args)
-        return chosen, jax.tree.map(lambda _: True, chosen)
-
-    return choose
-
-
-def _where(flags: Array, yes: Array, no: Array) -> Array:
-    """Chosen by the leading axes, which are those of the flags."""
-    flags = flags.reshape(flags.shape + (1,) * (jnp.ndim(yes) - flags.ndim))
-    return jnp.where(flags, yes, no)
+    return lax.cond(largest_of_mapped(needed), again, lambda: made)

@@ -16,9 +16,9 @@ from parscan_bp.forward.corrections import check_linear, corrections, linear_mod
 from parscan_bp.forward.passes import iterate
 from parscan_bp.forward.vectors import FlatRecurrence, guessed, traced
 from parscan_bp.linearise.base import Steps
-from parscan_bp.linearise.per_step import first_of
 from parscan_bp.solvers import Associative, Solver
 from parscan_bp.solvers.base import check_solver
+from parscan_bp.trees import first_of
 from parscan_bp.types import Array
 
 

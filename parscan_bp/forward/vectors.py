@@ -14,9 +14,8 @@ from parscan_bp.arguments import described
 from parscan_bp.forward.base import Carry, Recurrence, over_steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.layout import CarryLayout
-from parscan_bp.linearise.per_step import first_of
 from parscan_bp.structure import CarryStructure, find_structure
-from parscan_bp.trees import same_structure
+from parscan_bp.trees import first_of, same_structure
 from parscan_bp.types import Array
 
 Vectors = list[Array]

@@ -19,7 +19,10 @@ CALLS = PLAIN_CALLS | {"remat2"}
 FOREIGN_CALLS = _names("custom_jvp_call custom_vjp_call")
 """Calls with a derivative of the user's, which need not be that of their values."""
 
-CUSTOM_CALLS = FOREIGN_CALLS | {"call_with_rule"}
+OWN_CALLS = _names("call_with_rule")
+"""Calls with a derivative that this package makes, which is that of their values."""
+
+CUSTOM_CALLS = FOREIGN_CALLS | OWN_CALLS
 """Calls that bring their own derivative: their jaxpr tells values, not derivatives."""
 
 FORWARD_CALLS = CUSTOM_CALLS - {"custom_vjp_call"}
@@ -48,6 +51,9 @@ HI_PRIMITIVES = {
 """JAX's own among them by class, and the kind of primitive that each is, here or in jax 0.10."""
 
 CALLBACKS = _names("pure_callback io_callback ffi_call")
+
+NOT_REPEATABLE = _names("rng_uniform")
+"""Their results differ from one evaluation to the next."""
 
 # --- arithmetic -----------------------------------------------------------------------------------
 
@@ -125,3 +131,68 @@ HOLOMORPHIC = _names(
     "broadcast_in_dim reshape squeeze transpose concatenate slice reduce_sum copy rev"
 )
 """Complex-differentiable in every operand."""
+
+# --- batches --------------------------------------------------------------------------------------
+
+OWN = OWN_CALLS | _names(
+    "largest_of_mapped linear_solve look mapped_axis_in_front pushforward row_product"
+)
+"""The primitives of this package."""
+
+DRAWS = _names("random_bits random_fold_in random_gamma random_seed random_split")
+"""What makes random numbers, or keys, of keys. Whether it commutes with `jax.vmap` is a matter of
+the keys: those of "rbg" and "unsafe_rbg" draw other numbers in a batch."""
+
+COLLECTIVES = _names(
+    """
+    all_gather all_gather_invariant all_gather_reduced all_to_all axis_index pbroadcast pcast pmax
+    pmin ppermute preduced psum psum_invariant pvary ragged_all_to_all reduce_scatter
+    reduced_vary_cast unreduced_pmax unreduced_pmin unreduced_psum unreduced_reduce_scatter
+    vary_unreduced_cast
+    """
+)
+"""They name the axis that they work along, which no axis of steps is."""
+
+BATCHED = (
+    CALLS
+    | CUSTOM_CALLS
+    | CONTROL_FLOW
+    | ELEMENTWISE
+    | PREDICATES
+    | ARITHMETIC
+    | ZERO_DERIVATIVE
+    | MOVES
+    | REDUCTIONS
+    | VIEWS
+    | COLLECTIVES
+    | OWN
+    | _names(
+        """
+        call shard_map custom_lin custom_linear_solve pallas_call optimization_barrier device_put
+        layout_constraint with_memory_space_constraint xla_metadata_call xla_metadata_value
+        inspect_sharding reshard platform_index tie zeros_like
+
+        bitcast_convert_type clz population_count shift_left shift_right_arithmetic
+        shift_right_logical mulhi from_edtype to_edtype random_clone random_unwrap random_wrap
+        iota_2x32_shape threefry2x32 threefry4x32 philox2x32 philox4x32
+
+        argmax argmin broadcast_to cumlogsumexp cummax cummin cumprod cumsum dynamic_update_slice
+        empty frexp gather iota ldexp pad reduce reduce_and reduce_or reduce_prod reduce_window
+        reduce_window_max reduce_window_min reduce_window_sum reduce_xor scatter scatter-add
+        scatter-max scatter-min scatter-mul scatter-sub select_and_gather_add
+        select_and_scatter_add sort top_k
+
+        conv_general_dilated dot_general fft ragged_dot_general scaled_dot scaled_matmul
+        scaled_matmul_wrapper dot_product_attention_bwd_wrapper dot_product_attention_fwd_wrapper
+        bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices
+        bcoo_spdot_general bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general
+        bcsr_extract bcsr_fromdense bcsr_todense todense
+
+        cholesky eig eigh geqp3 geqrf hessenberg householder_product lu
+        lu_pivots_to_permutation ormqr qr schur svd symmetric_product triangular_solve tridiagonal
+        tridiagonal_solve
+        """
+    )
+)
+"""Known to commute with `jax.vmap`: an entry of a batch is what it is by itself. Calls do if what
+they call does."""

@@ -13,6 +13,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from parscan_bp.arguments import described
+from parscan_bp.jaxprs.batching import batched
 from parscan_bp.layers.base import Layer, flat
 from parscan_bp.operators import Dense, MatrixFree
 from parscan_bp.types import Array, PyTree
@@ -159,7 +160,7 @@ class Coloured(Layer):
 
         def one(x):
             # Inside shard_map a tangent varies over the mesh axes of its primal.
-            columns = jax.vmap(lambda seed: push(params, x, seed + jnp.zeros_like(x)))(seeds)
+            columns = batched(lambda seed: push(params, x, seed + jnp.zeros_like(x)))(seeds)
             return columns[colours[self.inputs], self.outputs]
 
         return jax.vmap(one)(flat(x))

@@ -88,7 +88,8 @@ class Answered:
         kinds = first.out_avals[len(first.out_avals) - count :]
         second = jax.make_jaxpr(told)(*closed.in_avals, *kinds)
         reads = Body(second, n, m, body.only)
-        reads.__dict__["reach"] = body.reach  # nothing has a derivative by an answer
+        # Nothing has a derivative by an answer, and to read it is no other step.
+        reads.__dict__.update(reach=body.reach, unbatchable=body.unbatchable)
         return cls(Body(first, n, m), reads, count)
 
 

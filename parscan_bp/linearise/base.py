@@ -141,7 +141,7 @@ class Linearisation(abc.ABC):
         """
 
         def outputs(consts, xs):
-            return jax.vmap(
+            return self.body.mapped(
                 lambda c, x, xs: self._float_outputs(
                     active.insert_consts(steps.consts, consts), c, active.insert_x(x, xs), active
                 ),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from parscan_bp.jaxprs.batching import mapped, unbatchable
 from parscan_bp.jaxprs.dependence import forwarded
 from parscan_bp.jaxprs.precision import shortest_dtype
 from parscan_bp.jaxprs.read import is_differentiable
@@ -76,6 +77,15 @@ class Body:
         return shortest_dtype(self.jaxpr, carry, self.float_carry)
 
     @functools.cached_property
+    def unbatchable(self) -> str | None:
+        """What in it keeps many steps from being evaluated as one batch, see there."""
+        return unbatchable(self.jaxpr)
+
+    def mapped(self, f: Callable) -> Callable:
+        """A function that evaluates it, of many steps, or directions: as a batch if it may be."""
+        return mapped(f, in_turn=self.unbatchable is not None)
+
+    @functools.cached_property
     def reach(self) -> Reach:
         """Which derivatives there are."""
         return Reach.of(self.jaxpr, self.num_consts, self.num_carry)
@@ -83,7 +93,7 @@ class Body:
     def restricted(self, carry: tuple[int, ...]) -> Body:
         """The same step, of which only these carry leaves have tangents."""
         body = dataclasses.replace(self, only=carry)
-        body.__dict__["reach"] = self.reach
+        body.__dict__.update(reach=self.reach, unbatchable=self.unbatchable)
         return body
 
     @functools.cached_property

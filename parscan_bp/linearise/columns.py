@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Joined
-from parscan_bp.linearise.per_step import PerStep, first_of
+from parscan_bp.linearise.per_step import PerStep
 from parscan_bp.operators import Dense, Diagonal, Operator
-from parscan_bp.trees import replace_at
+from parscan_bp.trees import first_of, replace_at
 from parscan_bp.types import Array
 
 
@@ -51,7 +51,7 @@ class ByColumns(Joined):
         column, size = columns_of(self, consts, varying), sum(self.layout.features)
         if self.diagonal:
             return column(jnp.ones(size, self.layout.dtype))
-        columns = jax.vmap(column)(jnp.eye(size, dtype=self.layout.dtype))
+        columns = self.body.mapped(column)(jnp.eye(size, dtype=self.layout.dtype))
         return jnp.moveaxis(columns, 0, -2)
 
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal
 
+from parscan_bp.jaxprs.batching import mapped, unbatchable
 from parscan_bp.jaxprs.decisions import mixed
 from parscan_bp.jaxprs.read import with_known
 from parscan_bp.jaxprs.replay import evaluate
-from parscan_bp.trees import eval_shape
 from parscan_bp.types import Array, PyTree
 
 Known = Sequence[tuple[Array, Array]]
@@ -58,6 +57,14 @@ class PerStep:
         shared = len(jax.tree.leaves(fixed))
         return cls(closed, shared, tree, _depends_on(closed, shared))
 
+    @functools.cached_property
+    def _in_turn(self) -> bool:
+        return unbatchable(self.jaxpr) is not None
+
+    def mapped(self, f: Callable) -> Callable:
+        """A function that evaluates a part of it, of many steps: as a batch if it may be."""
+        return mapped(f, in_turn=self._in_turn)
+
     @property
     def varying(self) -> ClosedJaxpr:
         """What makes the leaves that vary."""
@@ -80,7 +87,7 @@ class PerStep:
         def one(x, *more):
             return make([*leaves, *jax.tree.leaves(x)], *more)
 
-        each = iter(jax.vmap(one)(stacked, *more) if any(self.varies) else [])
+        each = iter(self.mapped(one)(stacked, *more) if any(self.varies) else [])
         once: Iterator[Array] = iter(())
         if not all(self.varies):
             first = [a[0] for a in jax.tree.leaves(stacked)]
@@ -96,12 +103,6 @@ class PerStep:
         names = closed.debug_info._replace(result_paths=None)
         part = with_known(closed.replace(outvars=outs, debug_info=names), {})
         return ClosedJaxpr(part, self.jaxpr.consts)
-
-
-def first_of(stacked: PyTree) -> PyTree:
-    """The types of one entry of the leading axis of every leaf."""
-    first = functools.partial(lax.index_in_dim, index=0, keepdims=False)
-    return eval_shape(lambda: jax.tree.map(first, stacked))
 
 
 def _without_known(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:

@@ -22,10 +22,10 @@ from parscan_bp.linearise.base import Kind, Linearisation, Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.completed import Completed, of_fewest
 from parscan_bp.linearise.inlets import Distinct, Inlets
-from parscan_bp.linearise.per_step import Known, PerStep, first_of
+from parscan_bp.linearise.per_step import Known, PerStep
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.operators import MatrixFree
-from parscan_bp.trees import eval_shape, replace_at
+from parscan_bp.trees import eval_shape, first_of, replace_at
 from parscan_bp.types import Array
 
 MOST_AUX = 2
@@ -142,14 +142,15 @@ class ByProducts(Linearisation):
             carry, x = list(steps.carry), list(steps.x)
             # Not `lax.stop_gradient`: the pullback is differentiated itself, for second
             # derivatives.
-            known = jax.vmap(functools.partial(inlets.values, steps.consts))(carry, x)
+            mapped = self.body.mapped
+            known = mapped(functools.partial(inlets.values, steps.consts))(carry, x)
 
             def values(consts, xs):
                 def one(carry, x, xs, known):
                     full = active.insert_consts(steps.consts, consts)
                     return inlets.values(full, carry, active.insert_x(x, xs), known)
 
-                return jax.vmap(one)(carry, x, xs, known)
+                return mapped(one)(carry, x, xs, known)
 
             consts, xs = active.of_consts(steps.consts), active.of_x(steps.x)
             return jax.vjp(values, consts, xs)[1](aux.all())
@@ -200,7 +201,8 @@ class ByProducts(Linearisation):
             on_groups = on_groups.func if isinstance(on_groups, Completed) else on_groups
             if not (all_aux or on_groups.is_stored):
                 linear = Partial(_drop_aux, linear)
-            return MatrixFree(linear, varies, vector, codomain=vector, has_aux=True)
+            how = {"has_aux": True, "in_turn": self.body.unbatchable is not None}
+            return MatrixFree(linear, varies, vector, codomain=vector, **how)
 
         return stack
 

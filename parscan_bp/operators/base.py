@@ -11,9 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from parscan_bp.jaxprs.batching import mapped
 from parscan_bp.operators.stacked import Stacked
 from parscan_bp.sparsity import Pattern
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +117,25 @@ class Operator(Stacked, abc.ABC):
         Raises:
           ValueError: if ``v`` has another size or does not broadcast with the stack.
         """
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the maps of a stack act one after the other, and never as one batch."""
+        return False
+
+    def of_each(self, f: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
+        """``f(one map, *values)`` of every map of the scanned axis, with its values, stacked.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> from parscan_bp.operators import Diagonal
+          >>> op, v = Diagonal(jnp.array([[1.0], [2.0]])), jnp.ones((2, 1))
+          >>> op.of_each(lambda one, v: one.matvec(v), v).tolist()
+          [[1.0], [2.0]]
+        """
+        leaves, rebuild = self.unstack()
+        one = lambda leaves, *values: f(rebuild(leaves), *values)  # noqa: E731
+        return mapped(one, in_turn=self.in_turn)(leaves, *stacked)
 
     def matvec_and_aux(self, v: Array) -> tuple[Array, Any]:
         """A v, and what the map makes on the way that `System.collect` can use; mostly nothing."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from parscan_bp.jaxprs.batching import mapped
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.trees import eval_shape, same_structure, struct_like
 from parscan_bp.types import PyTree
@@ -86,6 +87,8 @@ class MatrixFree(Operator):
       transposed: whether the operator is the transpose of ``linear``.
       has_aux: whether ``linear`` returns a pair: A v, and a pytree of other values linear in v,
         which `matvec_and_aux` returns, too.
+      in_turn: whether the maps of a stack act one after the other, as those whose functions may
+        not be mapped by `jax.vmap`: a primitive in them would answer for all maps.
 
     Raises:
       TypeError: if ``linear`` is not a ``Partial``, or there is no ``domain``.
@@ -109,6 +112,7 @@ class MatrixFree(Operator):
     ndims: Any = dataclasses.field(default=None, metadata={"static": True})
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
     has_aux: bool = dataclasses.field(default=False, metadata={"static": True})
+    in_turn: bool = dataclasses.field(default=False, metadata={"static": True})
 
     composes: ClassVar = False
 
@@ -193,7 +197,7 @@ class MatrixFree(Operator):
         of_v = differs(extra)
         for k in reversed(range(len(lead))):
             axes = jax.tree.unflatten(treedef, [0 if along[k] else None for along in of_leaves])
-            apply = jax.vmap(apply, in_axes=(axes, 0 if of_v[k] else None))
+            apply = mapped(apply, (axes, 0 if of_v[k] else None), in_turn=self.in_turn)
         return apply(linear, jax.tree.unflatten(takes.treedef, parts))
 
     def _map(self, linear, v):
@@ -227,6 +231,9 @@ class MatrixFree(Operator):
         takes = self.codomain if self.transposed else self.domain
         basis = jnp.eye(takes.size, dtype=takes.parts[0].dtype)
         basis = jax.tree.unflatten(takes.treedef, [basis])
+        if self.in_turn:
+            columns = jax.lax.map(self.matvec, basis)
+            return jnp.moveaxis(jax.tree.leaves(columns)[0], 0, -1)
         dense = jax.vmap(self.matvec, in_axes=-1, out_axes=-1)(basis)
         return jax.tree.leaves(dense)[0]
 

@@ -80,7 +80,8 @@ def scan(
         (`explain` says why), and a scan with symbolic sizes (`jax.export`), of which a named solver
         takes the values only; and one with collectives along a mapped axis, which a named solver
         takes unless it forms Jacobians that they couple, or an output is the same along an axis of
-        `jax.shard_map` and what it is made of is not.
+        `jax.shard_map` and what it is made of is not. So does a step with a primitive that is not
+        known to commute with `jax.vmap`; a named solver linearises its steps one by one.
         A named solver refuses what it cannot take with an error; ``Sweep(otherwise="lax")`` leaves
         it to `jax.lax.scan`, too, as `explain` says.
         Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may

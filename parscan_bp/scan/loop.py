@@ -7,8 +7,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
@@ -112,7 +110,7 @@ class Loop:
         if self.answered is None:
             return []
         entering = before(init, after, 0, self.how["length"], reverse=self.how["reverse"])
-        step = jax.vmap(lambda carry, x: self.asked(consts, carry, x)[1])
+        step = self.body.mapped(lambda carry, x: self.asked(consts, carry, x)[1])
         return self.apart(step(entering, list(xs)), after)[2]
 
     @property

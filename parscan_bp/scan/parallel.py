@@ -14,6 +14,7 @@ from jax import lax
 from parscan_bp.arguments import described
 from parscan_bp.forward import ForwardReport
 from parscan_bp.forward.evaluate import Certified, LoopFunctions, evaluate
+from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import vary_alike, varying_with
@@ -54,6 +55,8 @@ class Parallel:
         reasons = unsupported(body.jaxpr)
         if reasons:
             why = f"the step contains {reasons[0].primitive}: {reasons[0].message}"
+        elif body.unbatchable is not None:
+            why = f"the step contains {body.unbatchable}, which {NOT_KNOWN}"
         other = [a for a in body.carry_avals if a.dtype not in WANTED]
         if other:
             why = (

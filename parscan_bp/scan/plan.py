@@ -13,6 +13,7 @@ from parscan_bp.choice import wisdom
 from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
 from parscan_bp.choice.work import Work, work_of
+from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable, scan_counts
@@ -222,7 +223,7 @@ def make_plan(
     adjoins = solver is None and jacobian == "auto"
     other = None if forward is None else forward.loop(body, cell, params, adjoins=adjoins)
     fused = None if other is None else other.kernels
-    why = _not_linear(body, solver, jacobian)
+    why = _not_linear(body, solver, jacobian) or (_not_batched(body) if may_be_left else None)
     if why is not None:
         if not may_be_left:
             raise NotImplementedError(
@@ -293,6 +294,8 @@ def _step(
     """The step that is linearised: as the cell that it is, or what is left in the loop of it."""
     if cell is not None and any(is_sharded(v.aval) for v in staged.equation.invars):
         cell = None  # its products join arrays that may be spread in different ways
+    if cell is not None and traced.unbatchable is not None:
+        cell = None  # what it states is of many steps at once
     hoist = Hoist.of_step(traced.jaxpr, traced.num_consts) if cell is None else None
     if hoist is None:
         return traced, cell, None
@@ -317,6 +320,12 @@ def _not_linear(body: Body, solver: Solver | None, jacobian: str | Callable) -> 
     return f"the step contains {reasons[0].primitive}: {reasons[0].message}" if reasons else None
 
 
+def _not_batched(body: Body) -> str | None:
+    """What in the step keeps many of them from being linearised as one batch, if anything."""
+    name = body.unbatchable
+    return None if name is None else f"the step contains {name}, which {NOT_KNOWN}"
+
+
 def _coupled(body: Body) -> list[Reason]:
     found = couples_mapped_axis(body.jaxpr, body.num_consts, body.num_carry)
     return [] if found is None else [found]
@@ -334,7 +343,9 @@ def _choice(
 ) -> Choice:
     """The solver that was named, or that follows from what else was; or one that is chosen."""
     if solver is not None:
-        return Choice(solver, "named by the caller")
+        why = _not_batched(body)
+        one_by_one = "" if why is None else f"; steps are linearised one by one: {why}"
+        return Choice(solver, f"named by the caller{one_by_one}")
     fused = None if other is None else other.kernels
     if fused is not None:
         values = "forward-mode; the backward pass is one fused kernel"

@@ -137,7 +137,8 @@ class Recorded:
             now = replace_at(after, floats, carries)
             entering = before(init, now, 0, scan.length, reverse=scan.reverse)
             extra = self.scan.linearisation.invariants(consts, [])
-            return jax.vmap(_keep(kept.map, consts, extra))(entering, xs, now)
+            keep = _keep(kept.map, consts, extra)
+            return kept.map.steps.mapped(keep)(entering, xs, now)
 
         at = [args[k] for k in moving], [after[k] for k in floats]
         _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))

@@ -71,10 +71,15 @@ class Primal:
                 )
                 return [new[k] for k in body.float_carry], [y[j] for j in active.y]
 
-            return jax.vmap(one)(list(steps.carry), list(steps.x), carry, xs)
+            return body.mapped(one)(list(steps.carry), list(steps.x), carry, xs)
 
         floats = [steps.carry[k] for k in body.float_carry]
         return call, (active.of_consts(steps.consts), floats, active.of_x(steps.x))
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a stretch of it is linearised step by step."""
+        return self.linearisation.body.unbatchable is not None
 
     def map(self, f: Callable[[Steps, PyTree], PyTree], stacked: PyTree) -> PyTree:
         """``f(steps, part of stacked)`` for all steps, in batches that memory has room for.
@@ -115,6 +120,10 @@ class Adjoint(System):
     @property
     def backward(self):
         return not self.primal.reverse
+
+    @property
+    def in_turn(self):
+        return self.primal.in_turn
 
     def block(self, start, size):
         linear = self.primal.linearisation
@@ -196,6 +205,10 @@ class Tangent(System):
     @property
     def adjoint(self):
         return False
+
+    @property
+    def in_turn(self):
+        return self.primal.in_turn
 
     def block(self, start, size):
         linear = self.primal.linearisation

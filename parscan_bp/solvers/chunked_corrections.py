@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import set_ints
+from parscan_bp.jaxprs.batching import mapped
 from parscan_bp.primitives.mapping import largest_of_mapped
 from parscan_bp.report import Rounds
 from parscan_bp.solvers.base import Complexity, Solver
@@ -193,7 +194,7 @@ class _Chunks:
             state, *made = sweep_stretch(self.system, state, start, self.block, **how)
             return state, tuple(made)
 
-        return jax.vmap(one)(starts, states)
+        return mapped(one, in_turn=self.system.in_turn)(starts, states)
 
     def entering(self, first: PyTree, leaving: PyTree) -> PyTree:
         """What enters each chunk: ``first`` the first one, what leaves one the one after it."""

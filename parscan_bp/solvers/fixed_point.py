@@ -9,6 +9,7 @@ map, all at once.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,8 +82,7 @@ def of_system(
     """
     n, backward = system.length, system.backward
     block = system.block(0, n)
-    leaves, rebuild = block.operator.unstack()
-    multiply = jax.vmap(lambda leaves, v: rebuild(leaves).matvec(v))
+    multiply = functools.partial(block.operator.of_each, lambda a, v: a.matvec(v))
 
     def entering(x, first):
         def shift(a, b):
@@ -94,10 +94,10 @@ def of_system(
         return add(block.entering, entering(x, state))
 
     def image(x):
-        return add(multiply(leaves, shown(x)), block.leaving)
+        return add(multiply(shown(x)), block.leaving)
 
     def push(x):
-        return multiply(leaves, entering(x, jax.tree.map(jnp.zeros_like, state)))
+        return multiply(entering(x, jax.tree.map(jnp.zeros_like, state)))
 
     def read(x):
         return shown(x), jax.tree.map(lambda a: a[0 if backward else -1], x)

@@ -9,7 +9,7 @@ from jax.extend.core import JaxprEqn
 
 from parscan_bp.jaxprs.hijax import kind_of, operation_of
 from parscan_bp.jaxprs.interpret import Interpreter
-from parscan_bp.jaxprs.primitive_kinds import CALLBACKS, HI_PRIMITIVE
+from parscan_bp.jaxprs.primitive_kinds import CALLBACKS, HI_PRIMITIVE, NOT_REPEATABLE
 from parscan_bp.jaxprs.read import (
     inner_jaxprs,
     is_inexact,
@@ -37,6 +37,7 @@ def unsupported(jaxpr: Any, active: Sequence[bool] | None = None) -> list[Reason
       recomputed and batched would repeat them;
     - collectives along an axis of an outer `vmap` or `shard_map`, and `axis_index`: a solver that
       was named may take them, see `couples_mapped_axis`;
+    - what gives another result when it is made again (`jax.lax.rng_uniform`);
     - callbacks that are fed an active value: they have no derivative;
     - an operation that is a `HiPrim` and not JAX's own: nothing is known of it.
 
@@ -75,6 +76,8 @@ def _syntactic(eqn: JaxprEqn) -> list[Reason]:
     name = kind_of(eqn)
     if name == "custom_vjp_call":
         return [Reason(name, "has a reverse-mode derivative only, so it cannot be linearised")]
+    if name in NOT_REPEATABLE:
+        return [Reason(name, "gives other numbers when it is made again")]
     if name == HI_PRIMITIVE:
         operation = type(operation_of(eqn)).__name__
         return [Reason(operation, "is a HiPrim and not JAX's own, and may mix the rows of a batch")]
