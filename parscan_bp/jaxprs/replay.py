@@ -156,26 +156,48 @@ def called(eqn: JaxprEqn) -> ClosedJaxpr:
     return ClosedJaxpr(inner, getattr(held, "consts", ()))
 
 
-def _call(eqn, values):
-    return evaluate(called(eqn), values)
+def within(eqn: JaxprEqn, values: Sequence[Any], run: Callable[..., Sequence[Any]]) -> list[Any]:
+    """The results of control flow, what is inside of it being run in another way.
+
+    Args:
+      eqn: an equation of `cond`, `scan` or `while`.
+      values: its operands: arrays, or pytrees of them.
+      run: ``(jaxpr, values) -> its results``, of a loop in the types that it began with.
+    """
+    replay = _while if eqn.primitive.name == "while" else RETRACED[eqn.primitive.name]
+    return list(replay(eqn, values, run))
 
 
-def _cond(eqn, values):
-    branches = [lambda *v, b=b: evaluate(b, v) for b in eqn.params["branches"]]
+def _call(eqn, values, run=evaluate):
+    return run(called(eqn), values)
+
+
+def _cond(eqn, values, run=evaluate):
+    branches = [lambda *v, b=b: run(b, v) for b in eqn.params["branches"]]
     return lax.switch(values[0], branches, *values[1:])
 
 
-def _scan(eqn, values):
+def _scan(eqn, values, run=evaluate):
     consts, carry = scan_counts(eqn)
     first, xs = consts + carry, values[consts + carry :]
 
     def step(c, x):
-        out = evaluate(eqn.params["jaxpr"], [*values[:consts], *c, *x])
+        out = run(eqn.params["jaxpr"], [*values[:consts], *c, *x])
         return out[:carry], out[carry:]
 
     how = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
     last, ys = lax_scan(step, list(values[consts:first]), list(xs), **how)
     return [*last, *ys]
+
+
+def _while(eqn, values, run):
+    test, body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    tested, stepped = values[:test], values[test : test + body]
+    return lax.while_loop(
+        lambda carry: run(eqn.params["cond_jaxpr"], [*tested, *carry])[0],
+        lambda carry: run(eqn.params["body_jaxpr"], [*stepped, *carry]),
+        list(values[test + body :]),
+    )
 
 
 RETRACED = {
