@@ -59,6 +59,11 @@ def _apply(eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
     return [shaped(b, atom.aval) for b, atom in zip(made, eqn.outvars, strict=True)]
 
 
+def is_opaque(eqn: JaxprEqn) -> bool:
+    """Whether no rule here says how far the results of an equation move."""
+    return _rule(eqn) is smooth.opaque
+
+
 def _rule(eqn: JaxprEqn) -> Rule:
     name, floats = eqn.primitive.name, any(map(is_inexact, eqn.outvars))
     if any(map(is_complex, (*eqn.invars, *eqn.outvars))):

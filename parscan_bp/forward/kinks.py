@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,13 +25,13 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from parscan_bp.forward.ball import Ball
-from parscan_bp.forward.balls import evaluate_balls
+from parscan_bp.forward.balls import evaluate_balls, is_opaque
 from parscan_bp.forward.base import Carry, Recurrence, over_steps
 from parscan_bp.forward.certificate import are_all, program_of
 from parscan_bp.forward.rounding import is_whole
+from parscan_bp.forward.smooth_rules import is_smooth
 from parscan_bp.jaxprs.interpret import Interpreter
-from parscan_bp.jaxprs.primitive_kinds import HOLOMORPHIC, LINEAR, SMOOTH
-from parscan_bp.jaxprs.read import is_complex, is_inexact
+from parscan_bp.jaxprs.read import is_inexact
 from parscan_bp.jaxprs.replay import varying_with
 from parscan_bp.types import Array
 
@@ -54,49 +54,47 @@ class Departure(NamedTuple):
     rounds: Array
 
 
-def kinks_of(recurrence: Recurrence, *, of_carry: bool = False) -> list[str]:
-    """The primitives of a step that have kinks or jumps, or of which that is not known.
+def kinks_of(recurrence: Recurrence) -> list[str]:
+    """The primitives of a step that have kinks or jumps, or of which that is not known."""
+    closed, _ = program_of(recurrence)
+    return _found(closed, [True] * len(closed.jaxpr.invars), lambda eqn: not is_smooth(eqn))
+
+
+def unknown_kinks(jaxpr: Any, carried: Sequence[bool]) -> list[str]:
+    """The primitives of a step of which no kink can be told from none.
 
     Args:
-      recurrence: the recurrence.
-      of_carry: whether only those count that depend on the carry.
+      jaxpr: the step, of what it does to its carry.
+      carried: which of its inputs are the carry.
     """
-    closed, _ = program_of(recurrence)
-    carried = len(jax.tree.leaves(recurrence.init))
-    flags = [not of_carry or k < carried for k in range(len(closed.jaxpr.invars))]
-    search = _Kinks()
-    search.run(closed, flags)
+    return _found(jaxpr, carried, lambda eqn: not is_smooth(eqn) and is_opaque(eqn))
+
+
+def _found(jaxpr: Any, flags: Sequence[bool], asked: Callable[[JaxprEqn], bool]) -> list[str]:
+    search = _Search(asked)
+    search.run(jaxpr, flags)
     return list(search.found)
 
 
-class _Kinks(Interpreter[bool]):
-    """True: the value depends on what is asked for."""
+class _Search(Interpreter[bool]):
+    """True: the value depends on the inputs in question."""
 
     derivative = False
     prune = False
     bottom = False
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Callable[[JaxprEqn], bool]) -> None:
         super().__init__()
+        self.asked = asked
         self.found: dict[str, None] = {}
 
     def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
-        if any(map(is_inexact, eqn.invars)) and not is_smooth(eqn):
+        if any(map(is_inexact, eqn.invars)) and self.asked(eqn):
             self.found[eqn.primitive.name] = None
         return [True] * len(eqn.outvars)
 
     def join(self, a: bool, b: bool, name: str) -> bool:
         return a or b
-
-
-def is_smooth(eqn: JaxprEqn) -> bool:
-    """Whether an equation of floats is known to have no kinks of its own."""
-    name = eqn.primitive.name
-    if any(map(is_complex, eqn.invars)) and name not in HOLOMORPHIC | LINEAR - {"log"}:
-        return name in ("real", "imag", "conj")
-    if name == "select_n":  # its predicate is what jumps
-        return True
-    return name in SMOOTH or (name == "convert_element_type" and is_inexact(eqn.outvars[0]))
 
 
 class _Round(NamedTuple):

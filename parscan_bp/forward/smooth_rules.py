@@ -6,6 +6,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
 
 from parscan_bp.forward.ball import (
     Ball,
@@ -16,8 +17,8 @@ from parscan_bp.forward.ball import (
     uncertain,
 )
 from parscan_bp.forward.rounding import ROUNDINGS
-from parscan_bp.jaxprs.primitive_kinds import MOVES
-from parscan_bp.jaxprs.read import is_inexact
+from parscan_bp.jaxprs.primitive_kinds import HOLOMORPHIC, LINEAR, MOVES, SMOOTH
+from parscan_bp.jaxprs.read import is_complex, is_inexact
 from parscan_bp.jaxprs.replay import bind
 
 
@@ -145,20 +146,34 @@ def discrete(eqn, *balls):
 
 
 def opaque(eqn, *balls):
-    """Of what nothing is known but that its results are those of its operands."""
+    """Of what nothing is known but that its results are those of its operands, or is smooth."""
     made = bind(eqn, [b.value for b in balls])
-    there = [jnp.any(is_some(b.radius)) for b in balls if b.radius is not None]
-    lost = functools.reduce(jnp.logical_or, there) if there else jnp.zeros((), bool)
-    far = uncertain(lost)
+
+    def far(numbers):
+        there = [jnp.any(is_some(a)) for a in numbers if a is not None]
+        return uncertain(functools.reduce(jnp.logical_or, there, jnp.zeros((), bool)))
+
+    radius = far([b.radius for b in balls])
+    bent = far([b.bent for b in balls]) if is_smooth(eqn) else radius
 
     def ball(v, atom):
         if not is_inexact(atom):
-            return Ball(v, far)
+            return Ball(v, radius)
         own = LOOSE * ROUNDINGS * jnp.finfo(jnp.result_type(v)).eps * jnp.abs(v)
-        return Ball(v, own + far, far)
+        return Ball(v, own + radius, bent)
 
     return list(map(ball, made, eqn.outvars))
 
 
 LOOSE = 16
 """By which more an operation rounds of which nothing is known."""
+
+
+def is_smooth(eqn: JaxprEqn) -> bool:
+    """Whether an equation of floats is known to have no kinks of its own."""
+    name = eqn.primitive.name
+    if any(map(is_complex, eqn.invars)) and name not in HOLOMORPHIC | LINEAR - {"log"}:
+        return name in ("real", "imag", "conj")
+    if name == "select_n":  # its predicate is what jumps
+        return True
+    return name in SMOOTH or (name == "convert_element_type" and is_inexact(eqn.outvars[0]))

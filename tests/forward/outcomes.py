@@ -87,3 +87,9 @@ def counts_of(found):
         "needed": refused & ~known,
     }
     return {name: int(flag.sum()) for name, flag in flags.items()}
+
+
+def forget():
+    """Drops programs that were compiled."""
+    for cached in (_maker, _systems, _runner):
+        cached.cache_clear()
