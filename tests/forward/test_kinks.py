@@ -99,14 +99,6 @@ def _flat(c):
 _flat.defjvp(lambda primals, tangents: (_flat(*primals), 0.1 * tangents[0]))
 
 
-@jax.custom_vjp
-def _backwards(c):
-    return 1.5 * c
-
-
-_backwards.defvjp(lambda c: (_backwards(c), None), lambda _, g: (0.1 * g,))
-
-
 def _stopped(c):
     return 1.5 * lax.stop_gradient(c)
 
@@ -122,7 +114,6 @@ OTHER_SLOPES = {
     ),
     "in a checkpoint": lambda c, u: jax.checkpoint(jax.jit(_stopped))(c),
     "custom_jvp in a cond": lambda c, u: lax.cond(u[0] > 1, lambda c: c, _flat, c),
-    "custom_vjp in a cond": lambda c, u: lax.cond(u[0] > 1, lambda c: c, _backwards, c),
     "in a scan of ours": lambda c, u: pb.scan(
         lambda a, _: (1.25 * lax.stop_gradient(a), None), c, None, length=2
     )[0],
@@ -137,11 +128,7 @@ def test_slopes_that_are_not_those_of_the_values(name):
     """At every depth: the error grows by the slopes that values have."""
     step = lambda c, u: jnp.tanh(OTHER_SLOPES[name](c, u) + u)  # noqa: E731
     first = jnp.zeros(1, jnp.float32)
-    if "custom_vjp" in name:  # which no named solver takes; the forward pass does
-        how = {"forward": pb.FixedPoint(), "solver": None}
-    else:
-        how = {"forward": pb.FixedPoint()}
-    assert _is_refused(*_told(step, first, KICK, **how))
+    assert _is_refused(*_told(step, first, KICK, forward=pb.FixedPoint()))
 
 
 # --- what is not refused --------------------------------------------------------------------------
@@ -191,7 +178,7 @@ PROGRAMS = {
     "ge": lambda x: jnp.where(jnp.all(x >= 0), x, -x),
     "is_finite": lambda x: jnp.where(jnp.isfinite(x), x, 0.0),
     "max": lambda x: jnp.tanh(jnp.maximum(x, 0.1 * x)),
-    "min": lambda x: jnp.minimum(x, x[::-1]),
+    "min": lambda x: jnp.minimum(x, 2 * x[::-1]),
     "clamp": lambda x: lax.clamp(-0.5, x, 0.5),
     "abs": lambda x: jnp.abs(W @ jnp.abs(x)),
     "sign": lambda x: x * jnp.sign(x),
@@ -252,7 +239,7 @@ def test_what_is_not_known_is_told():
     step = jax.make_jaxpr(lambda c: jnp.sin(lax.cummax(c)) + lax.linalg.cholesky(jnp.eye(3))[0])
     assert unknown_kinks(step(jnp.ones(3)), [True]) == ["cummax"]
     (ball,) = evaluate_balls(step(jnp.ones(3)), [Ball(jnp.ones(3), jnp.full(3, 1e-6))])
-    assert (ball.bent == jnp.inf).all()
+    assert not jnp.isfinite(ball.bent).any()
 
 
 @pytest.mark.parametrize(
