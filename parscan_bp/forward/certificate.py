@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from parscan_bp.forward.base import Carry, Inputs, Recurrence
+from parscan_bp.jaxprs.control_flow import within
 from parscan_bp.jaxprs.hijax import kind_of
-from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS
-from parscan_bp.jaxprs.read import called, needed_equations
+from parscan_bp.jaxprs.primitive_kinds import CALLS, CONTROL_FLOW, CUSTOM_CALLS
+from parscan_bp.jaxprs.read import called, inner_jaxprs, needed_equations, walk
 from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
@@ -54,15 +55,20 @@ def are_all(flags: PyTree) -> Array:
     return functools.reduce(operator.and_, map(jnp.all, jax.tree.leaves(flags)))
 
 
-def interpreted(recurrence: Recurrence, apply: Apply) -> Callable[[Carry, Inputs], Carry]:
-    """The step, each of its equations applied in another way.
+def program_of(recurrence: Recurrence) -> tuple[ClosedJaxpr, jax.tree_util.PyTreeDef]:
+    """The step on flat leaves [*carry, *inputs], and the structure of what it returns.
 
-    Those that only its outputs beside the carry depend on are left out.
+    Equations that only its outputs beside the carry depend on are left out.
     """
     first = jax.tree.map(lambda a: a[0], recurrence.inputs)
     closed, shape = jax.make_jaxpr(recurrence.step, return_shape=True)(recurrence.init, first)
     needed = closed.jaxpr.replace(eqns=needed_equations(closed.jaxpr))
-    closed, tree = ClosedJaxpr(needed, closed.consts), jax.tree.structure(shape)
+    return ClosedJaxpr(needed, closed.consts), jax.tree.structure(shape)
+
+
+def interpreted(recurrence: Recurrence, apply: Apply) -> Callable[[Carry, Inputs], Carry]:
+    """The step, each of its equations applied in another way."""
+    closed, tree = program_of(recurrence)
 
     def step(carry, inputs):
         return jax.tree.unflatten(tree, interpret(closed, jax.tree.leaves((carry, inputs)), apply))
@@ -74,8 +80,8 @@ def with_true_derivative(recurrence: Recurrence) -> Callable[[Carry, Inputs], Ca
     """The step with the derivatives that its values have.
 
     Rules that a step brings along, as for a slope that stands for the true one, and derivatives
-    that were stopped tell a gradient what to be. The error knows nothing of them. Of the derivative
-    itself nothing may be left out later, as its kinks would be.
+    that were stopped tell a gradient what to be, at any depth. The error knows nothing of them. Of
+    the derivative itself nothing may be left out later, as its kinks would be.
     """
     return interpreted(recurrence, _by_values)
 
@@ -84,6 +90,14 @@ def _by_values(eqn: JaxprEqn, values: Sequence[Array]) -> Sequence[Array]:
     name = kind_of(eqn)
     if name == "stop_gradient":
         return list(values)
-    if name in CALLS or name in FOREIGN_CALLS:
+    if name in CALLS or name in CUSTOM_CALLS:
         return interpret(called(eqn), values, _by_values)
+    if name in CONTROL_FLOW and any(map(_has_other_slopes, inner_jaxprs(eqn))):
+        return within(eqn, values, lambda inner, values: interpret(inner, values, _by_values))
     return bind(eqn, values)
+
+
+def _has_other_slopes(jaxpr: Jaxpr) -> bool:
+    """Whether anything in it has a derivative that need not be that of its values."""
+    names = {kind_of(eqn) for eqn in walk(jaxpr)}
+    return not names.isdisjoint({"stop_gradient", *CUSTOM_CALLS})

@@ -7,6 +7,9 @@ first order. With D and D2 the largest of each,
     |x - x*|  is taken to be  1.25 (D + 2 D2),
 
 and nothing is said where D2 is not small beside D: there the second step would need a third one.
+
+Both know the slopes of the side that x is on. Where an error or rounding may reach a kink of the
+step, its other side counts as well, see `kinks`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from parscan_bp.forward.certificate import (
     with_true_derivative,
 )
 from parscan_bp.forward.chunks import Chunks
+from parscan_bp.forward.kinks import departure, kinks_of
 from parscan_bp.forward.rounding import roundings_of
 from parscan_bp.report import cotangents
 from parscan_bp.types import Array
@@ -41,6 +45,9 @@ systems one was understated by two draws, in the second digit."""
 ENLARGED = 1.5
 """By which the largest of what they become is enlarged."""
 
+REACH = 2
+"""By which more than the errors is looked at for kinks: the draws have not met the largest."""
+
 STRAIGHT = 0.01
 """The largest floor that is told, relative to 1 + the largest magnitude of a carry."""
 
@@ -54,8 +61,7 @@ SWEEP = Chunks(rounds=4)
 def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Array) -> Certificate:
     """An estimate of the error of a trajectory: likely, not proved.
 
-    It knows of the step what derivatives know: of one that jumps, as by a comparison, nothing
-    beyond the piece that it is on.
+    Of a step that jumps, as by a comparison, it says nothing where an error may reach the jump.
 
     Args:
       recurrence: the recurrence.
@@ -91,20 +97,39 @@ def estimate(recurrence: Recurrence, states: Carry, residuals: Carry, radius: Ar
 
     found, settled = solve(jax.tree.map(beside(unit), residuals, *signs[: DRAWS // 2]))
     d = jax.tree.map(lambda a: a[:, 0] * unit.astype(a.dtype), found)
-    grown = size(jax.tree.map(lambda a: a[:, 1:], found))
     left = recurrence.residuals(jax.tree.map(jnp.subtract, states, d))
     second_unit = size(left)
-    found, again = solve(jax.tree.map(beside(second_unit), left, *signs[DRAWS // 2 :]))
-    first = size(d)
-    second = second_unit * size(jax.tree.map(lambda a: a[:, 0], found))
-    grown = jnp.maximum(grown, size(jax.tree.map(lambda a: a[:, 1:], found)))
-    floor = ENLARGED * roundings * grown
+    second, again = solve(jax.tree.map(beside(second_unit), left, *signs[DRAWS // 2 :]))
+
+    def of_leaf(a, b):
+        """D, D2 and the floor."""
+        drawn = [recurrence.largest(magnitude(v[:, 1:])) for v in (a, b)]
+        parts = (unit, a), (second_unit, b)
+        sizes = [u * recurrence.largest(magnitude(v[:, 0])) for u, v in parts]
+        return *sizes, ENLARGED * roundings * jnp.maximum(*drawn)
+
+    told = [of_leaf(a, b) for a, b in zip(*map(jax.tree.leaves, (found, second)), strict=True)]
+    first, second, floor = (functools.reduce(jnp.maximum, v) for v in zip(*told, strict=True))
     holds = settled & again & (second <= CURVED * first + floor)
     error = jnp.where(holds, FACTOR * (first + 2 * second), jnp.inf)
     finite = jnp.isfinite(first) & jnp.isfinite(second)
+    if kinks_of(recurrence):
+        reach = [REACH * (FACTOR * (a + 2 * b) + c) for a, b, c in told]
+        base = jax.tree.unflatten(jax.tree.structure(states), reach)
+        respond = functools.partial(_response, size, solve)
+        floor += departure(recurrence, states, residuals, base, respond).added
     # A floor that is not small is no linear model's any more: the recurrence is not determined.
     known = floor <= STRAIGHT * (1 + size(states))
     return Certificate(jnp.where(finite, error, jnp.nan), jnp.where(known, floor, jnp.inf))
+
+
+def _response(size, solve, magnitudes: Carry) -> tuple[Carry, Array]:
+    """What the recurrence makes of errors of these magnitudes, and whether it is solved."""
+    unit = size(magnitudes)
+    drawn = lambda *s: jnp.stack([_over(a, unit) for a in s], 1)  # noqa: E731
+    found, settled = solve(jax.tree.map(drawn, *_signed(magnitudes)))
+    most = lambda a: ENLARGED * unit * jnp.max(jnp.abs(a), axis=1)  # noqa: E731
+    return jax.tree.map(most, found), settled
 
 
 def _size(recurrence: Recurrence, tree: Carry) -> Array:

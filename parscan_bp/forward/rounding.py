@@ -78,5 +78,11 @@ def _rounded(a: Array, times: int) -> Array:
     a, info = jnp.asarray(a), jnp.finfo(a.dtype)
     bits = lax.bitcast_convert_type(a, jnp.dtype(f"uint{info.bits}"))
     sign = 1 - 2 * (lax.population_count(bits) % 2).astype(a.dtype)
-    exact = (a == jnp.round(a)) & (jnp.abs(a) * info.eps < WHOLE)
-    return jnp.where(exact, a, a + times * info.eps * sign * a)
+    return jnp.where(is_whole(a), a, a + times * info.eps * sign * a)
+
+
+def is_whole(a: Array) -> Array:
+    """Whether each is a whole number of which it is taken that no rounding made it."""
+    if not jnp.issubdtype(jnp.result_type(a), jnp.inexact):
+        return jnp.ones(jnp.shape(a), bool)
+    return (a == jnp.round(a)) & (jnp.abs(a) * jnp.finfo(jnp.result_type(a)).eps < WHOLE)

@@ -15,15 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax import lax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
+from parscan_bp.jaxprs.control_flow import within
 from parscan_bp.jaxprs.hijax import operation_of
-from parscan_bp.jaxprs.primitive_kinds import PLAIN_CALLS
-from parscan_bp.jaxprs.read import called, is_differentiable, scan_counts
+from parscan_bp.jaxprs.primitive_kinds import CONTROL_FLOW, PLAIN_CALLS
+from parscan_bp.jaxprs.read import called, is_differentiable
 from parscan_bp.jaxprs.replay import RETRACED, alike, evaluate, varying_axes
-from parscan_bp.originals import lax_scan
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
@@ -112,32 +111,9 @@ def _has_tangent(value: Any) -> bool:
     return is_differentiable(jax.typeof(value))
 
 
-def _cond(eqn, values):
-    index, *operands = alike(values)
-    axes = varying_axes(values)  # of the index, too: there may be no operands
-    branches = [lambda *v, b=b: alike(evaluate(b, v), axes) for b in eqn.params["branches"]]
-    return lax.switch(index, branches, *operands)
-
-
-def _scan(eqn, values):
-    consts, carry = scan_counts(eqn)
-    values, first = alike(values), consts + carry
-
-    def step(c, x):
-        out = _alike(eqn.params["jaxpr"], [*values[:consts], *c, *x])
-        return out[:carry], out[carry:]
-
-    how = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    last, ys = lax_scan(step, values[consts:first], values[first:], **how)
-    return [*last, *ys]
-
-
-def _while(eqn, values):
-    test, body = (eqn.params[name] for name in ("cond_nconsts", "body_nconsts"))
-    values, first = alike(values), test + body
-    goes_on = lambda c: evaluate(eqn.params["cond_jaxpr"], [*values[:test], *c])[0]  # noqa: E731
-    step = lambda c: _alike(eqn.params["body_jaxpr"], [*values[test:first], *c])  # noqa: E731
-    return lax.while_loop(goes_on, step, values[first:])
+def _control_flow(eqn, values):
+    axes = varying_axes(values)  # of a condition's index, too: there may be no operands
+    return within(eqn, alike(values), lambda inner, values: alike(evaluate(inner, values), axes))
 
 
 def _retraced(closed: ClosedJaxpr, values: Sequence[Array]) -> ClosedJaxpr:
@@ -173,9 +149,7 @@ RETRACED.update(
         "remat2": _checkpoint,
         "custom_jvp_call": _custom_jvp,
         "custom_vjp_call": _custom_vjp,
-        "cond": _cond,
-        "scan": _scan,
-        "while": _while,
+        **dict.fromkeys(CONTROL_FLOW, _control_flow),
         "custom_linear_solve": _linear_solve,
         "custom_vmap_call": _custom_vmap,
     }

@@ -126,6 +126,27 @@ NO_EXCHANGE = _names("axis_index pvary pcast")
 VIEWS = _names("broadcast_in_dim reshape squeeze stop_gradient copy pvary")
 """They cost a loop nothing, and their results may be larger than what they are of."""
 
+LINEAR = MOVES | _names(
+    """
+    copy cumsum dynamic_update_slice gather name pad pvary pcast reduce_sum reduce_window_sum
+    scatter scatter-add sharding_constraint stop_gradient
+    """
+)
+"""Sums of what they are given, apart from indices."""
+
+PRODUCTS = _names("dot_general conv_general_dilated")
+"""Linear in each of two operands."""
+
+BENT = _names(
+    "abs atan2 clamp convert_element_type max min nextafter reduce_precision rem select_n sign"
+)
+"""Elementwise, with kinks, jumps or cuts."""
+
+_FACTORS = _names("cholesky custom_linear_solve fft lu triangular_solve")
+_ALONG = _names("cumlogsumexp cumprod reduce_prod")
+SMOOTH = (ELEMENTWISE - BENT) | LINEAR | PRODUCTS | _FACTORS | _ALONG
+"""Differentiable where they are finite; the row exchanges of `lu` cancel in what is made of it."""
+
 HOLOMORPHIC = _names(
     "add sub mul div neg exp log sin cos tan sinh cosh tanh integer_pow dot_general "
     "broadcast_in_dim reshape squeeze transpose concatenate slice reduce_sum copy rev"

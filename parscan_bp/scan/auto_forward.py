@@ -22,6 +22,8 @@ from parscan_bp.choice.forward_map import forward_map
 from parscan_bp.choice.work import Work
 from parscan_bp.forward import Chunks, FixedPoint, Forward, Newton
 from parscan_bp.forward.evaluate import Certified, stop_of, tolerance_of
+from parscan_bp.forward.kinks import unknown_kinks
+from parscan_bp.jaxprs.read import needed_equations
 from parscan_bp.scan.forward_option import ForwardOption
 from parscan_bp.scan.parallel import Parallel
 from parscan_bp.scan.plan import Left, Planned, ScanPlan
@@ -133,9 +135,24 @@ def choose_forward(
         plan_with(by_method(auto, auto.method if known is None else known.forward))
     except NotImplementedError as error:
         return ForwardChoice(EXACT, str(error))
+    unknown = _unknown_kinks(plan)
+    if unknown:
+        why = f"whether {unknown[0]} has a kink where a trajectory is, no certificate can tell"
+        return ForwardChoice(EXACT, why)
     if known is not None:
         return ForwardChoice(known.forward, known.reason)
     return _by_map(plan, plan.facts, plan.work, args, auto, always_probe)
+
+
+def _unknown_kinks(plan: ScanPlan) -> list[str]:
+    """The primitives for which every trajectory of a step would be dropped."""
+    body = plan.body
+    jaxpr = body.jaxpr.jaxpr
+    names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    jaxpr = jaxpr.replace(outvars=jaxpr.outvars[: body.num_carry], debug_info=names)
+    jaxpr = jaxpr.replace(eqns=needed_equations(jaxpr))
+    begin, end = body.num_consts, body.num_consts + body.num_carry
+    return unknown_kinks(jaxpr, [begin <= k < end for k in range(len(jaxpr.invars))])
 
 
 def _by_map(

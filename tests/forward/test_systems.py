@@ -1,69 +1,17 @@
 """No error is silent: random systems from contracting to chaotic, by every method."""
 
-import functools
 import itertools
 import math
 import os
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.forward.evaluate import Certified, LoopFunctions, evaluate
 from tests.forward.methods import METHODS
-from tests.forward.systems import FAMILIES, TRAINED, drawn, exponent, sequential, spread
-from tests.quickly import jit_quickly
-
-LENGTH, COUNT = 520, 150
-CONTRACTING = -0.05
-
-
-@functools.cache
-def _maker(family, count, dtype, jit):
-    kind = (FAMILIES | TRAINED)[family]
-    step = kind.step
-
-    def make(seed):
-        args = drawn(kind, seed, count, LENGTH)
-        exponents = jax.vmap(functools.partial(exponent, step))(*args)
-        args = jax.tree.map(lambda a: a.astype(dtype), args)
-        want, apart = (jax.vmap(functools.partial(f, step))(*args) for f in (sequential, spread))
-        return args, want, {"exponent": exponents, "spread": apart}
-
-    return jit(make)
-
-
-@functools.lru_cache(maxsize=16)
-def _systems(family, seed, count, dtype, jit):
-    """Systems, what the sequential pass makes of them, and their exponents and spreads."""
-    return _maker(family, count, dtype, jit)(seed)
-
-
-@functools.cache
-def _runner(family, name, certify, jit):
-    step = (FAMILIES | TRAINED)[family].step
-
-    def run(params, h, us):
-        functions = LoopFunctions(lambda p, h, u: (step(p, h, u), None), None)
-        how = Certified(METHODS[name].method, certify, fallback=False)
-        states, _, told = evaluate(how, functions, params, h, us, LENGTH, None)
-        return states, told
-
-    return jit(jax.vmap(run))
-
-
-def outcomes(family, name, certify, dtype, seed=0, count=COUNT, jit=jit_quickly):
-    """What became of each system: its true error and what was told of it."""
-    args, want, known = _systems(family, seed, count, dtype, jit)
-    got, told = _runner(family, name, certify, jit)(*args)
-    axes = tuple(range(1, want.ndim))
-    # The scale is the method's own, as in the report.
-    error = jnp.max(jnp.abs(got - want), axes) / (1 + jnp.max(jnp.abs(got), axes))
-    names = ("status", "error", "floor", "tolerance", "converged")
-    found = {name: np.asarray(getattr(told, name)) for name in names}
-    return found | {k: np.asarray(v) for k, v in {"true": error, **known}.items()}
+from tests.forward.outcomes import CONTRACTING, outcomes
+from tests.forward.systems import FAMILIES, TRAINED
 
 
 def judge(found):
