@@ -49,9 +49,12 @@ class LearningRateByStaleness(Remedy):
         return () if self.anneal is None else jnp.zeros((), jnp.int32)
 
     def adjust(self, updates, state, delay):
-        left = 1.0
-        if self.anneal is not None:
-            left = 1 - state / self.anneal
-            state = jnp.minimum(state + 1, self.anneal)
-        factor = delay ** (-self.power * left)
-        return jax.tree.map(lambda u: (factor * u).astype(u.dtype), updates), state
+        if self.anneal is None:
+            return jax.tree.map(lambda u: (delay**-self.power * u).astype(u.dtype), updates), state
+
+        def divided(u):
+            real = jnp.promote_types(jnp.finfo(u.dtype).dtype, jnp.float32)
+            left = 1 - state.astype(real) / self.anneal
+            return (jnp.asarray(delay, real) ** (-self.power * left) * u).astype(u.dtype)
+
+        return jax.tree.map(divided, updates), jnp.minimum(state + 1, self.anneal)
