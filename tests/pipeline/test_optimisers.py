@@ -197,7 +197,7 @@ def test_together_all_updates_end_a_batch(name):
 
 def test_stale_says_that_one_delay_takes_it():
     params = [jnp.ones(2), jnp.ones(3)]
-    with pytest.raises(NotImplementedError, match="gradient of stage 1.*or delays=2, one stage"):
+    with pytest.raises(NotImplementedError, match=r"gradient of stage 1.*or delays=2, one stage"):
         pipeline.stale(CLIPPED, [2, 2]).init(params)
     with pytest.raises(NotImplementedError, match="gradients of different steps") as told:
         pipeline.stale(optax.apply_if_finite(CLIPPED, 2), [2, 0]).init(params)
