@@ -51,7 +51,7 @@ def check_weight(weight: Any) -> None:
 
 
 def shares(weight: Weight, labels: Sequence[PyTree]) -> Array:
-    """What each part of a batch counts, beside a mean of 1.
+    """What each part of a batch counts, beside a mean of 1; all alike if all weights are 0.
 
     Args:
       weight: as of `simulate`.
@@ -75,7 +75,8 @@ def shares(weight: Weight, labels: Sequence[PyTree]) -> Array:
             )
     # Counts have no precision of their own, and shares are rounded to that of the loss.
     weights = jnp.stack(made).astype(float)
-    return len(made) * weights / weights.sum()
+    total = weights.sum()
+    return jnp.where(total == 0, 1, len(made) * weights / total)
 
 
 def check_parts(
