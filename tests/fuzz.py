@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-BATCH = 25
+BATCH = 10
 PATIENCE = 600
 """Seconds for a process."""
 

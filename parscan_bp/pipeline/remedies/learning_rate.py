@@ -8,7 +8,7 @@ from typing import final
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_number, set_ints
+from parscan_bp.arguments import set_ints, set_numbers
 from parscan_bp.pipeline.remedies.base import Remedy
 
 
@@ -42,7 +42,7 @@ class LearningRateByStaleness(Remedy):
     anneal: int | None = None
 
     def __post_init__(self):
-        check_number("power", self.power)
+        set_numbers(self, power=0)
         set_ints(self, ("anneal",), anneal=1)
 
     def init(self, delay, params):
