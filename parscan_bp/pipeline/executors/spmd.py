@@ -67,7 +67,9 @@ def run_spmd(
 
     One program for all stages of a mesh axis, one `jax.lax.scan` over the ticks of the schedule's
     `Table`. A stage does what the table says in branches; at the end of a tick one permutation
-    sends outputs up, another one error gradients down, and nothing else is sent. What `simulate`
+    sends outputs up, another one error gradients down, and nothing else is sent; but for an
+    optimiser that wants all gradients at once, for which every stage gathers them, and all weights,
+    at the end of a batch, and holds the optimiser's state of all. What `simulate`
     computes, to the last bit; with ``data`` up to rounding, as means are taken in another order.
 
     Args:
