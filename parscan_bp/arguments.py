@@ -81,6 +81,28 @@ def set_ints(config: Any, optional: Collection[str] = (), **least: int) -> None:
             object.__setattr__(config, name, as_int(name, value, smallest))
 
 
+def set_numbers(config: Any, optional: Collection[str] = (), **least: float) -> None:
+    """Makes fields of a frozen dataclass what `as_number` says; the optional may be None.
+
+    Raises:
+      TypeError, ValueError: as `check_number`.
+    """
+    for name, smallest in least.items():
+        value = getattr(config, name)
+        if value is not None or name not in optional:
+            object.__setattr__(config, name, as_number(name, value, smallest))
+
+
+def as_number(name: str, value: Any, least: float = 0) -> float:
+    """A number of Python's, which takes the dtype of what it meets; NumPy's have one of their own.
+
+    Raises:
+      TypeError, ValueError: as `check_number`.
+    """
+    check_number(name, value, least)
+    return value if type(value) in (int, float) else float(value)
+
+
 def check_bool(name: str, value: Any) -> None:
     """Raises `TypeError` unless ``value`` is True or False."""
     if not isinstance(value, bool | np.bool_):

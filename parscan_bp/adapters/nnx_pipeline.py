@@ -34,8 +34,8 @@ class Pipeline(BasePipeline):
       split: how many layers each block gets; or how many blocks there are to be, balanced by the
         times that layers take, which are measured when the first batch comes. ``None`` is as many
         blocks as the schedule is for, or else as there are devices.
-      schedule, optimiser, loss, devices, key: as in `parscan_bp.pipeline.Pipeline`. Modules have
-        random streams of their own.
+      schedule, optimiser, loss, devices, key, weight: as in `parscan_bp.pipeline.Pipeline`. Modules
+        have random streams of their own.
 
     Raises:
       TypeError: if ``model`` is no such model.
@@ -68,6 +68,7 @@ class Pipeline(BasePipeline):
         loss: Callable[[PyTree, PyTree], Array],
         devices: Sequence[Any] | None = None,
         key: Array | None = None,
+        weight: Callable[[PyTree], Any] | None = None,
     ):
         modules = model.layers if isinstance(model, nnx.Sequential) else model
         if isinstance(modules, str) or not isinstance(modules, Sequence):
@@ -88,6 +89,7 @@ class Pipeline(BasePipeline):
             loss=loss,
             devices=devices,
             key=key,
+            weight=weight,
         )
 
     def model(self) -> nnx.Sequential:

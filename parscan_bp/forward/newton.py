@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_number, described, set_ints
+from parscan_bp.arguments import described, set_ints, set_numbers
 from parscan_bp.forward.base import Forward, Trajectory
 from parscan_bp.forward.corrections import check_linear, corrections, is_complex, linear_model
 from parscan_bp.forward.passes import iterate, largest_finite
@@ -95,7 +95,7 @@ class Newton(Forward):
             return
         if isinstance(self.damping, str):
             raise ValueError(f"damping: got {self.damping!r}; 'residual' or a number is wanted")
-        check_number("damping", self.damping)
+        set_numbers(self, damping=0)
         if self.damping > 1:
             raise ValueError(f"damping: got {described(self.damping)}; at most 1 is wanted")
 

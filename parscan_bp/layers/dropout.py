@@ -8,7 +8,7 @@ from typing import final
 
 import jax.numpy as jnp
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import described, set_numbers
 from parscan_bp.layers.base import Layer, flat, no_cotangent
 from parscan_bp.operators import Diagonal
 
@@ -44,6 +44,7 @@ class Dropout(Layer):
             raise TypeError(f"rate: got {described(self.rate)}; a number in [0, 1) is wanted")
         if not 0 <= self.rate < 1:
             raise ValueError(f"rate: got {self.rate}; a number in [0, 1) is wanted")
+        set_numbers(self, rate=0)
 
     def apply(self, params, x):
         if not hasattr(params, "dtype") or params.dtype.kind != "b":

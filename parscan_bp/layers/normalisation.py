@@ -9,7 +9,7 @@ from typing import ClassVar, final
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_bool, check_number
+from parscan_bp.arguments import check_bool, set_numbers
 from parscan_bp.layers.base import (
     Layer,
     check_channels,
@@ -56,7 +56,7 @@ class BatchNorm(Layer):
     places_apart: ClassVar = True
 
     def __post_init__(self):
-        check_number("epsilon", self.epsilon)
+        set_numbers(self, epsilon=0)
         check_bool("training", self.training)
         if self.training:
             raise NotImplementedError(
@@ -130,7 +130,7 @@ class LayerNorm(Layer):
     places_apart: ClassVar = True
 
     def __post_init__(self):
-        check_number("epsilon", self.epsilon)
+        set_numbers(self, epsilon=0)
 
     def init(self, key, features, dtype=float):
         return {"scale": jnp.ones(features[-1], dtype), "bias": jnp.zeros(features[-1], dtype)}

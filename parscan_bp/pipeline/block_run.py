@@ -31,9 +31,10 @@ HELD = (
 )
 """Attributes of a `BlockRun` that are arrays."""
 
-What = Literal["output", "labels", "cotangent", "loss"]
+What = Literal["output", "labels", "cotangent", "loss", "gradient", "updated"]
 """The output of a block; labels and loss, of the last one; the derivative of the loss by the output
-of a block."""
+of a block; where all are updated together, what a block has for block 0, the batch's gradient and
+the weights, and what it gets back, new weights."""
 
 
 class Post(Protocol):
@@ -74,7 +75,9 @@ class BlockRun:
         params: PyTree,
         state: PyTree,
         optimiser_state: PyTree,
+        together: bool,
     ):
+        self._blocks, self._together = blocks, together
         self.number, self._last = number, blocks - 1
         self.is_last = number == blocks - 1
         self._parts, self._keeps = parts, keeps
@@ -87,6 +90,7 @@ class BlockRun:
         self.gradients: dict[int, PyTree] = {}
         self.gradient: PyTree = None
         self.new_states: list[PyTree] = []
+        self._added = 0
 
     @property
     def newest(self) -> PyTree:
@@ -109,6 +113,8 @@ class BlockRun:
 
     def next_optimiser_state(self) -> PyTree:
         """What an update makes of the optimiser's state, as shapes and dtypes."""
+        if self._together:
+            return self.optimiser_state
         return jax.eval_shape(self._update, self.newest, self.optimiser_state, self.newest)[1]
 
     def restart(self, salt: int) -> None:
@@ -167,8 +173,8 @@ class BlockRun:
             gradient, below = self._programs.pull(self.linearisations.pop(part), ct)
         else:
             gradient, below = self._programs.replay(weights, self.inputs.pop(part), ct)
-        self._add(task, gradient)
         self._send_down(part, below, post)
+        self._add(task, gradient, post)
 
     def _input_gradient(self, task: Task, weights: PyTree, post: Post) -> None:
         part = (task.batch, task.part)
@@ -180,26 +186,49 @@ class BlockRun:
             self._send_down(part, self._programs.pull_input(self.linearisations[part], ct), post)
 
     def _weight_gradient(self, task: Task, weights: PyTree, post: Post) -> None:
-        del weights, post
+        del weights
         part = (task.batch, task.part)
         linear, ct = self.linearisations.pop(part), self.cotangents.pop(part)
-        self._add(task, self._programs.pull_weights(linear, ct))
+        self._add(task, self._programs.pull_weights(linear, ct), post)
 
     def _send_down(self, part: Part, ct: PyTree, post: Post) -> None:
         if self.number > 0:
             post.put("cotangent", (self.number - 1, *part), ct)
 
-    def _add(self, task: Task, gradient: PyTree) -> None:
+    def _add(self, task: Task, gradient: PyTree, post: Post) -> None:
         so_far = self.gradients.get(task.batch)
         self.gradients[task.batch] = gradient if so_far is None else _sum(so_far, gradient)
+        self._added += 1
+        if self._together and self._added == self._parts:
+            self._added = 0
+            mean = self.gradients[task.batch] = self._mean(self.gradients[task.batch])
+            if self.number > 0:
+                post.put("gradient", (self.number, task.batch, 0), (mean, self.newest))
+
+    def _mean(self, total: PyTree) -> PyTree:
+        return total if self._parts == 1 else _divide(total, self._parts)
 
     def _step(self, task: Task, weights: PyTree, post: Post) -> None:
-        del post
         gradient = self.gradients.pop(task.batch)
-        self.gradient = gradient if self._parts == 1 else _divide(gradient, self._parts)
-        self.weights[task.version + 1], self.optimiser_state = self._update(
-            self.gradient, self.optimiser_state, weights
+        self.gradient = gradient if self._together else self._mean(gradient)
+        if self._together:
+            new = self._step_together(task.batch, weights, post)
+        else:
+            new, self.optimiser_state = self._update(self.gradient, self.optimiser_state, weights)
+        self.weights[task.version + 1] = new
+
+    def _step_together(self, batch: int, weights: PyTree, post: Post) -> PyTree:
+        """The new weights: block 0 makes those of all, as it has the optimiser's state."""
+        if self.number > 0:
+            return post.take("updated", (self.number, batch, 0))
+        others = [post.take("gradient", (k, batch, 0)) for k in range(1, self._blocks)]
+        gradients, all_weights = zip((self.gradient, weights), *others, strict=True)
+        made, self.optimiser_state = self._update(
+            list(gradients), self.optimiser_state, list(all_weights)
         )
+        for k in range(1, self._blocks):
+            post.put("updated", (k, batch, 0), made[k])
+        return made[0]
 
 
 @jax.jit

@@ -11,6 +11,7 @@ import numpy as np
 
 from parscan_bp.arguments import described
 from parscan_bp.pipeline.blocks import Block, as_block
+from parscan_bp.pipeline.parts import Weight, shares
 from parscan_bp.pipeline.programs import Loss
 from parscan_bp.types import Array, PyTree
 
@@ -50,15 +51,18 @@ def one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
     return list(values)
 
 
-def check_batch(number: int, batch: Any, parts: int, name: str) -> list[tuple[PyTree, PyTree]]:
-    """The parts of a batch that enters, each a pair of data and labels.
+def check_batch(
+    number: int, batch: Any, parts: int, name: str, weight: Weight | None = None
+) -> list[tuple[PyTree, PyTree]]:
+    """The parts of a batch that enters, each a pair of data and labels; with a weight, of data and
+    what `Weighed` takes.
 
     Arrays of NumPy are copied: labels, and inputs that a backward pass reads again, stay in a
     pipeline while the caller may fill the next batch into the same memory.
 
     Raises:
       TypeError: if it is no pair.
-      ValueError: if its leading axis is not a multiple of the parts.
+      ValueError: if its leading axis is not a multiple of the parts, or a weight is no scalar.
     """
     if not isinstance(batch, tuple) or len(batch) != 2:
         raise TypeError(f"batches[{number}]: got {described(batch)}; a pair (x, labels) is wanted")
@@ -73,7 +77,11 @@ def check_batch(number: int, batch: Any, parts: int, name: str) -> list[tuple[Py
         )
     size = min(rows)[0] // parts
     cut = lambda i: jax.tree.map(lambda a: a[i * size : (i + 1) * size], batch)  # noqa: E731
-    return [cut(i) for i in range(parts)]
+    pairs = [cut(i) for i in range(parts)]
+    if weight is None:
+        return pairs
+    share = shares(weight, [labels for _, labels in pairs])
+    return [(x, (labels, share[i : i + 1])) for i, (x, labels) in enumerate(pairs)]
 
 
 def check_fit(

@@ -1,4 +1,4 @@
-"""Layers that go into one block: their measured times, and the block of several."""
+"""Layers that go into one block: how many, their measured times, and the block of several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import as_int, described
 from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.types import Array, PyTree
 
 RUNS = 3
@@ -68,3 +70,28 @@ def joined(layers: tuple[Block, ...]) -> Block:
         return x, states
 
     return Block(apply)
+
+
+def split_of(
+    split: int | Sequence[int] | None, schedule: Schedule, layers: int, devices: int
+) -> tuple[tuple[int, ...] | None, int]:
+    """The split if it is known, and how many blocks there are.
+
+    Raises:
+      TypeError, ValueError: if it is none of the layers.
+    """
+    made: tuple[int, ...] | None = None
+    if split is None:
+        blocks = schedule.blocks or min(devices, layers)
+    elif isinstance(split, Sequence) and not isinstance(split, str):
+        made = tuple(as_int(f"split[{k}]", each) for k, each in enumerate(split))
+        blocks = len(made)
+    else:
+        blocks = as_int("split", split)
+    schedule.check_blocks(blocks)
+    if blocks > layers or (made is not None and sum(made) != layers):
+        raise ValueError(
+            f"split: got {described(split)} for {layers} layers; numbers that sum to {layers}, or "
+            f"at most {layers} blocks, are wanted"
+        )
+    return made, blocks

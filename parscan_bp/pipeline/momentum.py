@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_number
+from parscan_bp.arguments import as_number
 from parscan_bp.types import PyTree
 
 
@@ -62,9 +62,8 @@ def unified_momentum(learning_rate: float, momentum: float, s: float) -> Transfo
       >>> float(updates), float(optimiser.update(jnp.ones(()), state)[0])
       (-0.75, -0.875)
     """
-    check_number("learning_rate", learning_rate)
-    check_number("momentum", momentum)
-    check_number("s", s)
+    learning_rate = as_number("learning_rate", learning_rate)
+    momentum, s = as_number("momentum", momentum), as_number("s", s)
     if momentum >= 1:
         raise ValueError(f"momentum: got {momentum}; a number in [0, 1) is wanted")
 

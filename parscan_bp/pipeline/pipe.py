@@ -8,9 +8,9 @@ from typing import Any
 
 from parscan_bp.pipeline.block_run import BlockRun, What, Where
 from parscan_bp.pipeline.blocks import Block
-from parscan_bp.pipeline.fitting import check_batch, check_fit
-from parscan_bp.pipeline.optimiser_state import start_state
+from parscan_bp.pipeline.optimiser_state import start_states
 from parscan_bp.pipeline.programs import Loss, Optimiser, Reads, programs_of, update_of
+from parscan_bp.pipeline.run_arguments import RunArguments
 from parscan_bp.pipeline.schedules import Table, Task
 from parscan_bp.pipeline.schedules.table import last_reads
 from parscan_bp.types import Array, PyTree
@@ -27,23 +27,18 @@ class Pipe:
       losses: by batch, that of each part.
     """
 
-    def __init__(
-        self,
-        blocks: Sequence[Block],
-        table: Table,
-        optimiser: Optimiser,
-        loss: Loss,
-        batches: Sequence[tuple[PyTree, PyTree]],
-        key: Array,
-        params: Sequence[PyTree],
-        states: Sequence[PyTree],
-        optimiser_states: Sequence[PyTree] | None,
-    ):
-        self._functions, self._table, self._loss = blocks, table, loss
-        self._batches, self._key = batches, key
-        self._unread = last_reads(table.tasks)
+    def __init__(self, given: RunArguments):
+        self._given = given
+        self._unread = last_reads(given.table.tasks)
         self.blocks = block_runs(
-            blocks, table, optimiser, loss, key, params, states, optimiser_states
+            given.blocks,
+            given.table,
+            given.optimiser,
+            given.loss,
+            given.key,
+            given.params,
+            given.states,
+            given.optimiser_states,
         )
         self.outputs: dict[Where, PyTree] = {}
         self.labels: dict[Where, PyTree] = {}
@@ -53,6 +48,8 @@ class Pipe:
             "output": self.outputs,
             "labels": self.labels,
             "cotangent": self.cotangents,
+            "gradient": {},
+            "updated": {},
         }
         self._running = self.blocks[0]
 
@@ -114,14 +111,10 @@ class Pipe:
 
     def _enter(self, batch: int) -> None:
         """The data and labels of all parts of a batch."""
-        table = self._table
-        pairs = check_batch(batch, self._batches[batch], table.parts, table.name)
-        if batch == 0:
-            newest = [own.newest for own in self.blocks]
-            check_fit(self._functions, self._loss, pairs[0], newest, self.states, self._key)
-        for part, (x, labels) in enumerate(pairs):
+        last = self._given.table.blocks - 1
+        for part, (x, labels) in enumerate(self._given.pairs(batch)):
             self.put("output", (-1, batch, part), x)
-            self.put("labels", (table.blocks - 1, batch, part), labels)
+            self.put("labels", (last, batch, part), labels)
 
 
 def block_runs(
@@ -136,6 +129,8 @@ def block_runs(
 ) -> list[BlockRun]:
     """All blocks at the start; ``None`` for fresh states of the optimiser."""
     last = len(blocks) - 1
+    # Made here: who called would keep them alive.
+    begun = start_states(optimiser, params, optimiser_states, table.together)
     return [
         BlockRun(
             k,
@@ -147,10 +142,8 @@ def block_runs(
             key,
             params[k],
             states[k],
-            # Made here: who called would keep them alive.
-            start_state(
-                optimiser, k, params[k], None if optimiser_states is None else optimiser_states[k]
-            ),
+            begun[k],
+            table.together,
         )
         for k, block in enumerate(blocks)
     ]

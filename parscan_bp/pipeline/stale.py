@@ -14,7 +14,7 @@ from parscan_bp.arguments import as_int, described
 from parscan_bp.pipeline.optimiser_state import missing_arguments
 from parscan_bp.pipeline.programs import Optimiser
 from parscan_bp.pipeline.remedies import Remedy
-from parscan_bp.pipeline.separable import check_separable
+from parscan_bp.pipeline.separable import why_not_separable
 from parscan_bp.pipeline.stale_state import Queued, Stage, StaleState
 from parscan_bp.types import PyTree
 
@@ -50,8 +50,8 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
     Raises:
       TypeError: if ``optimiser`` or a remedy is none, or a delay no integer.
       ValueError: if a delay is negative; by `init` and `update`, if delays are no prefix.
-      NotImplementedError: by `init`, if there are several stages and the update of one depends on
-        the gradient of another one.
+      NotImplementedError: by `init`, or by `update` with more arguments, if there are several
+        stages and the update of one depends on the gradient of another one.
 
     Source: the delays of PipeDream (SOSP 2019), section 3.3, and of PipeDream-2BW (ICML 2021).
 
@@ -97,7 +97,12 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
 
     def init(params: PyTree) -> StaleState:
         parts = split("params", params)
-        check_separable(optimiser, parts)
+        try:
+            _check_separable(optimiser, parts, late)
+        except TypeError as error:
+            # Of the arguments that `update` is to be given nothing is known yet.
+            if not missing_arguments(error):
+                raise
         own = [_start(optimiser, d, remedies, p) for d, p in zip(late, parts, strict=True)]
         return StaleState(structure.unflatten(own))
 
@@ -110,6 +115,9 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
         parts = [None] * len(late) if params is None else split("params", params)
         stages = split("state.stages", state.stages)
         own_update = functools.partial(_given, optimiser.update, extra)
+        if extra:
+            like = gradients if params is None else parts
+            _check_separable(optimiser._replace(update=own_update), like, late)
         made = [
             _step(own_update, d, remedies, *own)
             for d, *own in zip(late, gradients, stages, parts, strict=True)
@@ -118,6 +126,16 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
         return structure.unflatten(out), StaleState(structure.unflatten(new))
 
     return optimiser._replace(init=init, update=update)
+
+
+def _check_separable(optimiser: Any, stages: Sequence[PyTree], late: Sequence[int]) -> None:
+    if why := why_not_separable(optimiser, stages):
+        or_one = f"; or delays={late[0]}, one stage of all" if len(set(late)) == 1 else ""
+        raise NotImplementedError(
+            f"optimiser: {why}, as where a global norm is taken, or all have to be finite; stages "
+            "have gradients of different steps, and each an optimiser of its own. Wanted is one "
+            f"whose update depends on nothing of other stages{or_one}"
+        )
 
 
 def _given(update: Any, extra: dict[str, Any], *args: PyTree) -> Any:

@@ -6,20 +6,21 @@ import abc
 import itertools
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import as_int, check_bool, described
+from parscan_bp.arguments import check_bool
 from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors.mpmd import Threads, devices_of
 from parscan_bp.pipeline.executors.stream import Stream
 from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, check_like, one_each
 from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
-from parscan_bp.pipeline.layers import joined, layer_seconds
+from parscan_bp.pipeline.layers import joined, layer_seconds, split_of
+from parscan_bp.pipeline.parts import check_parts
 from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.pipeline_report import (
     BlockReport,
@@ -29,9 +30,9 @@ from parscan_bp.pipeline.pipeline_report import (
 )
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.progress import Progress
-from parscan_bp.pipeline.run_arguments import as_key, check_run
+from parscan_bp.pipeline.run_arguments import as_key, check_run, weighed
 from parscan_bp.pipeline.schedules import Schedule
-from parscan_bp.pipeline.separable import check_separable
+from parscan_bp.pipeline.updating import schedule_for
 from parscan_bp.planner.balanced import balanced
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
@@ -55,15 +56,17 @@ class BasePipeline(abc.ABC):
         loss: Loss,
         devices: Sequence[Any] | None,
         key: Array | None,
+        weight: Callable[[PyTree], Any] | None,
     ):
-        check_run(schedule, optimiser, loss)
-        self._layers, self._schedule, self._loss = list(layers), schedule, loss
+        check_run(schedule, optimiser, loss, weight)
+        self._layers, self._schedule = list(layers), schedule
+        self._weight, self._loss = weighed(loss, weight, schedule.parts)
         self._optimiser = optimiser
         self._key = as_key(key)
         self._start_params, self._start_states = list(params), list(states)
         devices = jax.devices() if devices is None else devices
         devices_of(devices, 1)
-        self._split, self._blocks = _split(split, schedule, len(self._layers), len(devices))
+        self._split, self._blocks = split_of(split, schedule, len(self._layers), len(devices))
         self._devices = devices_of(devices, self._blocks)
         self._stream = Stream(schedule, self._blocks)
         self._entered = self._before = 0
@@ -114,9 +117,9 @@ class BasePipeline(abc.ABC):
           Exception: what a block raised in its thread.
         """
         parts = self._schedule.parts
-        pairs = check_batch(self.batches, batch, parts, str(self._schedule))
+        pairs = check_batch(self.batches, batch, parts, str(self._schedule), self._weight)
         if self._threads is None:
-            self._start(pairs[0], self._split)
+            self._start(pairs, self._split)
         part = "a part of " if parts > 1 else ""
         check_like(f"batch: {part}(x, labels)", pairs[0], self._example)
         threads = self._threads
@@ -207,7 +210,7 @@ class BasePipeline(abc.ABC):
             raise ValueError(
                 f"path: {path} is split into {split}, this pipeline into {self._split}"
             )
-        self._start(checkpoint.from_skeleton(about["batch"]), split, entries)
+        self._start([checkpoint.from_skeleton(about["batch"])], split, entries)
         self._seconds = about["seconds"]
         self._entered, self._before = about["entered"], about["before"]
 
@@ -269,12 +272,12 @@ class BasePipeline(abc.ABC):
 
     def _start(
         self,
-        pair: tuple[PyTree, PyTree],
+        pairs: Sequence[tuple[PyTree, PyTree]],
         split: tuple[int, ...] | None,
         entries: Any = None,
     ) -> None:
         """Splits the layers and starts the threads, with what was saved if there is something."""
-        x, labels = pair
+        x, labels = pair = pairs[0]
         params, states, key = self._start_params, self._start_states, self._key
         seconds = None
         if split is None:
@@ -285,9 +288,11 @@ class BasePipeline(abc.ABC):
         cut = lambda values: [values[a:b] for a, b in itertools.pairwise(ends)]  # noqa: E731
         blocks = [joined(tuple(own)) for own in cut(self._layers)]
         own_params, own_states = cut(params), cut(states)
-        check_separable(self._optimiser, own_params)
+        schedule = schedule_for(self._schedule, self._optimiser, own_params)
         check_fit(blocks, self._loss, pair, own_params, own_states, key)
-        table = self._schedule.table(self._blocks, self._stream.ahead + 1)
+        check_parts(blocks, self._loss, pairs, own_params, own_states, key)
+        stream = Stream(schedule, self._blocks)
+        table = schedule.table(self._blocks, stream.ahead + 1)
         given = (self._optimiser, self._loss, key, own_params, own_states, None)
         runs = block_runs(blocks, table, *given)
         box: Any = {}
@@ -296,6 +301,7 @@ class BasePipeline(abc.ABC):
         # Nothing has changed before: who gave a batch that does not fit may give another one.
         self._example = jax.eval_shape(lambda: pair) if entries is None else pair
         self._split, self._seconds = split, seconds
+        self._schedule, self._stream = schedule, stream
         steady = len(self._stream.step(self._stream.ahead)) + 1
         self._threads = Threads(
             runs,
@@ -322,10 +328,11 @@ class Pipeline(BasePipeline):
         times that layers take, which are measured when the first batch comes. ``None`` is as many
         blocks as the schedule is for, or else as there are devices.
       schedule: the schedule.
-      optimiser, loss: as in `simulate`.
+      optimiser, loss: as in `run_mpmd`.
       devices: as in `run_mpmd`.
       key: random key. A block has that of `simulate`; one of several layers splits it, a key for
         each.
+      weight: as in `simulate`.
 
     Raises:
       TypeError, ValueError: if an argument is none such, or there are fewer layers than blocks.
@@ -357,6 +364,7 @@ class Pipeline(BasePipeline):
         loss: Loss,
         devices: Sequence[Any] | None = None,
         key: Array | None = None,
+        weight: Callable[[PyTree], Any] | None = None,
     ):
         blocks = as_blocks("layers", layers)
         super().__init__(
@@ -369,29 +377,9 @@ class Pipeline(BasePipeline):
             loss=loss,
             devices=devices,
             key=key,
+            weight=weight,
         )
 
     def model(self) -> tuple[list[PyTree], list[PyTree]]:
         """The newest params and states of all layers. Waits until what has begun is done."""
         return self.params, self.states
-
-
-def _split(
-    split: int | Sequence[int] | None, schedule: Schedule, layers: int, devices: int
-) -> tuple[tuple[int, ...] | None, int]:
-    """The split if it is known, and how many blocks there are."""
-    made: tuple[int, ...] | None = None
-    if split is None:
-        blocks = schedule.blocks or min(devices, layers)
-    elif isinstance(split, Sequence) and not isinstance(split, str):
-        made = tuple(as_int(f"split[{k}]", each) for k, each in enumerate(split))
-        blocks = len(made)
-    else:
-        blocks = as_int("split", split)
-    schedule.check_blocks(blocks)
-    if blocks > layers or (made is not None and sum(made) != layers):
-        raise ValueError(
-            f"split: got {described(split)} for {layers} layers; numbers that sum to {layers}, or "
-            f"at most {layers} blocks, are wanted"
-        )
-    return made, blocks

@@ -7,7 +7,7 @@ import math
 
 import jax
 
-from parscan_bp.arguments import check_number, set_ints
+from parscan_bp.arguments import check_number, set_ints, set_numbers
 from parscan_bp.solvers.base import Complexity
 from parscan_bp.solvers.iterative import IterativeSolver, repeat
 
@@ -56,7 +56,7 @@ class Richardson(IterativeSolver):
 
     def __post_init__(self):
         set_ints(self, ("sweeps",), sweeps=1)
-        check_number("omega", self.omega)
+        set_numbers(self, omega=0)
         if not 0 < self.omega < 2:
             raise ValueError(f"omega: got {self.omega}; a number between 0 and 2 is wanted")
         if self.tol is not None:

@@ -34,6 +34,24 @@ def train(name: str, ticks: str):
     return {"blocks": list(mine), "same": same and losses, "losses": len(made.losses)}
 
 
+def together():
+    """Whether parts with weights, and a global norm, are as in the simulator."""
+
+    def loss(scores, labels):
+        rows = optax.softmax_cross_entropy_with_integer_labels(scores, labels)
+        return ((labels > 0) * rows).sum() / (labels > 0).sum()
+
+    functions, params = net(3)
+    optimiser = optax.chain(optax.clip_by_global_norm(0.05), optax.adam(0.1))
+    given = (pipeline.ZeroBubble(2, lookahead=2), optimiser, loss, params, data(4))
+    weight = lambda labels: (labels > 0).sum()  # noqa: E731
+    made = pipeline.run_processes(functions, *given, weight=weight)
+    wanted = pipeline.simulate(functions, *given, weight=weight)
+    mine = pipeline.blocks_here(3)
+    states = [len(jax.tree.leaves(own)) > 0 for own in made.optimiser_states]
+    return {"same": bits(made.params) == bits([wanted.params[k] for k in mine]), "states": states}
+
+
 def refuse():
     """The message for a schedule in lockstep."""
     functions, params = net(3)

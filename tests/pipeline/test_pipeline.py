@@ -250,9 +250,9 @@ def test_mistakes_are_told(new, error, words):
         _pipeline(CASES["DSP(1,1,0;4,2,0)"], **new)
 
 
-def test_the_optimiser_has_to_be_separable():
+def test_the_optimiser_has_to_be_separable_where_blocks_are_updated_from_different_batches():
     clipped = optax.chain(optax.clip_by_global_norm(1.0), SGD)
-    own = _pipeline(CASES["GPipe"], optimiser=clipped)
+    own = _pipeline(CASES["PipeDream"], optimiser=clipped)
     with pytest.raises(NotImplementedError, match="global norm"):
         own.step(data(1)[0])
 

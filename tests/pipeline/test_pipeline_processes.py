@@ -21,6 +21,13 @@ def test_two_processes_have_the_simulators_bits_after_40_ticks(name):
 
 
 @pytest.mark.slow
+def test_two_processes_update_all_blocks_at_once_and_weigh_parts():
+    found = pb.parallel.launch("tests.pipeline.process_targets:together", 2)
+    assert [own["same"] for own in found] == [True, True]
+    assert [own["states"] for own in found] == [[True], [False, False]]
+
+
+@pytest.mark.slow
 def test_lockstep_is_refused_by_name():
     for told in pb.parallel.launch("tests.pipeline.process_targets:refuse", 2):
         assert told.startswith("schedule: the blocks of FeaturesReplay wait for each other")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.arguments import check_number
+from parscan_bp.arguments import set_numbers
 from parscan_bp.grids.layers.base import Divided, Divisible, check_types_vary
 from parscan_bp.grids.layout import Layout, without_padding
 from parscan_bp.grids.traffic import Collective, LayerTraffic
@@ -51,7 +51,7 @@ class SyncBatchNorm(Layer, Divisible):
     epsilon: float = 1e-5
 
     def __post_init__(self):
-        check_number("epsilon", self.epsilon)
+        set_numbers(self, epsilon=0)
 
     def init(self, key, features, dtype=float):
         return {"scale": jnp.ones(features[-1], dtype), "bias": jnp.zeros(features[-1], dtype)}

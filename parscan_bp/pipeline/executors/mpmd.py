@@ -19,7 +19,7 @@ from parscan_bp.arguments import check_kind, described
 from parscan_bp.pipeline.block_run import BlockRun, Post
 from parscan_bp.pipeline.executors.mail import Mail, Port, Stopped
 from parscan_bp.pipeline.executors.stream import Due, due_of
-from parscan_bp.pipeline.fitting import check_batch, check_fit, output_shapes
+from parscan_bp.pipeline.fitting import output_shapes
 from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.run_arguments import RunArguments, checked
@@ -175,6 +175,7 @@ def run_mpmd(
     states: Sequence[PyTree] | None = None,
     optimiser_states: Sequence[PyTree] | None = None,
     key: Array | None = None,
+    weight: Callable[[PyTree], Any] | None = None,
     costs: Costs | None = None,
     slow: np.ndarray | None = None,
     spans: list[Span] | None = None,
@@ -188,8 +189,9 @@ def run_mpmd(
     `simulate` computes, to the last bit, where the devices are alike.
 
     Args:
-      blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key: as in
-        `simulate`.
+      blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key, weight: as
+        in `simulate`. An optimiser that wants all gradients at once runs on the device of block 0,
+        where the weights of all have to have room.
       devices: D of them; block k is on device k mod D. ``None`` is ``jax.devices()``.
       costs: what a batch is to take at a block, in seconds, at least: a task that takes less
         sleeps. ``None`` takes what it takes. To see what a schedule does on more devices than there
@@ -221,15 +223,15 @@ def run_mpmd(
     if spans is not None:
         check_kind("spans", spans, list)
     given = checked(
-        blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key
+        blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key, weight
     )
-    table, (runs, _) = given.table, prepared(given)
+    table, (runs, pairs, _) = given.table, prepared(given)
     lasts, places = _lasts(table, costs, slow), devices_of(devices, table.blocks)
     threads = Threads(runs, places, table.parts, lockstep=table.lockstep, lasts=lasts)
     try:
         threads.give(due_of(table.tasks))
         for n in range(table.batches):
-            threads.enter(n, check_batch(n, batches[n], table.parts, table.name))
+            threads.enter(n, pairs if n == 0 else given.pairs(n))
         losses = jnp.stack([threads.loss(n) for n in range(table.batches)])
         threads.idle()
     finally:
@@ -244,23 +246,24 @@ class Prepared(NamedTuple):
 
     Attributes:
       runs: what each block holds.
+      pairs: the parts of the first batch.
       outputs: shapes and dtypes of the output of each block, for a part of a batch.
     """
 
     runs: list[BlockRun]
+    pairs: list[tuple[PyTree, PyTree]]
     outputs: list[PyTree]
 
 
 def prepared(given: RunArguments) -> Prepared:
     """Checks that the first batch fits, with the errors of `simulate`."""
     blocks, table, key = given.blocks, given.table, given.key
-    pair = check_batch(0, given.batches[0], table.parts, table.name)[0]
+    pairs = given.pairs(0)
     start = given.params, given.states
-    check_fit(blocks, given.loss, pair, *start, key)
     runs = block_runs(
         blocks, table, given.optimiser, given.loss, key, *start, given.optimiser_states
     )
-    return Prepared(runs, output_shapes(blocks, pair[0], *start, key))
+    return Prepared(runs, pairs, output_shapes(blocks, pairs[0][0], *start, key))
 
 
 def trained(runs: Sequence[BlockRun], losses: Array) -> Trained:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,6 @@ from jax.experimental import multihost_utils
 from parscan_bp.pipeline.executors.mpmd import Threads, prepared, trained
 from parscan_bp.pipeline.executors.stream import due_of
 from parscan_bp.pipeline.executors.wires import Wires
-from parscan_bp.pipeline.fitting import check_batch
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.run_arguments import checked
 from parscan_bp.pipeline.schedules import Schedule
@@ -46,6 +45,7 @@ def run_processes(
     *,
     states: Sequence[PyTree] | None = None,
     key: Array | None = None,
+    weight: Callable[[PyTree], Any] | None = None,
     host: str = "127.0.0.1",
 ) -> Trained:
     """`run_mpmd` with the blocks in several processes of `jax.distributed`.
@@ -56,7 +56,7 @@ def run_processes(
     wait for a straggler whom only its neighbours need.
 
     Args:
-      blocks, schedule, optimiser, loss, params, states, key: as in `simulate`.
+      blocks, schedule, optimiser, loss, params, states, key, weight: as in `run_mpmd`.
       batches: as in `simulate`, in every process; the first one reads the data, the last one the
         labels.
       host: address of this machine to the others.
@@ -73,7 +73,7 @@ def run_processes(
       Exception: what a block raised in its thread. The other processes wait then:
         `parscan_bp.parallel.launch` ends them.
     """
-    given = checked(blocks, schedule, optimiser, loss, params, batches, states, None, key)
+    given = checked(blocks, schedule, optimiser, loss, params, batches, states, None, key, weight)
     table = given.table
     if jax.process_count() > table.blocks:
         raise ValueError(
@@ -96,13 +96,12 @@ def run_processes(
         table.parts,
         lockstep=False,
         lasts=lambda task, took: took,
-        reach=lambda mail: Wires(mail, owner, table.parts, made.outputs, host),
+        reach=lambda mail: Wires(mail, owner, table.parts, made.outputs, given.params, host),
     )
     threads.give(due for due in due_of(table.tasks) if due[0].block in mine)
     last = table.blocks - 1
     for n in range(table.batches):
-        pairs = check_batch(n, batches[n], table.parts, table.name)
-        threads.enter(n, pairs)
+        threads.enter(n, made.pairs if n == 0 else given.pairs(n))
     losses = [threads.loss(n) for n in range(table.batches)] if last in mine else []
     threads.idle()
     # Others may still be pulling what was made here.

@@ -23,12 +23,13 @@ from parscan_bp.pipeline.fitting import (
     check_one_shape,
     one_each,
 )
-from parscan_bp.pipeline.optimiser_state import start_state
+from parscan_bp.pipeline.optimiser_state import start_states
+from parscan_bp.pipeline.parts import Weight, check_parts, shares
 from parscan_bp.pipeline.programs import Loss, Optimiser
-from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run
+from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run, weighed
 from parscan_bp.pipeline.schedules import Schedule, Table
-from parscan_bp.pipeline.separable import check_separable
 from parscan_bp.pipeline.simulate import Trained
+from parscan_bp.pipeline.updating import schedule_for
 from parscan_bp.types import Array, PyTree
 
 
@@ -60,12 +61,15 @@ def run_spmd(
     states: Sequence[PyTree] | None = None,
     optimiser_states: Sequence[PyTree] | None = None,
     key: Array | None = None,
+    weight: Weight | None = None,
 ) -> Trained:
     """Trains K blocks of one shape with the schedule of a pipeline, each on its own devices.
 
     One program for all stages of a mesh axis, one `jax.lax.scan` over the ticks of the schedule's
     `Table`. A stage does what the table says in branches; at the end of a tick one permutation
-    sends outputs up, another one error gradients down, and nothing else is sent. What `simulate`
+    sends outputs up, another one error gradients down, and nothing else is sent; but for an
+    optimiser that wants all gradients at once, for which every stage gathers them, and all weights,
+    at the end of a batch, and holds the optimiser's state of all. What `simulate`
     computes, to the last bit; with ``data`` up to rounding, as means are taken in another order.
 
     Args:
@@ -77,8 +81,8 @@ def run_spmd(
       axis: its name; the mesh has K devices along it.
       data: the axis over which the rows of every part of a batch are divided, if any: gradients
         are averaged over it before an update, the floats of states at the end.
-      states, optimiser_states, key: as in `simulate`. With ``data`` each device's rows have a
-        random key of their own.
+      states, optimiser_states, key, weight: as in `simulate`. With ``data`` each device's rows have
+        a random key of their own, and are a part of the batch.
 
     Returns:
       As `simulate`.
@@ -116,10 +120,13 @@ def run_spmd(
         states=states,
         optimiser_states=optimiser_states,
         key=key,
+        weight=weight,
     )
     *stacked, ticks = made.run(*made.arguments)
     blocks = range(made.table.blocks)
     own = [[jax.tree.map(lambda a, k=k: a[k], tree) for k in blocks] for tree in stacked]
+    if made.table.together:
+        own[2] = [own[2][0], *[()] * (made.table.blocks - 1)]
     return Trained(own[0], own[1], own[2], _losses(made.table, ticks[-1]))
 
 
@@ -137,6 +144,7 @@ def spmd_program(
     states: Sequence[PyTree] | None = None,
     optimiser_states: Sequence[PyTree] | None = None,
     key: Array | None = None,
+    weight: Weight | None = None,
 ) -> SpmdProgram:
     """The program of `run_spmd`, with the same arguments and errors, to look at.
 
@@ -144,7 +152,7 @@ def spmd_program(
     (stages, ticks), of which those of the last stage count.
     """
     block = as_block(block)
-    check_run(schedule, optimiser, loss)
+    check_run(schedule, optimiser, loss, weight)
     check_batches(batches)
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh: got {described(mesh)}; a jax.sharding.Mesh is wanted")
@@ -162,18 +170,22 @@ def spmd_program(
     states = [()] * blocks if states is None else one_each("states", states, blocks)
     check_alike("params", params)
     check_alike("states", states)
-    check_separable(optimiser, params)
     key = as_key(key)
-    table = schedule.table(blocks, len(batches))
+    table = schedule_for(schedule, optimiser, params).table(blocks, len(batches))
     plan, rooms = instructions(table)
-    xs, labels = _rows(table, batches, 1 if data is None else mesh.shape[data])
-    first = jax.tree.map(lambda a: a[0, 0], (xs, labels))
-    check_fit([block] * blocks, loss, first, params, states, key)
-    check_one_shape(block, first[0], params[0], states[0], key)
-    given = [None] * blocks
+    pieces = 1 if data is None else mesh.shape[data]
+    weight, loss = weighed(loss, weight, table.parts * pieces)
+    xs, labels = _rows(table, batches, pieces, weight)
+    pairs = _pieces(xs, labels, pieces)
+    check_fit([block] * blocks, loss, pairs[0], params, states, key)
+    check_one_shape(block, pairs[0][0], params[0], states[0], key)
+    check_parts([block] * blocks, loss, pairs, params, states, key)
     if optimiser_states is not None:
-        given = one_each("optimiser_states", optimiser_states, blocks)
-    begun = [start_state(optimiser, k, params[k], own) for k, own in enumerate(given)]
+        optimiser_states = one_each("optimiser_states", optimiser_states, blocks)
+    begun = start_states(optimiser, params, optimiser_states, table.together)
+    if table.together:
+        # Every stage does the step of all.
+        begun = [begun[0]] * blocks
     stacked = map(_stack, (params, states, begun))
     arguments = (plan, *stacked, xs, labels, key)
     specs = _specs(axis, data)
@@ -211,9 +223,13 @@ def _stack(trees: Sequence[PyTree]) -> PyTree:
 
 
 def _rows(
-    table: Table, batches: Sequence[tuple[PyTree, PyTree]], devices: int
+    table: Table,
+    batches: Sequence[tuple[PyTree, PyTree]],
+    devices: int,
+    weight: Weight | None,
 ) -> tuple[PyTree, PyTree]:
-    """All data and labels, (batches, parts, rows, ...)."""
+    """All data and labels, (batches, parts, rows, ...); with a weight what `Weighed` takes, a share
+    for each device."""
     parts = [check_batch(n, batch, table.parts, table.name) for n, batch in enumerate(batches)]
     check_alike("batches", [own[0] for own in parts])
     xs, labels = jax.tree.map(
@@ -226,7 +242,27 @@ def _rows(
             f"batches: got {sorted(rows)} rows in a part; a multiple of the {devices} devices that "
             "divide them is wanted"
         )
-    return xs, labels
+    if weight is None:
+        return xs, labels
+    made = []
+    for n in range(len(parts)):
+        pieces = _pieces(*jax.tree.map(lambda a, n=n: a[n:], (xs, labels)), devices)
+        made.append(shares(weight, [own for _, own in pieces]))
+    return xs, (labels, np.stack(made).reshape(len(parts), table.parts, devices))
+
+
+def _pieces(xs: PyTree, labels: PyTree, devices: int) -> list[tuple[PyTree, PyTree]]:
+    """What devices have of the first batch: its parts, each divided among them."""
+
+    def piece(leaf: Any, part: int, device: int) -> Any:
+        own = leaf[0, part]
+        return own if devices == 1 else np.split(own, devices)[device]
+
+    return [
+        jax.tree.map(lambda leaf, i=i, d=d: piece(leaf, i, d), (xs, labels))
+        for i in range(len(jax.tree.leaves(xs)[0][0]))
+        for d in range(devices)
+    ]
 
 
 def _losses(table: Table, ticks: Array) -> Array:

@@ -34,7 +34,7 @@ class Carry(NamedTuple):
       weights: a ring of versions.
       optimiser_state, state: the block's own.
       states: sum of the states that the parts of a batch have left so far.
-      gradient: sum over the parts of a batch so far.
+      gradient: sum over the parts of a batch so far; an empty tuple where it need not be kept.
       x, ct: rings of what neighbours have sent.
       kept: for each role a ring of what its backward passes need.
     """
@@ -127,6 +127,8 @@ class _Run:
         roles = [Role(k == table.blocks - 1, table.keeps[k]) for k in range(table.blocks)]
         self.roles = sorted(set(roles))
         self.role_at = [self.roles.index(role) for role in roles]
+        # Of one part, and without waiting for others, it is used in the tick in which it is made.
+        self.keeps_gradient = table.parts > 1 or table.together
         self.role = jnp.asarray(self.role_at)[here]
         # The first stage makes the gradient of its input, too: all devices have one program.
         self.programs = [
@@ -153,7 +155,7 @@ class _Run:
             optimiser_state=optimiser_state,
             state=self.state,
             states=ring.zeros_like(self.state) if parts > 1 else (),
-            gradient=ring.zeros_like(self.params) if parts > 1 else (),
+            gradient=ring.zeros_like(self.params) if self.keeps_gradient else (),
             # One slot more, for what nobody reads.
             x=ring.empty(max(rooms.x) + 1, self.x),
             ct=ring.empty(max(rooms.ct) + 1, self.x),
@@ -278,7 +280,7 @@ class _Run:
             branches += of(at)[:kinds]
         which = jnp.where(now.backward == NOTHING, 0, kinds * self.role + now.backward)
         gradient, down = lax.switch(which, branches)
-        if self.table.parts == 1:
+        if not self.keeps_gradient:
             return carry, gradient, down
         adds = (now.backward != NOTHING) & (now.backward != INPUT_GRADIENT)
         total = jax.tree.map(
@@ -300,7 +302,8 @@ class _Run:
         whole = lax.cond(now.update == 1, mean, lambda: gradient)
 
         def step():
-            return self.stage.optimiser.update(whole, carry.optimiser_state, old)
+            update = self._of_all if self.table.together else self.stage.optimiser.update
+            return update(whole, carry.optimiser_state, old)
 
         def idle():
             return ring.zeros_like(jax.eval_shape(step)[0]), carry.optimiser_state
@@ -313,6 +316,14 @@ class _Run:
         )
         weights = ring.put(carry.weights, now.new, new)
         return carry._replace(weights=weights, optimiser_state=state)
+
+    def _of_all(self, gradient: PyTree, state: PyTree, weights: PyTree) -> tuple[PyTree, PyTree]:
+        """This stage's updates out of one step for all, which every stage makes."""
+        every = lax.all_gather((gradient, weights), self.stage.axis)
+        each = [jax.tree.map(lambda a, k=k: a[k], every) for k in range(self.table.blocks)]
+        gradients, all_weights = map(list, zip(*each, strict=True))
+        updates, state = self.stage.optimiser.update(gradients, state, all_weights)
+        return jax.tree.map(lambda *own: jnp.stack(own)[self.here], *updates), state
 
 
 def _row(tree: PyTree, batch: Array, part: Array) -> PyTree:

@@ -28,6 +28,7 @@ class Wires:
       owner: the process of each block.
       parts: of a batch.
       outputs: shapes and dtypes of the output of each block, for a part.
+      params: of each block, or shapes and dtypes alike.
       host: the address of this machine to the others.
 
     Raises:
@@ -35,9 +36,22 @@ class Wires:
     """
 
     def __init__(
-        self, mail: Post, owner: Sequence[int], parts: int, outputs: Sequence[PyTree], host: str
+        self,
+        mail: Post,
+        owner: Sequence[int],
+        parts: int,
+        outputs: Sequence[PyTree],
+        params: Sequence[PyTree],
+        host: str,
     ):
-        self._mail, self._owner, self._parts, self._outputs = mail, owner, parts, outputs
+        self._mail, self._owner, self._parts = mail, owner, parts
+        own = jax.eval_shape(lambda: list(params))
+        self._like: dict[What, Sequence[PyTree]] = {
+            "output": outputs,
+            "cotangent": outputs,
+            "gradient": [(each, each) for each in own],
+            "updated": own,
+        }
         self._device = jax.local_devices()[0]
         try:
             self._server = transfer.start_transfer_server(
@@ -56,19 +70,19 @@ class Wires:
             self._connections[other] = self._server.connect(self._addresses[other])
 
     def put(self, what: What, where: Where, value: PyTree) -> None:
-        reader = where[0] + 1 if what == "output" else where[0]
+        reader = {"output": where[0] + 1, "gradient": 0}.get(what, where[0])
         if what == "loss" or self._owner[reader] == jax.process_index():
             self._mail.put(what, where, value)
         else:
             self._server.await_pull(self._number(what, where), jax.tree.leaves(value))
 
     def take(self, what: What, where: Where) -> PyTree:
-        maker = where[0] if what == "output" else where[0] + 1
+        maker = {"cotangent": where[0] + 1, "updated": 0}.get(what, where[0])
         local = what in ("labels", "loss") or not 0 <= maker < len(self._owner)
         if local or self._owner[maker] == jax.process_index():
             return self._mail.take(what, where)
         structure: Any
-        leaves, structure = jax.tree.flatten(self._outputs[where[0]])
+        leaves, structure = jax.tree.flatten(self._like[what][where[0]])
         here = jax.sharding.SingleDeviceSharding(self._device)
         specs = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here) for a in leaves]
         pulled = self._connections[self._owner[maker]].pull(self._number(what, where), specs)
@@ -77,4 +91,4 @@ class Wires:
     def _number(self, what: What, where: Where) -> int:
         k, batch, part = where
         which = (batch * self._parts + part) * len(self._owner) + k
-        return 2 * which + (what == "cotangent")
+        return len(self._like) * which + list(self._like).index(what)

@@ -8,7 +8,7 @@ from typing import final
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_number
+from parscan_bp.arguments import set_numbers
 from parscan_bp.pipeline.remedies.base import Remedy
 
 
@@ -46,11 +46,9 @@ class DelayCompensation(Remedy):
     decay: float | None = None
 
     def __post_init__(self):
-        check_number("strength", self.strength)
-        if self.decay is not None:
-            check_number("decay", self.decay)
-            if self.decay >= 1:
-                raise ValueError(f"decay: got {self.decay}; a number in [0, 1) is wanted")
+        set_numbers(self, ("decay",), strength=0, decay=0)
+        if self.decay is not None and self.decay >= 1:
+            raise ValueError(f"decay: got {self.decay}; a number in [0, 1) is wanted")
 
     def init(self, delay, params):
         return () if self.decay is None else jax.tree.map(jnp.zeros_like, params)

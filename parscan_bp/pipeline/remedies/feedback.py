@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.arguments import check_number
+from parscan_bp.arguments import set_numbers
 from parscan_bp.pipeline.remedies.base import Remedy
 from parscan_bp.types import Array, PyTree
 
@@ -65,7 +65,7 @@ class ErrorFeedback(Remedy):
     strength: float = 1.0
 
     def __post_init__(self):
-        check_number("strength", self.strength)
+        set_numbers(self, strength=0)
 
     def init(self, delay, params):
         zeros = lambda p: jnp.zeros((delay, *jnp.shape(p)), jnp.result_type(p))  # noqa: E731

@@ -8,7 +8,7 @@ from typing import final
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_number, set_ints
+from parscan_bp.arguments import set_ints, set_numbers
 from parscan_bp.pipeline.remedies.base import Remedy
 
 
@@ -42,16 +42,19 @@ class LearningRateByStaleness(Remedy):
     anneal: int | None = None
 
     def __post_init__(self):
-        check_number("power", self.power)
+        set_numbers(self, power=0)
         set_ints(self, ("anneal",), anneal=1)
 
     def init(self, delay, params):
         return () if self.anneal is None else jnp.zeros((), jnp.int32)
 
     def adjust(self, updates, state, delay):
-        left = 1.0
-        if self.anneal is not None:
-            left = 1 - state / self.anneal
-            state = jnp.minimum(state + 1, self.anneal)
-        factor = delay ** (-self.power * left)
-        return jax.tree.map(lambda u: (factor * u).astype(u.dtype), updates), state
+        if self.anneal is None:
+            return jax.tree.map(lambda u: (delay**-self.power * u).astype(u.dtype), updates), state
+
+        def divided(u):
+            real = jnp.promote_types(jnp.finfo(u.dtype).dtype, jnp.float32)
+            left = 1 - state.astype(real) / self.anneal
+            return (jnp.asarray(delay, real) ** (-self.power * left) * u).astype(u.dtype)
+
+        return jax.tree.map(divided, updates), jnp.minimum(state + 1, self.anneal)

@@ -34,6 +34,9 @@ class Schedule(abc.ABC):
     lockstep: ClassVar[bool] = False
     """Whether the blocks wait for each other at the end of every tick."""
 
+    together: ClassVar[bool] = False
+    """Whether the updates of a batch are one step of the optimiser with all blocks' gradients."""
+
     @property
     def blocks(self) -> int | None:
         """How many blocks it is for; ``None`` if for any number."""
@@ -81,7 +84,8 @@ class Schedule(abc.ABC):
                 f"way before block 0 gets its first gradient: at least {ahead + 1} are wanted"
             )
         tasks, keeps = tuple(self.tasks(blocks, batches)), self.keeps(blocks)
-        return Table(str(self), blocks, batches, self.parts, keeps, tasks, self.lockstep)
+        how = {"lockstep": self.lockstep, "together": self.together}
+        return Table(str(self), blocks, batches, self.parts, keeps, tasks, **how)
 
     def staleness(self, blocks: int) -> tuple[Staleness, ...]:
         """For each block how many updates late its two passes are, once the pipeline is full."""

@@ -56,6 +56,8 @@ class Table:
         pass names.
       tasks: in an order in which each comes after what it needs.
       lockstep: whether the blocks wait for each other at the end of every tick.
+      together: whether the updates of a batch are one step of the optimiser: block 0 does it, its
+        update coming first, and hands the others their new weights.
 
     Raises:
       ValueError: if a task comes before what it needs, is missing or there twice, or names a
@@ -83,6 +85,7 @@ class Table:
     keeps: tuple[bool, ...]
     tasks: tuple[Task, ...]
     lockstep: bool = False
+    together: bool = False
 
     def __post_init__(self):
         if len(self.keeps) != self.blocks:

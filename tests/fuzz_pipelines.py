@@ -1,0 +1,195 @@
+"""Pipelines that are drawn, against a plain loop over batches in double precision.
+
+    python -m tests.fuzz_pipelines --count 200 --seed 0
+
+Blocks of several kinds and widths, all schedules, optimisers of optax that are run by each block or
+by all at once, parts with and without weights, by the simulator and by threads. The loop knows of
+schedules only how old the weights of each pass are; see `tests.fuzz` for the options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from parscan_bp import pipeline
+from tests.fuzz import main
+
+BLOCKS: dict[str, Callable[[Any, Any], Any]] = {
+    "affine": lambda p, x: x @ p["w"] + p["b"],
+    "tanh": lambda p, x: jnp.tanh(x @ p["w"] + p["b"]),
+    "gated": lambda p, x: jax.nn.sigmoid(x @ p["w"]) * jnp.sin(x @ p["w"] + p["b"]),
+    "normal": lambda p, x: jax.nn.standardize(x @ p["w"] + p["b"], epsilon=0.1),
+}
+OPTIMISERS: dict[str, tuple[optax.GradientTransformation, bool]] = {
+    # Whether it wants all gradients at once.
+    "sgd": (optax.sgd(0.05), False),
+    "momentum": (optax.sgd(0.05, momentum=0.9, nesterov=True), False),
+    "adam": (optax.adam(0.02), False),
+    "lamb": (optax.lamb(0.02), False),
+    "clip": (optax.chain(optax.clip(0.01), optax.sgd(0.1)), False),
+    "rms": (optax.chain(optax.clip_by_block_rms(0.01), optax.sgd(0.1)), False),
+    "every 2": (optax.MultiSteps(optax.adam(0.05), 2).gradient_transformation(), False),
+    "global norm": (optax.chain(optax.clip_by_global_norm(0.05), optax.adam(0.02)), True),
+    "finite": (optax.apply_if_finite(optax.sgd(0.05, momentum=0.9), 99), True),
+}
+
+
+def masked(y: Any, labels: Any) -> Any:
+    """Mean over the rows that count; 0 without any."""
+    wanted, valid = labels
+    rows = jnp.mean((y - wanted) ** 2, axis=-1)
+    return jnp.sum(valid * rows) / jnp.maximum(valid.sum(), 1)
+
+
+def counted(labels: Any) -> Any:
+    return labels[1].sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Ages:
+    """A schedule and how many updates late the passes of each block are."""
+
+    schedule: pipeline.Schedule
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+
+    @property
+    def flushed(self) -> bool:
+        return not any(self.forward + self.backward)
+
+
+def draw_schedule(rng: np.random.Generator, blocks: int) -> Ages:
+    late = tuple(range(blocks - 1, -1, -1))
+    none, parts = (0,) * blocks, int(rng.choice([1, 2, 4]))
+    p = tuple(int(rng.integers(3)) for _ in range(blocks - 1))
+    q = tuple(int(rng.integers(3)) for _ in range(blocks - 1))
+    m = [0]
+    for down, up in zip(reversed(p), reversed(q), strict=True):
+        m.insert(0, m[0] + down + up)
+    made = [
+        Ages(pipeline.BackPropagation(), none, none),
+        Ages(pipeline.GPipe(parts, recompute=bool(rng.integers(2))), none, none),
+        Ages(pipeline.OneFOneB(parts), none, none),
+        Ages(pipeline.ZeroBubble(parts, lookahead=int(rng.integers(1, 3))), none, none),
+        Ages(pipeline.PipeDream(), late, late),
+        Ages(pipeline.DelayedGradients(), late, late),
+        Ages(pipeline.FeaturesReplay(), late, none),
+        Ages(pipeline.PipeDream2BW(4), (1,) * blocks, (1,) * blocks),
+        Ages(pipeline.DSP((*p, 0), tuple(m)), tuple(m), none),
+    ]
+    return made[rng.integers(len(made))]
+
+
+def attempt(rng: np.random.Generator) -> tuple[str, str]:
+    """A pipeline and how it fails."""
+    blocks = int(rng.integers(1, 5))
+    kinds = [str(rng.choice(list(BLOCKS))) for _ in range(blocks)]
+    widths = [int(rng.integers(1, 5)) for _ in range(blocks + 1)]
+    ages = draw_schedule(rng, blocks)
+    name = str(rng.choice(list(OPTIMISERS)))
+    optimiser, of_all = OPTIMISERS[name]
+    execute = pipeline.run_mpmd if rng.random() < 0.4 else pipeline.simulate
+    text = f"{' '.join(kinds)} {widths} | {ages.schedule} | {name} | {execute.__name__}"
+    params = [
+        {
+            "w": jnp.asarray(rng.normal(size=(a, b)) / np.sqrt(a)),
+            "b": jnp.asarray(rng.normal(size=b)),
+        }
+        for a, b in itertools.pairwise(widths)
+    ]
+    batches = [
+        (rng.normal(size=(8, widths[0])), (rng.normal(size=(8, widths[-1])), _valid(rng)))
+        for _ in range(ages.schedule.on_the_way(blocks) + 3)
+    ]
+    if name == "finite":
+        batches[1][0][int(rng.integers(8)), 0] = np.nan
+    functions = [BLOCKS[kind] for kind in kinds]
+    given = (functions, ages.schedule, optimiser, masked, params, batches)
+    if of_all and not ages.flushed and blocks > 1:
+        return text, _not_refused(lambda: execute(*given, weight=counted), NotImplementedError)
+    parts = ages.schedule.parts
+    if parts > 1 and rng.random() < 0.15 and _uneven(batches[0], parts):
+        return f"{text} | no weight", _not_refused(lambda: execute(*given), ValueError)
+    got = execute(*given, weight=counted)
+    return text, _difference(got, _loop(functions, ages, optimiser, params, batches))
+
+
+def _valid(rng: np.random.Generator) -> np.ndarray:
+    return (rng.random(8) < rng.choice([0.3, 0.7, 1.0])).astype(float)
+
+
+def _uneven(batch: Any, parts: int) -> bool:
+    """Whether parts without weights have another loss: their counts differ."""
+    return len(set(batch[1][1].reshape(parts, -1).sum(1))) > 1
+
+
+def _not_refused(run: Callable[[], Any], kind: type[Exception]) -> str:
+    try:
+        run()
+    except kind:
+        return ""
+    return f"runs where {kind.__name__} is wanted"
+
+
+def _loop(functions: Any, ages: Ages, optimiser: Any, params: Any, batches: Any) -> Any:
+    """All blocks one after the other; weights of each pass as old as the schedule says."""
+    versions = [[own] for own in params]
+    apart = not (ages.flushed and len(params) > 1)
+    state = [optimiser.init(own) for own in params] if apart else optimiser.init(params)
+    update, losses = jax.jit(optimiser.update), []
+
+    def last(own, h, labels):
+        return masked(functions[-1](own, h), labels)
+
+    @jax.jit
+    def passes(forward, backward, x, labels):
+        inputs = []
+        for f, own in zip(functions, forward, strict=True):
+            inputs.append(x)
+            x = f(own, x)
+        loss, gradients = masked(x, labels), []
+        for k in reversed(range(len(functions))):
+            if k == len(functions) - 1:
+                own, ct = jax.grad(last, (0, 1))(backward[k], inputs[k], labels)
+            else:
+                own, ct = jax.vjp(functions[k], backward[k], inputs[k])[1](ct)
+            gradients.insert(0, own)
+        return loss, gradients
+
+    for n, (x, labels) in enumerate(batches):
+        forward, backward = (
+            [own[max(0, n - d)] for own, d in zip(versions, late, strict=True)]
+            for late in (ages.forward, ages.backward)
+        )
+        loss, gradients = passes(forward, backward, x, labels)
+        newest = [own[-1] for own in versions]
+        losses.append(loss)
+        if apart:
+            made = [update(*each) for each in zip(gradients, state, newest, strict=True)]
+            updates, state = map(list, zip(*made, strict=True))
+        else:
+            updates, state = update(gradients, state, newest)
+        for own, new in zip(versions, optax.apply_updates(newest, updates), strict=True):
+            own.append(new)
+    return [own[-1] for own in versions], losses
+
+
+def _difference(got: pipeline.Trained, wanted: Any) -> str:
+    for name, a, b in (("params", got.params, wanted[0]), ("losses", list(got.losses), wanted[1])):
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+            x, y = np.asarray(x), np.asarray(y)
+            if x.dtype != y.dtype or not np.allclose(x, y, rtol=1e-8, atol=1e-9, equal_nan=True):
+                return f"{name} differ by {np.max(np.abs(x - y)):.2g} of {np.max(np.abs(y)):.2g}"
+    return ""
+
+
+if __name__ == "__main__":
+    main("tests.fuzz_pipelines", attempt)

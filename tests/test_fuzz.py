@@ -1,0 +1,41 @@
+"""A few drawn cases; `python -m tests.fuzz_pipelines` and `.fuzz_grids` try hundreds."""
+
+import jax
+import pytest
+
+from tests import fuzz_pipelines
+from tests.fuzz import run, tried
+
+GRIDS = """
+import jax
+from tests.fuzz import tried
+from tests.fuzz_grids import attempt
+
+jax.config.update("jax_enable_x64", True)
+for index in {indices}:
+    record = tried(attempt, 0, index)
+    assert not record["message"], record
+"""
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_pipelines(index):
+    with jax.enable_x64(True):
+        record = tried(fuzz_pipelines.attempt, 0, index)
+    assert record["text"] and not record["message"], record
+
+
+def test_grids(run_on_devices):
+    run_on_devices(GRIDS.format(indices=range(3)), 4)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_it_was_left(tmp_path, capfd):
+    state = tmp_path / "state.jsonl"
+    assert run("tests.fuzz_pipelines", 0, 1, state) == 0
+    assert run("tests.fuzz_pipelines", 0, 2, state) == 0
+    told = capfd.readouterr().out
+    assert "0 of 1 cases done before" in told and "1 of 2 cases done before" in told
+    assert [line.count('"message": ""') for line in state.read_text().splitlines()] == [1, 1]
+    with pytest.raises(SystemExit, match="another seed than 1"):
+        run("tests.fuzz_pipelines", 1, 2, state)
