@@ -41,12 +41,15 @@ def problem(steps, batch):
     return ramp(*batch, H), (0.5 * jnp.arange(1.0, steps + 1), ramp(steps, *batch, H))
 
 
-@pytest.mark.parametrize("batch", [(3,), (3, 3), (2,), (1,)], ids=str)
-@pytest.mark.parametrize("name", STEPS)
+CASES = [(name, batch) for name in STEPS for batch in ((3,), (3, 3), (2,), (1,))]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [pytest.param(*c, marks=() if c[1] == (3,) else pytest.mark.slow) for c in CASES],
+)
 def test_parts_that_the_batch_shares(name, batch):
     """Row b's part was taken for step t, where there are as many steps as rows."""
-    if batch != (3,) and name != "product":
-        pytest.skip("the daily run has one structure of these")
     step, own = STEPS[name]
     h0, xs = problem(3, batch)
     body = lambda c, t: (lambda h: (h, h))(step(c, *t))  # noqa: E731
