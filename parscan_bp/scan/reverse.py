@@ -35,7 +35,8 @@ def custom_vjp_scan(
     Between the passes it saves what `scan` saves: its inputs, the values that ``f`` closes over,
     and the carry after every step. Forward-mode raises, and so do Hessian-vector products and
     `jax.linear_transpose`; in return no transformation ever sees the rule of `scan`. Outside
-    `jax.jit` the step is traced at every call. Under `jax.disable_jit`, without a named solver, it is `jax.lax.scan`.
+    `jax.jit` the step is traced at every call. Under `jax.disable_jit`, without a named solver, it
+    is `jax.lax.scan`.
 
     Args:
       f, init, xs, length, reverse, unroll: as in `jax.lax.scan`; ``f`` may close over arrays that
