@@ -12,6 +12,10 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 import parscan_bp as pb
+from parscan_bp.jaxprs.decisions import compares, decides
+from parscan_bp.jaxprs.hijax import kind_of
+from parscan_bp.jaxprs.read import walk
+from parscan_bp.structure import find_structure, unsupported
 from tests.family.compare import assert_derivatives_close
 
 hijax = pytest.importorskip("jax.experimental.hijax", reason="this jax has no hijax")
@@ -80,6 +84,22 @@ def _cosine(x):
 
 
 _cosine.defvjp(lambda x: (jnp.cos(x), x), lambda x, ct: (-ct * jnp.sin(x),))
+
+
+def test_a_program_is_read_alike_however_its_calls_are_made():
+    def f(best, x):
+        now = jax.checkpoint(lambda v: jnp.minimum(best, jax.nn.relu(v)))(x)
+        return checkpoint_name(_cosine(now), "value"), _sine(best)
+
+    def read(jaxpr):
+        eqns = [[kind_of(eqn), decides(eqn), compares(eqn)] for eqn in walk(jaxpr)]
+        return eqns, find_structure(jaxpr, 0, 1), unsupported(jaxpr)
+
+    want = read(jax.make_jaxpr(f)(1.0, 2.0))
+    with made_by_hijax("custom_jvp", "custom_vjp", "remat"):
+        jaxpr = jax.make_jaxpr(lambda *values: f(*values))(1.0, 2.0)
+        assert "call_hi_primitive" in [eqn.primitive.name for eqn in jaxpr.eqns]
+        assert read(jaxpr) == want
 
 
 @pytest.mark.parametrize("f, solver", [(jax.nn.relu, pb.Blelloch()), (_sine, pb.Sweep())])
