@@ -60,9 +60,11 @@ def added(*numbers: Array | None) -> Array | None:
     return functools.reduce(jnp.add, there) if there else None
 
 
-def times(slope: Array, number: Array | None) -> Array | None:
+def times(slope: Array | None, number: Array | None) -> Array | None:
     """Their product; where nothing moves, no slope is too steep."""
-    return None if number is None else jnp.where(number == 0, 0, slope * number)
+    if slope is None or number is None:
+        return None
+    return jnp.where(number == 0, 0, slope * number)
 
 
 def is_some(number: Array) -> Array:
