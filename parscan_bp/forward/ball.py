@@ -60,9 +60,9 @@ def added(*numbers: Array | None) -> Array | None:
     return functools.reduce(jnp.add, there) if there else None
 
 
-def times(slope: Array, number: Array | None) -> Array | None:
+def times(slope: Array | None, number: Array | None) -> Array | None:
     """Their product; where nothing moves, no slope is too steep."""
-    return None if number is None else jnp.where(number == 0, 0, slope * number)
+    return None if number is None or slope is None else jnp.where(number == 0, 0, slope * number)
 
 
 def is_some(number: Array) -> Array:

@@ -20,13 +20,15 @@ from parscan_bp.forward.rounding import ROUNDINGS
 from parscan_bp.jaxprs.primitive_kinds import HOLOMORPHIC, LINEAR, MOVES, SMOOTH
 from parscan_bp.jaxprs.read import is_complex, is_inexact
 from parscan_bp.jaxprs.replay import bind
+from parscan_bp.types import Array
 
 
 def elementwise(eqn, *balls):
     """A smooth function of numbers at the same place."""
     values = [b.value for b in balls]
     (value,) = bind(eqn, values)
-    radius, bent = ROUNDINGS * jnp.finfo(value.dtype).eps * jnp.abs(value), None
+    radius: Array | None = ROUNDINGS * jnp.finfo(value.dtype).eps * jnp.abs(value)
+    bent: Array | None = None
     moving = [k for k, b in enumerate(balls) if b.radius is not None]
     for k in moving:
         b = balls[k]

@@ -204,6 +204,6 @@ RETRACED = {
     **dict.fromkeys(CALLS, _call),
     "cond": _cond,
     "scan": _scan,
-    "pvary": lambda eqn, values: values,
+    "pvary": lambda eqn, values, run=evaluate: values,
 }
 """How equations are replayed whose own programs were traced for other types."""
