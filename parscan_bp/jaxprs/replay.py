@@ -200,7 +200,7 @@ def _while(eqn, values, run):
     )
 
 
-RETRACED = {
+RETRACED: dict[str, Callable[..., Sequence[Any]]] = {
     **dict.fromkeys(CALLS, _call),
     "cond": _cond,
     "scan": _scan,
