@@ -97,7 +97,7 @@ def _crossing(optimiser: Optimiser, params: PyTree, owners: Sequence[int]) -> Cr
         before, known = known, known | on_leaves[count:] | (on_state[count:] @ known)
     depends = on_leaves[:count] | (on_state[:count] @ known)
     for out, own in enumerate(owners):
-        for place in np.flatnonzero(depends[out]).tolist():
+        for place in map(int, np.flatnonzero(depends[out])):
             what, other = ("gradient", "params")[place // count], owners[place % count]
             if other != own:
                 return Crossing(own, other, what)

@@ -65,7 +65,7 @@ OPTIMISERS = {
     "sgd": Optimiser(SGD, "apart"),
     "adamw": Optimiser(optax.adamw(0.02, mask=_matrices), "apart"),
     "lamb": Optimiser(optax.lamb(0.02), "apart"),
-    "lars": Optimiser(optax.lars(0.1, weight_decay_mask=_matrices), "apart"),
+    "lars": Optimiser(optax.lars(1.0, weight_decay_mask=_matrices), "apart"),
     "adafactor": Optimiser(optax.adafactor(0.02, min_dim_size_to_factor=4), "apart"),
     "muon": Optimiser(contrib.muon(0.02), "apart"),
     "novograd": Optimiser(optax.novograd(0.02), "apart"),

@@ -216,7 +216,7 @@ def test_a_failure_in_a_thread_is_raised_and_no_thread_is_left():
     with pytest.raises(Exception, match="too hot") as told:
         pipeline.run_mpmd(
             [lambda w, x: x * w, fails],
-            pipeline.PipeDream(),
+            pipeline.GPipe(1),
             SGD,
             lambda y, labels: y.mean(),
             [jnp.ones(())] * 2,

@@ -246,8 +246,8 @@ def _rows(
         return xs, labels
     made = []
     for n in range(len(parts)):
-        left = jax.tree.map(lambda a, n=n: a[n:], (xs, labels))
-        pieces = _pieces(left[0], left[1], devices)
+        own_xs, own_labels = jax.tree.map(lambda a, n=n: a[n:], (xs, labels))
+        pieces = _pieces(own_xs, own_labels, devices)
         made.append(shares(weight, [own for _, own in pieces]))
     return xs, (labels, np.stack(made).reshape(len(parts), table.parts, devices))
 
