@@ -171,6 +171,11 @@ def or_left(
         if not (leaves and is_jit_disabled()):
             raise
         return Left(left_by(solver, IN_PYTHON), fell_back=True)  # type: ignore[arg-type]
+    if made is None and (forward is not None or (solver is not None and not solver.leaves_to_lax)):
+        raise NotImplementedError(
+            f"solver={solver!r}, forward={forward!r}: the function was traced, and has no loop of "
+            "jax.lax.scan that they could be used for"
+        )
     return Left("no loop is left to trace") if made is None else made
 
 

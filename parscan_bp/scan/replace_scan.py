@@ -111,14 +111,7 @@ def _plan_within(f, args, solver, forward, view, anew) -> ScanPlan | Left:
             return plan_anew(_call_of(lambda: f), None, args, make)
         return traces.plan(None, args, make, (solver, forward, view, choose.state()))
 
-    made = or_left(plan, solver, forward)
-    named = forward is not None or (solver is not None and not solver.leaves_to_lax)
-    if isinstance(made, Left) and named:
-        raise NotImplementedError(
-            f"solver={solver!r}, forward={forward!r}: the function was traced, and has no loop of "
-            "jax.lax.scan that they could be used for"
-        )
-    return made
+    return or_left(plan, solver, forward)
 
 
 def _cell_of(staged: Staged, view: View) -> CellBody | None:

@@ -180,6 +180,16 @@ def test_operations_of_jax_that_are_hi_primitives(name):
     check(STEPS[name], pb.Sweep())
 
 
+def test_a_loop_that_is_a_hi_primitive_is_left_or_refused():
+    step = lambda h, x: (jnp.tanh(h + x), h)  # noqa: E731
+    want = lax.scan(step, H0, XS)[1]
+    with made_by_hijax("scan"):
+        for solver in (None, pb.Sweep(otherwise="lax")):
+            np.testing.assert_array_equal(pb.scan(step, H0, XS, solver=solver)[1], want)
+        with pytest.raises(NotImplementedError, match="no loop"):
+            pb.scan(step, H0, XS, solver=pb.Sweep())
+
+
 class _Square(hijax.HiPrim):
     def __init__(self, aval):
         self.in_avals, self.out_aval, self.params = (aval,), aval, {}
