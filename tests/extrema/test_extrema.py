@@ -121,6 +121,30 @@ def test_new_carry_is_read_where_nothing_compares_it_with_what_it_was_made_of():
     assert tanhs(best, (h, h)) == 1
 
 
+def test_second_derivatives_at_exact_zeros_are_those_of_a_python_loop():
+    """`lax.scan` has others there: of the values of `jax.nn.relu` it takes the maximum's slope."""
+
+    def loop(step, h, xs):
+        ys = []
+        for x in xs:
+            h, y = step(h, x)
+            ys.append(y)
+        return h, jnp.stack(ys)
+
+    def product(scan, w, h):
+        def loss(w, h):
+            h, ys = scan(lambda h, x: (jax.nn.relu(h @ w + x), h * h), h, xs)
+            return jnp.sum(jnp.sin(h)) + jnp.sum(ys**2)
+
+        return jax.jvp(jax.grad(loss, (0, 1)), (w, h), (jnp.cos(w), jnp.cos(h)))[1]
+
+    random = np.random.default_rng(0)  # integers, of which many sums are zero
+    w, h, xs = (jnp.asarray(random.integers(-1, 2, s), DTYPE) for s in ((3, 3), 3, (5, 3)))
+    scans = loop, functools.partial(pb.scan, solver=pb.Sweep())
+    want, got = jax.jit(lambda w, h: [product(scan, w, h) for scan in scans])(w, h)
+    assert apart(got, want) < TOLERANCE[DTYPE]
+
+
 def test_cut_keeps_the_answer_where_it_keeps_what_is_compared():
     def program(h, x):
         a = jnp.tanh(h + x)
