@@ -121,7 +121,8 @@ def _why(eqn: JaxprEqn) -> str | None:
         one_by_one = str(eqn.params.get("vmap_method")).startswith("sequential")
         return None if one_by_one else name
     if name in DRAWS:
-        keys = [str(getattr(v.aval, "dtype", "")) for v in (*eqn.invars, *eqn.outvars)]
+        avals: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
+        keys = [str(aval.dtype) for aval in avals]
         other = [key for key in keys if key.startswith("key<") and key != "key<fry>"]
         return f"{name} of {other[0]}" if other else None
     namesake = _PUBLIC.get(eqn.primitive.name, eqn.primitive) is not eqn.primitive
