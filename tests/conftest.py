@@ -12,11 +12,10 @@ from typing import Any
 import jax
 import pytest
 
+from tests import changed
+
 # What was measured on this machine is not to decide what is tested.
 os.environ["PARSCAN_BP_WISDOM"] = "off"
-
-# Makes `import bench` find the repository's package, whatever folder pytest is started in.
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 # Tracing makes millions of objects; to look for cycles among them took an eighth of long tests.
 gc.set_threshold(100_000, 50, 50)
@@ -29,7 +28,16 @@ def _freeze_what_earlier_modules_left() -> None:
     gc.freeze()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    changed.add_option(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(changed, "changed")
+    _optimise_little(config)
+
+
+def _optimise_little(config: pytest.Config) -> None:
     """Has XLA optimise machine code as for users in slow tests and in double precision alone.
 
     Most programs of a test run once, and the rest of XLA's passes are the same. It reads the

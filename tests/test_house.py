@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import parscan_bp
+from tests.rooms import PACKAGE as ROOT
+from tests.rooms import imports, room_of
 
-ROOT = pathlib.Path(parscan_bp.__file__).parent
 LAYERS = [
     {"types", "originals", "arguments", "replacing", "measured"},
     {"trees", "kernels"},
@@ -29,29 +30,16 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 
-def _part(path):
-    first = path.relative_to(ROOT).parts[0]
-    return first.removesuffix(".py")
-
-
-def _imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("parscan_bp."):
-            yield node, node.module.split(".")[1]
-        elif isinstance(node, ast.ImportFrom) and node.module == "parscan_bp":
-            yield from ((node, alias.name) for alias in node.names)
-
-
 def test_every_part_has_a_layer():
-    parts = {_part(p) for p in ROOT.rglob("*.py")}
+    parts = {room_of(p) for p in ROOT.rglob("*.py")}
     assert parts == set(LEVEL)
 
 
 def test_imports_go_down_only():
     upward = []
     for path in ROOT.rglob("*.py"):
-        here = _part(path)
-        for node, there in _imports(path):
+        here = room_of(path)
+        for node, there in imports(path):
             if there != here and LEVEL[there] >= LEVEL[here]:
                 upward.append(f"{path.relative_to(ROOT)}:{node.lineno} imports {there}")
     assert not upward, upward
