@@ -1,32 +1,25 @@
 """A few drawn cases; `python -m tests.fuzz_pipelines` and `.fuzz_grids` try hundreds."""
 
-import jax
 import pytest
 
-from tests import fuzz_pipelines
-from tests.fuzz import run, tried
+from tests.fuzz import run
 
-GRIDS = """
-import jax
+PROGRAM = """
 from tests.fuzz import tried
-from tests.fuzz_grids import attempt
+from tests.{what} import attempt
 
-jax.config.update("jax_enable_x64", True)
 for index in {indices}:
     record = tried(attempt, 0, index)
-    assert not record["message"], record
+    assert record["text"] and not record["message"], record
 """
 
 
-@pytest.mark.parametrize("index", range(6))
-def test_pipelines(index):
-    with jax.enable_x64(True):
-        record = tried(fuzz_pipelines.attempt, 0, index)
-    assert record["text"] and not record["message"], record
+def test_pipelines(run_on_devices):
+    run_on_devices(PROGRAM.format(what="fuzz_pipelines", indices=range(6)), 1, x64=True)
 
 
 def test_grids(run_on_devices):
-    run_on_devices(GRIDS.format(indices=range(3)), 4)
+    run_on_devices(PROGRAM.format(what="fuzz_grids", indices=range(3)), 4, x64=True)
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def side_by_side(f: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """
 
     def call(*stacked):
-        why = unbatchable(jax.make_jaxpr(f)(*first_of(stacked)))
+        why = unbatchable(jax.make_jaxpr(f)(*first_of(stacked)), orders=0)
         if why is not None:
             raise NotImplementedError(
                 f"forward: the step contains {why}, which {NOT_KNOWN}, and a method evaluates many "

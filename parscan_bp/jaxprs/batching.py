@@ -38,11 +38,15 @@ NOT_KNOWN = "is not known to commute with jax.vmap: it may answer for a whole ba
 _PUBLIC = {p.name: p for p in vars(lax).values() if isinstance(p, Primitive)}
 
 
-def unbatchable(program: ClosedJaxpr) -> str | None:
+def unbatchable(program: ClosedJaxpr, orders: int = ORDERS) -> str | None:
     """A primitive in a program, or in its derivatives, not known to commute with `jax.vmap`.
 
     Looked for at every depth: in calls, branches and loops, and in what a rule of one's own
     (`jax.custom_jvp`, `jax.custom_vjp`) makes, and that rule's derivatives.
+
+    Args:
+      program: the program.
+      orders: of how many derivatives; 0 for a program that is run as it is.
 
     Returns:
       Its name; ``None`` if there is none.
@@ -52,12 +56,12 @@ def unbatchable(program: ClosedJaxpr) -> str | None:
       >>> unbatchable(jax.make_jaxpr(f)(1.0)), unbatchable(jax.make_jaxpr(jax.numpy.sin)(1.0))
       ('custom_vmap_call', None)
     """
-    for order in range(ORDERS + 1):
+    for order in range(orders + 1):
         equations = list(walk(program.jaxpr))
         found = next(filter(None, map(_why, equations)), None)
         kinds = {kind_of(eqn) for eqn in equations}
         rules = kinds & FOREIGN_CALLS
-        if found is not None or not rules or order == ORDERS:
+        if found is not None or not rules or order == orders:
             return found
         try:
             if not kinds.isdisjoint(OWN_CALLS):  # whose derivatives are solves, which hide theirs

@@ -16,7 +16,7 @@ import sys
 
 import jax
 
-from tests.axes.trials import KINDS, try_case
+from tests.axes.axes_trials import KINDS, try_case
 
 FRESH = 40
 """Cases after which what was compiled is let go."""

@@ -8,7 +8,7 @@ import pytest
 
 import parscan_bp as pb
 from tests.axes.arrays import STRUCTURES, Form, H, Made, draw_made
-from tests.axes.trials import direct, substituted, try_case
+from tests.axes.axes_trials import direct, substituted, try_case
 from tests.quickly import jit_quickly
 
 SEED = 0

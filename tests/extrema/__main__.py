@@ -15,8 +15,8 @@ import sys
 
 import jax
 
-from tests.extrema.compare import TOLERANCE, tried
-from tests.extrema.steps import Case
+from tests.extrema.extrema_compared import TOLERANCE, tried
+from tests.extrema.extrema_steps import Case
 
 FRESH = 20
 """Cases after which compiled programs are dropped."""

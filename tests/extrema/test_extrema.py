@@ -12,8 +12,8 @@ import parscan_bp as pb
 from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
-from tests.extrema.compare import OPTIMISED, TOLERANCE, apart, tried
-from tests.extrema.steps import MADE, PIECES, SOLVERS, Case
+from tests.extrema.extrema_compared import OPTIMISED, TOLERANCE, apart, tried
+from tests.extrema.extrema_steps import MADE, PIECES, SOLVERS, Case
 
 DTYPE = str(jnp.result_type(float))
 POINTS = 60

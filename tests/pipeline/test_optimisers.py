@@ -1,5 +1,7 @@
 """Every optimiser by every schedule: each block for itself, all blocks at once, or refused."""
 
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import networks
@@ -119,7 +121,14 @@ def _square(blocks=BLOCKS):
 
 
 @pytest.mark.parametrize("name", ["ZeroBubble"])
-def test_executors_agree_on_an_optimiser_of_all_blocks(name):
+def test_executors_agree_on_an_optimiser_of_all_blocks(name, run_on_devices):
+    run_on_devices(f"{HERE}.check_executors({name!r})", BLOCKS)
+
+
+HERE = f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\nimport test_optimisers; test_optimisers"
+
+
+def check_executors(name):
     schedule, batches = FLUSHED[name], _batches()
     functions, params = _square()
     optimiser = optax.apply_if_finite(CLIPPED, 9)
@@ -145,7 +154,11 @@ def test_executors_agree_on_an_optimiser_of_all_blocks(name):
         np.testing.assert_allclose(a, b, atol=1e-6, equal_nan=True)
 
 
-def test_one_program_for_all_stages_updates_all_at_once_without_parts():
+def test_one_program_for_all_stages_updates_all_at_once_without_parts(run_on_devices):
+    run_on_devices(f"{HERE}.check_one_program()", 2)
+
+
+def check_one_program():
     functions, params = _square(2)
     given = (pipeline.BackPropagation(), CLIPPED, cross_entropy, params, data(3))
     wanted = pipeline.simulate(functions, *given)

@@ -1,5 +1,7 @@
 """Parts of a batch whose rows do not all count: the gradient of the batch, or an error."""
 
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,7 +130,17 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule", [n if n == "OneFOneB" else pytest.param(n, marks=SLOW) for n in PARTS]
 )
-def test_every_executor_weighs_parts_and_compares_the_first_batch(name, schedule):
+def test_every_executor_weighs_parts_and_compares_the_first_batch(name, schedule, run_on_devices):
+    if "spmd" in name:
+        run_on_devices(f"{HERE}.check({name!r}, {schedule!r})", 2 * BLOCKS)
+    else:
+        check(name, schedule)
+
+
+HERE = f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\nimport test_weights; test_weights"
+
+
+def check(name, schedule):
     params, batches = given()
     how = ([block] * BLOCKS, PARTS[schedule], optax.sgd(0.1), masked, params, batches)
     made = EXECUTORS[name](*how, weight=valid_rows)
@@ -139,7 +151,11 @@ def test_every_executor_weighs_parts_and_compares_the_first_batch(name, schedule
         EXECUTORS[name](*how)
 
 
-def test_rows_that_are_divided_over_devices_are_parts_too():
+def test_rows_that_are_divided_over_devices_are_parts_too(run_on_devices):
+    run_on_devices(f"{HERE}.check_divided()", 2 * BLOCKS)
+
+
+def check_divided():
     params, batches = given()
     how = ([block] * BLOCKS, pipeline.PipeDream(), optax.sgd(0.1), masked, params, batches)
     with pytest.raises(ValueError, match=r"of its 2 parts .* give weight="):

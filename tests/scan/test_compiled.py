@@ -121,7 +121,8 @@ def test_weights_are_transposed_ahead_of_the_loop_where_there_are_rows(batch, ow
     """XLA on CPU packs a matrix for each product with its transpose, of more than one row."""
     text = _gradient(pb.Sweep(), 32, batch, own=own, hidden=32).compile().as_text()
     rows = "|".join([",".join(map(str, batch)), str(math.prod(batch))])
-    products = re.findall(rf"f32\[(?:{rows}),32\]\S* dot\(.*", text)
+    # Of one row, XLA (jaxlib 0.10.1) makes a product with a vector.
+    products = re.findall(rf"f32\[(?:(?:{rows}),)?32\]\S* dot\(.*", text)
     assert len(products) > 1  # of the forward loop, and of the backward one
     by_columns = any("rhs_contracting_dims={1}" in line for line in products)
     assert by_columns == (math.prod(batch) == 1)

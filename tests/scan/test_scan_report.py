@@ -46,8 +46,9 @@ def test_products_inside_of_a_step_may_be_as_exact_as_its_shortest_dtype(solver)
     weight = jax.random.normal(jax.random.key(0), (4, 4), jnp.bfloat16)
     xs = XS[:, None].astype(jnp.bfloat16)
     *_, report = pb.scan(step, jnp.ones(4, jnp.float32), xs, solver=solver, report=True)
-    assert report.status == pb.Status.OK and report.residual < 0.01
     assert report.bound == error_bound(jnp.bfloat16)
+    # XLA (jaxlib 0.10.1) rounds the products of a sweep on their way.
+    assert report.status == pb.Status.OK and report.residual < report.bound / 2
 
 
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Blelloch()], ids=str)

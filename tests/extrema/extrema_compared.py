@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 import parscan_bp as pb
-from tests.extrema.steps import SOLVERS, Case
+from tests.extrema.extrema_steps import SOLVERS, Case
 
 TOLERANCE = {"float32": 2e-3, "float64": 1e-9}
 # As users have it, whatever the rest of the run does: what is rounded twice is seen in such code.
