@@ -125,7 +125,8 @@ def test_executors_agree_on_an_optimiser_of_all_blocks(name, run_on_devices):
     run_on_devices(f"{HERE}.check_executors({name!r})", BLOCKS)
 
 
-HERE = f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\nimport test_optimisers; test_optimisers"
+PATH = f"import sys\nsys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
+HERE = f"{PATH}import test_optimisers\ntest_optimisers"
 
 
 def check_executors(name):

@@ -137,7 +137,8 @@ def test_every_executor_weighs_parts_and_compares_the_first_batch(name, schedule
         check(name, schedule)
 
 
-HERE = f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\nimport test_weights; test_weights"
+PATH = f"import sys\nsys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
+HERE = f"{PATH}import test_weights\ntest_weights"
 
 
 def check(name, schedule):
