@@ -188,10 +188,33 @@ def tangent_jaxpr(
       The distinct variables among the operands, and a jaxpr with inputs [operands..., tangents of
       `dots`...] and outputs [tangents of `outs`...].
     """
-    operands = list(dict.fromkeys(v for v in eqn.invars if isinstance(v, Var)))
+    operands = list(dict.fromkeys(variables(eqn.invars)))
+    return operands, open_jaxpr(_traced_rule(eqn, operands, dots, outs))
+
+
+def holds_tracers(eqn: JaxprEqn) -> bool:
+    """Whether the rule of a `jax.custom_jvp` closes over traced values, which are none of its call.
+
+    They are those of the moment: a rule that is traced later, or once more, finds them dead, and
+    takes their tangents to be zero.
+    """
+    operands = list(dict.fromkeys(variables(eqn.invars)))
+    dots = [v for v in operands if is_inexact(v)]
+    outs = [v for v in eqn.outvars if is_inexact(v) and type(v) is Var]
+    try:
+        rule = _traced_rule(eqn, operands, dots, outs)
+    except Exception:  # one that cannot be traced raises where it is differentiated
+        return False
+    return any(isinstance(v, jax.core.Tracer) for v in rule.consts)
+
+
+def _traced_rule(
+    eqn: JaxprEqn, operands: Sequence[Var], dots: Sequence[Var], outs: Sequence[Var]
+) -> ClosedJaxpr:
+    """See `tangent_jaxpr`."""
     # The names of the arguments and results are those of the call, which are not these.
     names = called_jaxpr(eqn).debug_info._replace(arg_names=None, result_paths=None)
-    one = ClosedJaxpr(Jaxpr([], operands, list(outs), [eqn], eqn.effects, names), ())
+    one = ClosedJaxpr(Jaxpr([], list(operands), list(outs), [eqn], eqn.effects, names), ())
     call = jaxpr_as_fun(one)
     moving = [operands.index(v) for v in dots]
 
@@ -204,5 +227,4 @@ def tangent_jaxpr(
 
         return jax.jvp(of_moving, tuple(primals[i] for i in moving), tuple(tangents_in))[1]
 
-    traced = jax.make_jaxpr(tangents)([v.aval for v in operands], [v.aval for v in dots])
-    return operands, open_jaxpr(traced)
+    return jax.make_jaxpr(tangents)([v.aval for v in operands], [v.aval for v in dots])

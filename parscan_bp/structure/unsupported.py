@@ -11,6 +11,7 @@ from parscan_bp.jaxprs.hijax import kind_of, operation_of
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.primitive_kinds import CALLBACKS, HI_PRIMITIVE, NOT_REPEATABLE
 from parscan_bp.jaxprs.read import (
+    holds_tracers,
     inner_jaxprs,
     is_inexact,
     names_axis,
@@ -31,6 +32,7 @@ def unsupported(jaxpr: Any, active: Sequence[bool] | None = None) -> list[Reason
 
     - `custom_vjp_call`: its derivative exists in reverse only, the differentiation rule here is a
       forward one;
+    - `custom_jvp_call` whose rule closes over traced values: JAX has no derivative by these;
     - `while` of dynamic length whose float results depend on active inputs: it has no transpose
       (a `fori_loop` with static bounds is a `scan`, and fine);
     - effects (`jax.debug.print`, `io_callback`) and mutable arrays: a body that is linearised,
@@ -76,6 +78,8 @@ def _syntactic(eqn: JaxprEqn) -> list[Reason]:
     name = kind_of(eqn)
     if name == "custom_vjp_call":
         return [Reason(name, "has a reverse-mode derivative only, so it cannot be linearised")]
+    if name == "custom_jvp_call" and holds_tracers(eqn):
+        return [Reason(name, "has a rule that closes over traced values; make them its arguments")]
     if name in NOT_REPEATABLE:
         return [Reason(name, "gives other numbers when it is made again")]
     if name == HI_PRIMITIVE:

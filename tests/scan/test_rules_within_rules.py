@@ -122,3 +122,27 @@ def test_values_by_a_method(forward):
         for s in (method, lax.scan)
     )
     assert_derivatives_close(got, want, 1e-3)
+
+
+def test_a_rule_that_closes_over_traced_values():
+    """It is left to `jax.lax.scan`, which takes it as it is, or refused by name."""
+    h, xs = jnp.ones(3), jnp.ones((4, 3)) * 0.3
+
+    def loss(scan, w, h):
+        @jax.custom_jvp
+        def turned(d):
+            return jnp.sin(d @ w)
+
+        turned.defjvp(lambda p, t: (turned(p[0]), jnp.cos(p[0] @ w) * (t[0] @ w)))
+        return jnp.sum(scan(lambda c, x: (jnp.tanh(turned(c) + x), c), h, xs)[0] ** 2)
+
+    def gradient(solver, by=1):
+        scan = functools.partial(pb.scan, solver=solver)
+        return jax.jit(jax.grad(functools.partial(loss, scan), by))(jnp.eye(3) / 2, h)
+
+    wanted = jax.jit(jax.grad(functools.partial(loss, jax.lax.scan), 1))(jnp.eye(3) / 2, h)
+    np.testing.assert_allclose(gradient(pb.Sweep(otherwise="lax")), wanted, rtol=1e-6)
+    with pytest.raises(NotImplementedError, match="custom_jvp_call: has a rule that closes over"):
+        gradient(pb.Sweep())
+    with pytest.raises(jax.errors.UnexpectedTracerError):  # as of a Python loop
+        gradient(pb.Sweep(otherwise="lax"), by=0)
