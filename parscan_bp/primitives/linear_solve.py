@@ -65,8 +65,8 @@ class LinearSolve:
       forward: the solution for ``(residuals, b)``, or ``(residuals, b, hints)`` where there are
         any.
       backward: that of the transposed system, with the same hints.
-      through: whether `forward` and `backward` may be differentiated themselves, unless they have
-        effects.
+      through: says whether `forward` and `backward` may be differentiated themselves, unless they
+        have effects; ``None`` if they may not.
       plain: whether they refuse nothing and have no effects.
       sees_zeros: whether they take a `Zero` for a leaf of b that is known to be zero, as the
         cotangent of an output that nothing reads.
@@ -79,7 +79,7 @@ class LinearSolve:
     matvec: Callable[[PyTree, PyTree], PyTree]
     forward: Callable[..., PyTree]
     backward: Callable[..., PyTree]
-    through: bool = False
+    through: Callable[[], bool] | None = None
     plain: bool = False
     sees_zeros: bool = False
     backward_part: Callable[[tuple[bool, ...]], Part] | None = None
@@ -298,7 +298,8 @@ def _differentiate(primals, tangents, *, solve):
         return solve.bind(*primals), solve.given(tangents[n:]).bind(*primals[:n], *rhs)
     moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
     ts = [tangents[k] for k in moving]
-    if solve.solve.through and not solve.effects and is_forward_only(primals, ts):
+    through = solve.solve.through
+    if through and not solve.effects and is_forward_only(primals, ts) and through():
         solve = solve.nonzero([k - n for k in moving])
         return solve.solve.pushforward(solve, primals, moving)(primals, ts)
     u = solve.bind(*primals)
