@@ -80,7 +80,7 @@ class Augmented:
     def solve(self) -> LinearSolve:
         """Its solution, with the transposed one."""
         # Whether the solver's own program may be differentiated: it forms few products.
-        through = (lambda: True) if self.solver.differentiable else None
+        through = self.solver.differentiable
         matvec, forward, backward = map(jax.jit, (self._matvec, self._forward, self._backward))
         return LinearSolve(matvec, forward, backward, through=through)
 

@@ -150,7 +150,9 @@ class _Question:
         jaxpr, asked = self.push.jaxpr, self.kept[self._own :]
         rest = _part(jaxpr, [*jaxpr.invars, *asked], jaxpr.outvars, asked)
         run = functools.partial(evaluate, ClosedJaxpr(rest, self.push.consts))
-        made = iter(_with_tangents(self.values, self.later, run)(self._moving(values), mine[self._own :]))
+        made = iter(
+            _with_tangents(self.values, self.later, run)(self._moving(values), mine[self._own :])
+        )
         first = iter(mine)
         return [next(first if is_answer(self.eqn, v) else made) for v in self.eqn.outvars]
 

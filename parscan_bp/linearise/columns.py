@@ -49,9 +49,7 @@ class ByColumns(Joined):
         was = self.layout.keep_complex
         keep = was and is_holomorphic(body.jaxpr.jaxpr, body.num_carry)
         diagonal = self.diagonal and found.diagonal and keep == was
-        layout = dataclasses.replace(
-            self.layout, batch_axes=found.batch_axes, keep_complex=keep
-        )
+        layout = dataclasses.replace(self.layout, batch_axes=found.batch_axes, keep_complex=keep)
         return dataclasses.replace(self, body=body, layout=layout, diagonal=diagonal)
 
     def adjoint_operator(self, steps, active=None):

@@ -61,11 +61,12 @@ class _Augmented:
             jax.jit(self.matvec),
             jax.jit(self._forward_outputs if alone else self._forward),
             jax.jit(self._backward_outputs if alone else self._backward),
-            through=self._is_own if self.scan.through else None,
+            through=self.scan.through,
             plain=self.scan.through,
             sees_zeros=True,
             backward_part=functools.cache(functools.partial(_part, self.scan, self.active)),
             reads=self._reads(),
+            is_own=self._is_own,
         )
 
     def _reads(self) -> tuple[bool, ...]:

@@ -17,7 +17,6 @@ import jax
 
 from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
-from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of

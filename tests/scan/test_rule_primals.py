@@ -156,6 +156,6 @@ def test_of_a_solver_that_is_chosen():
         loss = lambda w: jnp.mean(scan(step(w), zero, rows)[1] ** 2)  # noqa: E731
         return jit_quickly(lambda w: jax.jvp(jax.grad(loss), (w,), (t,))[1])(w)
 
-    assert pb.explain(step(w), zero, rows).solver == pb.Sweep()
+    assert pb.explain(step(w), zero, rows).choice == "Sweep()"
     got, want = hvp(pb.scan), hvp(jax.lax.scan)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
