@@ -8,23 +8,27 @@ own function for the value leaves it as it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.interpreters import partial_eval as pe
 
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import FOREIGN_CALLS, FORWARD_CALLS
-from parscan_bp.jaxprs.read import walk
+from parscan_bp.jaxprs.read import called_jaxpr, is_inexact, variables, walk
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.trees import replace_at
 
 
 def has_rules(jaxpr: Jaxpr) -> bool:
     """Whether there is a call with tangents by a rule of the user's, at any depth."""
-    return any(kind_of(eqn) in FOREIGN_CALLS & FORWARD_CALLS for eqn in walk(jaxpr))
+    return any(True for _ in _calls(jaxpr))
+
+
+def _calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    return (eqn for eqn in walk(jaxpr) if kind_of(eqn) in FOREIGN_CALLS & FORWARD_CALLS)
 
 
 def values_after_derivative(closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
@@ -46,11 +50,25 @@ def values_after_derivative(closed: ClosedJaxpr, moving: Sequence[int]) -> Close
       >>> values_after_derivative(step, [0]) is step
       True
     """
-    if not moving or not has_rules(closed.jaxpr):
+    if not moving or all(map(_calls_itself, _calls(closed.jaxpr))):
         return closed
     pushed = _pushed(closed, moving)
     values = _values(pushed, closed, moving)
     return closed if _is_same(pushed, _pushed(values, moving)) else values
+
+
+def _calls_itself(eqn: JaxprEqn) -> bool:
+    """Whether the rule of a call is seen to return the call itself for its value."""
+    operands = list(dict.fromkeys(variables(eqn.invars)))
+    moving = [k for k, v in enumerate(operands) if is_inexact(v)]
+    names = called_jaxpr(eqn).debug_info._replace(arg_names=None, result_paths=None)
+    outs = [v for v in eqn.outvars if type(v) is Var]
+    closed = ClosedJaxpr(Jaxpr([], operands, outs, [eqn], eqn.effects, names), ())
+    try:
+        pushed = _pushed(closed, moving)
+    except Exception:  # of a rule that refuses, and is perhaps not run: nothing is known of it
+        return False
+    return _is_same(pushed, _pushed(_values(pushed, closed, moving), moving))
 
 
 def _pushed(closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
+from parscan_bp.jaxprs.differentiated import values_after_derivative
 from tests.python_loop import python_loop
 from tests.quickly import jit_quickly
 
@@ -54,6 +55,18 @@ def _in_cond(v):
     return jax.lax.cond(v[0] > 0, jax.jit(spike), jnp.tanh, v)
 
 
+def _in_loop(scan):
+    def f(v):
+        one = lambda c, x: (spike(c * x - 0.1) + 0.5 * c * x, spike(c))  # noqa: E731
+        carry, ys = scan(one, v, jnp.stack([v, 1 - v]))
+        return carry + jnp.sum(ys, 0) * v
+
+    return f
+
+
+INNER = functools.partial(pb.scan, solver=pb.Sweep())
+
+
 def _of_best(c, w, x):
     best = rectified(c[0] - jnp.cos(w * x))
     return (best + spike(c[0] - jnp.sin(w * x)) * c[1], 0.9 * c[1] + w * x), best * c[1]
@@ -79,6 +92,8 @@ STEPS = {
     "relu": _of(jax.nn.relu),
     "two": _of(lambda v: spike(v) * jax.nn.relu(v + 0.3) + straight(3 * v) * itself(v)),
     "in cond": _of(_in_cond),
+    "in a loop": _of(_in_loop(jax.lax.scan)),
+    "in a scan of ours": _of(_in_loop(INNER)),
     "best": _of_best,
 }
 
@@ -138,6 +153,23 @@ def test_what_moves_later_has_its_slope_by_the_rule_still(solver):
         return jax.grad(lambda v: jnp.vdot(jax.grad(loss)(w, v), t))(w - t)
 
     _agree(None, SOLVERS[solver], mixed)
+
+
+LEFT = {
+    "relu": jax.nn.relu,
+    "its own": itself,
+    "jit": jax.jit(jax.nn.relu),
+    "logaddexp": lambda v: jnp.logaddexp(v, 1.0),
+    "cond": lambda v: jax.lax.cond(v[0] > 0, jax.nn.relu, jnp.sin, v),
+    "while": lambda v: jax.lax.while_loop(lambda c: c[0] < 2, lambda c: c + jax.nn.relu(c), v),
+    "scan": lambda v: INNER(lambda c, x: (jax.nn.relu(c * x), c), v, jnp.ones((2, 2))),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_step_whose_rules_call_their_functions_stays_as_it_is(name):
+    step = jax.make_jaxpr(LEFT[name])(jnp.ones(2))
+    assert values_after_derivative(step, [0]) is step
 
 
 def test_of_a_solver_that_is_chosen():
