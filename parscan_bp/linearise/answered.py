@@ -21,6 +21,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from parscan_bp.jaxprs.decisions import compared_with, compares, decides, is_answer
+from parscan_bp.jaxprs.differentiated import values_after_derivative
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import EXTREMA, PLAIN_CALLS
 from parscan_bp.jaxprs.read import (
@@ -116,6 +117,7 @@ class _Question:
         self._operands = variables(eqn.invars)
         self._own = len(self.kept)
         if self._own < len(eqn.outvars):
+            self.values, self.later = _values_of(eqn, self._operands)
             push = _pushed(eqn, self._operands)
             asked = _asked(push.jaxpr, len(self._operands))
             # The same question may be asked twice; one answer is kept.
@@ -148,7 +150,9 @@ class _Question:
         jaxpr, asked = self.push.jaxpr, self.kept[self._own :]
         rest = _part(jaxpr, [*jaxpr.invars, *asked], jaxpr.outvars, asked)
         run = functools.partial(evaluate, ClosedJaxpr(rest, self.push.consts))
-        made = iter(_with_tangents(self.eqn, run)(self._moving(values), mine[self._own :]))
+        made = iter(
+            _with_tangents(self.values, self.later, run)(self._moving(values), mine[self._own :])
+        )
         first = iter(mine)
         return [next(first if is_answer(self.eqn, v) else made) for v in self.eqn.outvars]
 
@@ -172,18 +176,34 @@ def _of_operands(eqn: JaxprEqn, operands: Sequence[Array]) -> list[Array]:
     return [a for v, a in zip(eqn.outvars, outs, strict=True) if not is_answer(eqn, v)]
 
 
-def _with_tangents(eqn: JaxprEqn, push: Callable) -> Callable[..., list[Array]]:
-    """``(operands, answers) -> results``, whose tangents are ``push`` of all and of tangents."""
+def _values_of(eqn: JaxprEqn, operands: Sequence[Var]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """The results of an equation that have derivatives; and as a rule of its own returns them."""
+    avals = [v.aval for v in operands]
+    closed = jax.make_jaxpr(lambda *values: _of_operands(eqn, values))(*avals)
+    moving = [k for k, a in enumerate(avals) if is_differentiable(a)]
+    return closed, values_after_derivative(closed, moving)
+
+
+def _with_tangents(
+    values: ClosedJaxpr, later: ClosedJaxpr, push: Callable
+) -> Callable[..., list[Array]]:
+    """``(operands, answers) -> results``, whose tangents are ``push`` of all and of tangents.
+
+    Args:
+      values, later: see `_values_of`.
+      push: of operands, their tangents and the answers.
+    """
 
     @jax.custom_jvp
     def results(operands, answers):
-        return _of_operands(eqn, operands)
+        return evaluate(values, operands)
 
     @results.defjvp
     def jvp(primals, tangents):
         pairs = zip(primals[0], tangents[0], strict=True)
         ts = [t for a, t in pairs if is_differentiable(jax.typeof(a))]
-        return results(*primals), push([*primals[0], *ts, *primals[1]])
+        again = results(*primals) if later is values else evaluate(later, primals[0])
+        return again, push([*primals[0], *ts, *primals[1]])
 
     return results
 

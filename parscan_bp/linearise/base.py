@@ -95,6 +95,10 @@ class Linearisation(abc.ABC):
         """The same for these carry leaves alone; ``None`` if it knows them all together only."""
         return None
 
+    def after_derivative(self, moving: tuple[int, ...]) -> Linearisation:
+        """That of the step as `Body.after_derivative`; itself, if it states the derivative."""
+        return self
+
     @property
     def origin(self) -> str:
         """What states its operators, as errors name it."""

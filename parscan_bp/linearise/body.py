@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr
 
 from parscan_bp.jaxprs.batching import mapped, unbatchable
 from parscan_bp.jaxprs.dependence import forwarded
+from parscan_bp.jaxprs.differentiated import has_rules, values_after_derivative
 from parscan_bp.jaxprs.precision import shortest_dtype
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
@@ -95,6 +96,20 @@ class Body:
         body = dataclasses.replace(self, only=carry)
         body.__dict__.update(reach=self.reach, unbatchable=self.unbatchable)
         return body
+
+    @functools.cached_property
+    def has_rules(self) -> bool:
+        """Whether it holds a derivative of the user's, see there."""
+        return has_rules(self.jaxpr.jaxpr)
+
+    def after_derivative(self, moving: tuple[int, ...]) -> Body:
+        """The step whose derivative the next one is, see `values_after_derivative`.
+
+        Args:
+          moving: the inputs by which it was differentiated.
+        """
+        jaxpr = values_after_derivative(self.jaxpr, moving)
+        return self if jaxpr is self.jaxpr else dataclasses.replace(self, jaxpr=jaxpr)
 
     @functools.cached_property
     def forwarded(self) -> dict[int, int]:

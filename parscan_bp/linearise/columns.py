@@ -12,6 +12,7 @@ from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Joined
 from parscan_bp.linearise.per_step import PerStep
 from parscan_bp.operators import Dense, Diagonal, Operator
+from parscan_bp.structure import find_structure, is_holomorphic
 from parscan_bp.trees import first_of, replace_at
 from parscan_bp.types import Array
 
@@ -38,6 +39,18 @@ class ByColumns(Joined):
         places = [self.body.float_carry.index(k) for k in carry]
         body, layout = self.body.restricted(carry), self.layout.restricted(places)
         return dataclasses.replace(self, body=body, layout=layout)
+
+    def after_derivative(self, moving):
+        body = self.body.after_derivative(moving)
+        if body is self.body:
+            return self
+        # What couples entries is found anew: the values of a rule need not couple as its tangents.
+        found = find_structure(body.jaxpr, body.num_consts, body.num_carry)
+        was = self.layout.keep_complex
+        keep = was and is_holomorphic(body.jaxpr.jaxpr, body.num_carry)
+        diagonal = self.diagonal and found.diagonal and keep == was
+        layout = dataclasses.replace(self.layout, batch_axes=found.batch_axes, keep_complex=keep)
+        return dataclasses.replace(self, body=body, layout=layout, diagonal=diagonal)
 
     def adjoint_operator(self, steps, active=None):
         def one(consts, varying):

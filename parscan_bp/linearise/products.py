@@ -86,6 +86,10 @@ class ByProducts(Linearisation):
     def restricted(self, carry):
         return dataclasses.replace(self, body=self.body.restricted(carry))
 
+    def after_derivative(self, moving):
+        body = self.body.after_derivative(moving)
+        return self if body is self.body else dataclasses.replace(self, body=body)
+
     def _grouped(self, *, cotangent: bool) -> Grouped:
         avals = [self.body.carry_avals[k] for k in self.body.float_carry]
         most = self.small_cotangent if cotangent else self.small_tangent

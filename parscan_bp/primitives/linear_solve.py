@@ -23,6 +23,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from parscan_bp.jaxprs.differentiated import values_after_derivative
+from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.primitives.mapping import at_front, vmapped
 from parscan_bp.primitives.pushforward import Pushforward, is_forward_only
 from parscan_bp.primitives.zeros import Zero
@@ -66,7 +68,9 @@ class LinearSolve:
         any.
       backward: that of the transposed system, with the same hints.
       through: whether `forward` and `backward` may be differentiated themselves, unless they have
-        effects.
+        effects, or rules of the user's make of them what they are not.
+      is_own: says whether `matvec` is after a derivative what it was, see
+        `values_after_derivative`; ``None`` if so.
       plain: whether they refuse nothing and have no effects.
       sees_zeros: whether they take a `Zero` for a leaf of b that is known to be zero, as the
         cotangent of an output that nothing reads.
@@ -84,6 +88,7 @@ class LinearSolve:
     sees_zeros: bool = False
     backward_part: Callable[[tuple[bool, ...]], Part] | None = None
     reads: tuple[bool, ...] = ()
+    is_own: Callable[[], bool] | None = None
 
     def __call__(self, residuals: PyTree, b: PyTree, hints: PyTree = None) -> PyTree:
         known, tree = jax.tree.flatten(residuals)
@@ -237,9 +242,14 @@ class _Flat:
         return dataclasses.replace(self, effects=frozenset(jaxpr.effects))
 
     def tangent(
-        self, args: Sequence[Array], u: Sequence[Array], moving: Sequence[int], ts: Sequence[Array]
+        self,
+        args: Sequence[Array],
+        u: Sequence[Array],
+        moving: Sequence[int],
+        ts: Sequence[Array],
+        later: _Flat,
     ) -> list[Array]:
-        """``u' = solve(b' - A' u)`` for the tangents ``ts`` of the arguments at ``moving``."""
+        """``u' = later(b' - A' u)`` for the tangents ``ts`` of the arguments at ``moving``."""
         n, first = self.residuals.num_leaves, self.known
         given = dict(zip(moving, ts, strict=True))
         fixed = [k for k in moving if k < n]
@@ -251,7 +261,35 @@ class _Flat:
         at, directions = [args[k] for k in fixed], [given[k] for k in fixed]
         _, products = jax.jvp(product, at, directions)
         rhs = [given[k] - p if k in given else -p for k, p in enumerate(products, first)]
-        return self.given(rhs).bind(*args[:first], *rhs)
+        return later.given(rhs).bind(*args[:first], *rhs)
+
+    def after_derivative(self, values: Sequence[Array], moving: Sequence[int]) -> _Flat:
+        """The solution of the system as it is beside its derivative by these of the values."""
+        n, made = self.residuals.num_leaves, self.solve._made
+        avals = [jax.typeof(v) for v in [*values[:n], *values[self.known :]]]
+        fixed = tuple(k for k in moving if k < n)
+        key = ("later", self.residuals, self.b, fixed, *avals)
+        if key not in made:
+            made[key] = self._after_derivative(avals, fixed)
+        return self.replace(made[key])
+
+    def _after_derivative(self, avals, fixed) -> LinearSolve:
+        n = self.residuals.num_leaves
+
+        def product(*values):
+            residuals = jax.tree.unflatten(self.residuals, values[:n])
+            return jax.tree.leaves(self.solve.matvec(residuals, self.b.unflatten(values[n:])))
+
+        closed = jax.make_jaxpr(product)(*avals)
+        later = values_after_derivative(closed, fixed)
+        if later is closed:
+            return self.solve
+
+        def matvec(residuals, u):
+            return self.b.unflatten(evaluate(later, jax.tree.leaves((residuals, u))))
+
+        # A part of it would be one of the system as it was.
+        return dataclasses.replace(self.solve, matvec=matvec, backward_part=None)
 
     def pushforward(self, avals: Sequence[Any], moving: tuple[int, ...]) -> Pushforward:
         """See `LinearSolve.pushforward`."""
@@ -265,7 +303,7 @@ class _Flat:
             return u, u
 
         def tangent(args, u, ts):
-            return self.tangent(args, u, moving, ts)
+            return self.tangent(args, u, moving, ts, self)
 
         gives = list(avals[self.known :])
         in_ts = [avals[k].to_tangent_aval() for k in moving]
@@ -298,11 +336,13 @@ def _differentiate(primals, tangents, *, solve):
         return solve.bind(*primals), solve.given(tangents[n:]).bind(*primals[:n], *rhs)
     moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
     ts = [tangents[k] for k in moving]
-    if solve.solve.through and not solve.effects and is_forward_only(primals, ts):
+    own = solve.solve.is_own is None or solve.solve.is_own()
+    if own and solve.solve.through and not solve.effects and is_forward_only(primals, ts):
         solve = solve.nonzero([k - n for k in moving])
         return solve.solve.pushforward(solve, primals, moving)(primals, ts)
-    u = solve.bind(*primals)
-    return u, solve.tangent(primals, u, moving, ts)
+    later = solve if own else solve.after_derivative(primals, moving)
+    u = later.bind(*primals)
+    return u, solve.tangent(primals, u, moving, ts, later)
 
 
 def _transpose(cts, *values, solve):

@@ -66,6 +66,7 @@ class _Augmented:
             sees_zeros=True,
             backward_part=functools.cache(functools.partial(_part, self.scan, self.active)),
             reads=self._reads(),
+            is_own=self._is_own,
         )
 
     def _reads(self) -> tuple[bool, ...]:
@@ -75,6 +76,17 @@ class _Augmented:
         sizes = (body.num_consts, body.num_carry, len(body.x_avals), body.num_carry)
         pairs = zip(sizes, (consts, carry, x, carry), strict=True)
         return tuple(k in read for size, read in pairs for k in range(size))
+
+    def _is_own(self) -> bool:
+        """Whether the step is after a derivative what it was, so that its program may be read.
+
+        A solve linearises it by the carry alone. Of the rules that parameters and inputs reach only
+        `matvec` runs all.
+        """
+        a, b = self.scan.body.num_consts, self.scan.body.num_consts + self.scan.body.num_carry
+        carry = (a + k for k in self.scan.body.float_carry)
+        moving = (*self.active.consts, *carry, *(b + k for k in self.active.x))
+        return self.scan.after_derivative(moving) is self.scan
 
     def matvec(self, residuals, u):
         """The rows above."""

@@ -107,6 +107,33 @@ class LinearScan:
     def _restricted(self) -> dict[tuple[int, ...], LinearScan]:
         return {}
 
+    def differentiated(self, tangents: Sequence[Any]) -> tuple[int, ...]:
+        """The inputs of the step that these tangents of the args move, where that matters."""
+        if not self.body.has_rules:
+            return ()
+        moving, n = nonzero(tangents), self.body.num_consts
+        return tuple(sorted({*moving, *(n + k for k in self.moved(moving)[0])}))
+
+    def after_derivative(self, moving: tuple[int, ...]) -> LinearScan:
+        """The scan whose derivative the next one is.
+
+        Args:
+          moving: see `differentiated`.
+        """
+        whole = self if self.whole is None else self.whole
+        if not (moving and whole.body.has_rules) or self.fused is not None:
+            return self
+        if moving not in whole._after:
+            linear = whole.linearisation.after_derivative(moving)
+            changed = linear is not whole.linearisation
+            later = dataclasses.replace(whole, linearisation=linear) if changed else None
+            whole._after[moving] = later
+        return whole._after[moving] or self
+
+    @functools.cached_property
+    def _after(self) -> dict[tuple[int, ...], LinearScan | None]:
+        return {}
+
     def operator_type(self, extra: Sequence[Array]) -> Operator:
         """The stack of its transposed Jacobians, in shapes and dtypes.
 

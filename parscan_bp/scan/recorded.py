@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.custom_derivatives import zero_from_primal
 
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
@@ -37,11 +36,15 @@ class Recorded:
       loop: the forward pass.
       scan: the leaves that are differentiated.
       active: what is differentiated; ``None`` where nothing else is kept.
+      steps: the scan of the step that makes the values, `scan` or what derivatives made of it.
+      moving: the inputs of its step that are differentiated, see `LinearScan.differentiated`.
     """
 
     loop: Loop
     scan: LinearScan
     active: Active | None
+    steps: LinearScan
+    moving: tuple[int, ...]
 
     def __call__(self, args, extra):
         return self._values(args, extra)
@@ -50,13 +53,31 @@ class Recorded:
     def _values(self) -> WithRule:
         def jvp(primals, tangents):
             moves = self.scan.of_moving(tangents[0]) is not None
-            through = self.scan.through and self.loop.is_lax
+            through = self.scan.through and self.loop.is_lax and self._slopes is self.scan
             if moves and through and is_forward_only(primals[0], tangents[0]):
                 return self._in_one_loop(list(primals[0]), list(tangents[0]))
-            made = self(*primals)
-            return made, self.tangents(primals, tangents, made)
+            made = self._after_derivative(tangents[0])(*primals)
+            return made, self._tangents(self._slopes, primals, tangents, made)
 
         return WithRule(lambda args, extra: self._run(args, extra.states), jvp)
+
+    @functools.cached_property
+    def _slopes(self) -> LinearScan:
+        """That of the step whose derivative the carries have, as one derivative was made."""
+        return self.steps.after_derivative(self.moving)
+
+    def _after_derivative(self, tangents) -> Recorded:
+        """The same with these tangents of the args."""
+        slopes, moving = self._slopes, self._slopes.differentiated(tangents)
+        if slopes is self.steps and set(moving) <= set(self.moving):
+            return self
+        if moving not in self._later:
+            self._later[moving] = dataclasses.replace(self, steps=slopes, moving=moving)
+        return self._later[moving]
+
+    @functools.cached_property
+    def _later(self) -> dict[tuple[int, ...], Recorded]:
+        return {}
 
     @functools.cached_property
     def _run(self) -> Callable:
@@ -117,25 +138,27 @@ class Recorded:
         return OneLoop(self.scan, self.loop.avals, results, apart, tangents)
 
     def tangents(self, primals, tangents, made):
-        """Tangents of the results by the solver: what is kept is a function of the rest."""
+        """Tangents of the results by the solver."""
+        return self._tangents(self.scan, primals, tangents, made)
+
+    def _tangents(self, by: LinearScan, primals, tangents, made):
+        """The same, those of the carries by this scan: what is kept is a function of the rest."""
         outs, after, kept, answers = made
         args, ts = [*primals[0], *answers], [*tangents[0], *zeros_of(answers)]
         # More may move than what was differentiated first.
-        scan = self.scan.of_moving(ts)
-        if scan is None:
-            return jax.tree.map(lambda v: zero_from_primal(v, symbolic_zeros=True), made)
-        usable = kept if scan is self.scan else None
-        read = (outs, after, usable)
-        out_ts, after_ts = solved_tangents(scan, (args, primals[1].jacobian), ts, read)
+        scan = by.of_moving(ts)
+        out_ts, after_ts = zeros_of(outs), zeros_of(after)
+        if scan is not None:
+            read = (outs, after, kept if scan is self.scan else None)
+            out_ts, after_ts = solved_tangents(scan, (args, primals[1].jacobian), ts, read)
         if kept is None:
             return out_ts, after_ts, None, zeros_of(answers)
-        moving = nonzero(ts)
-        floats = [k for k in scan.body.float_carry if k in scan.moved(moving)[0]]
+        moving, floats = nonzero(ts), nonzero(after_ts)
 
         def values(moved, carries):
-            consts, init, xs = scan.body.split(replace_at(args, moving, moved))
+            consts, init, xs = self.scan.body.split(replace_at(args, moving, moved))
             now = replace_at(after, floats, carries)
-            entering = before(init, now, 0, scan.length, reverse=scan.reverse)
+            entering = before(init, now, 0, self.scan.length, reverse=self.scan.reverse)
             extra = self.scan.linearisation.invariants(consts, [])
             keep = _keep(kept.map, consts, extra)
             return kept.map.steps.mapped(keep)(entering, xs, now)

@@ -17,7 +17,6 @@ import jax
 
 from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
-from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of
@@ -113,7 +112,8 @@ class ScanRule:
             if scan is None:
                 outs = self._values(*primals)
                 return outs, zeros_of(outs)
-            recorded = self._recorded(scan, scan.active(ts) if self.keeps else None)
+            active = scan.active(ts) if self.keeps else None
+            recorded = self._recorded(scan, active, scan, scan.differentiated(ts))
             if self.one_loop and is_forward_only(args, ts):
                 return recorded.outputs_in_one_loop(args, ts)
             made = recorded(args, primals[1])
@@ -152,6 +152,6 @@ class ScanRule:
         return report
 
     @functools.cached_property
-    def _recorded(self) -> Callable[[LinearScan, Active | None], Recorded]:
+    def _recorded(self) -> Callable[..., Recorded]:
         """The forward pass of a derivative."""
         return functools.cache(functools.partial(Recorded, self.loop))

@@ -1,0 +1,111 @@
+"""A program as it is where it was differentiated: its values by the rules that were run.
+
+The rule of a `jax.custom_jvp` returns a value beside the tangent. JAX takes it in the place of the
+function's, so that the next derivative is that of the rule: a spike whose rule returns
+``(x > 0, surrogate * t)`` is a plain comparison from then on, of slope zero. A rule that calls its
+own function for the value leaves it as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from jax.interpreters import partial_eval as pe
+
+from parscan_bp.jaxprs.hijax import kind_of
+from parscan_bp.jaxprs.primitive_kinds import FOREIGN_CALLS, FORWARD_CALLS
+from parscan_bp.jaxprs.read import called_jaxpr, is_inexact, variables, walk
+from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.trees import replace_at
+
+
+def has_rules(jaxpr: Jaxpr) -> bool:
+    """Whether there is a call with tangents by a rule of the user's, at any depth."""
+    return any(True for _ in _calls(jaxpr))
+
+
+def _calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    return (eqn for eqn in walk(jaxpr) if kind_of(eqn) in FOREIGN_CALLS & FORWARD_CALLS)
+
+
+def values_after_derivative(closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
+    """The program of the values beside the tangents; the same object where that is the same one.
+
+    Args:
+      closed: the program.
+      moving: those of its inputs that have tangents.
+
+    Example:
+      >>> @jax.custom_jvp
+      ... def spike(x):
+      ...     return jnp.float32(x > 0)
+      >>> spike.defjvp(lambda p, t: (jnp.float32(p[0] > 0), t[0] / (1 + p[0] ** 2)))
+      >>> step = jax.make_jaxpr(spike)(1.0)
+      >>> [eqn.primitive.name for eqn in values_after_derivative(step, [0]).eqns]
+      ['gt', 'convert_element_type']
+      >>> step = jax.make_jaxpr(jax.nn.relu)(1.0)
+      >>> values_after_derivative(step, [0]) is step
+      True
+    """
+    if not moving or all(map(_calls_itself, _calls(closed.jaxpr))):
+        return closed
+    pushed = _pushed(closed, moving)
+    values = _values(pushed, closed, moving)
+    return closed if _is_same(pushed, _pushed(values, moving)) else values
+
+
+def _calls_itself(eqn: JaxprEqn) -> bool:
+    """Whether the rule of a call is seen to return the call itself for its value."""
+    operands = list(dict.fromkeys(variables(eqn.invars)))
+    moving = [k for k, v in enumerate(operands) if is_inexact(v)]
+    names = called_jaxpr(eqn).debug_info._replace(arg_names=None, result_paths=None)
+    outs = [v for v in eqn.outvars if type(v) is Var]
+    closed = ClosedJaxpr(Jaxpr([], operands, outs, [eqn], eqn.effects, names), ())
+    try:
+        pushed = _pushed(closed, moving)
+    except Exception:  # of a rule that refuses, and is perhaps not run: nothing is known of it
+        return False
+    return _is_same(pushed, _pushed(_values(pushed, closed, moving), moving))
+
+
+def _pushed(closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
+    """``(inputs, tangents) -> (outputs, their tangents)``."""
+
+    def push(values, tangents):
+        run = lambda *floats: evaluate(closed, replace_at(values, moving, floats))  # noqa: E731
+        return jax.jvp(run, [values[k] for k in moving], tangents)
+
+    avals = list(closed.in_avals)
+    return jax.make_jaxpr(push)(avals, [avals[k] for k in moving])
+
+
+def _values(pushed: ClosedJaxpr, closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
+    """What of it makes the outputs."""
+    n, m = len(closed.out_avals), len(closed.in_avals)
+    wanted = [k < n for k in range(len(pushed.out_avals))]
+    kept = [k < m for k in range(len(pushed.in_avals))]
+    jaxpr, used = pe.dce_jaxpr(pushed.jaxpr, wanted, instantiate=kept)
+    program = ClosedJaxpr(jaxpr, pushed.consts)
+    if used == kept:
+        return program
+    # Not all that is dead is seen to be, as in a loop; of what is left, no value depends on it.
+    dead = [a for a, u, k in zip(pushed.in_avals, used, kept, strict=True) if u and not k]
+
+    def run(*values):
+        return evaluate(program, [*values, *(jnp.zeros(a.shape, a.dtype) for a in dead)])
+
+    return jax.make_jaxpr(run)(*closed.in_avals)
+
+
+def _is_same(a: ClosedJaxpr, b: ClosedJaxpr) -> bool:
+    """Whether two programs read the same, and of the same constants."""
+    if len(a.consts) != len(b.consts) or any(map(_differ, a.consts, b.consts)):
+        return False
+    return str(a.jaxpr) == str(b.jaxpr)
+
+
+def _differ(a: object, b: object) -> bool:
+    return a is not b
