@@ -42,7 +42,7 @@ def values_after_derivative(closed: ClosedJaxpr, moving: Sequence[int]) -> Close
       >>> @jax.custom_jvp
       ... def spike(x):
       ...     return jnp.float32(x > 0)
-      >>> spike.defjvp(lambda p, t: (jnp.float32(p[0] > 0), t[0] / (1 + p[0] ** 2)))
+      >>> _ = spike.defjvp(lambda p, t: (jnp.float32(p[0] > 0), t[0] / (1 + p[0] ** 2)))
       >>> step = jax.make_jaxpr(spike)(1.0)
       >>> [eqn.primitive.name for eqn in values_after_derivative(step, [0]).eqns]
       ['gt', 'convert_element_type']

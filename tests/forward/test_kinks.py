@@ -1,7 +1,6 @@
 """Steps with kinks: what an error makes of the other side, of all kinks and at every depth."""
 
 import functools
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -229,12 +228,12 @@ def test_what_moves_and_what_bends(name):
             assert not (bent > ball.bent + slack).any(), (reach, place)
 
 
+# Where there is no double precision, a cast to it warns.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_where_nothing_is_near_nothing_bends():
     for name, f in PROGRAMS.items():
         x = jnp.asarray([0.31, 0.83, 0.52])
-        with warnings.catch_warnings():  # where there is no double precision, a cast to it warns
-            warnings.filterwarnings("ignore", "Explicitly requested dtype")
-            program = jax.make_jaxpr(f)(x)
+        program = jax.make_jaxpr(f)(x)
         (ball,) = evaluate_balls(program, [Ball(x, jnp.full(3, 1e-4))])
         assert (ball.bent == 0).all() and (ball.radius < 2e-2).all(), name
 
