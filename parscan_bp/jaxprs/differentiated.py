@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.interpreters import partial_eval as pe
 
+from parscan_bp.jaxprs.dependence import dependencies
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import FOREIGN_CALLS, FORWARD_CALLS
 from parscan_bp.jaxprs.read import called_jaxpr, is_inexact, variables, walk
@@ -55,6 +56,28 @@ def values_after_derivative(closed: ClosedJaxpr, moving: Sequence[int]) -> Close
     pushed = _pushed(closed, moving)
     values = _values(pushed, closed, moving)
     return closed if _is_same(pushed, _pushed(values, moving)) else values
+
+
+def slopes_read(
+    closed: ClosedJaxpr, moving: Sequence[int], outs: Sequence[int]
+) -> tuple[bool, ...]:
+    """For each input of a program, whether derivatives of outputs have a derivative by it.
+
+    An input by which the outputs have none may be read there, as a rule's own slope is.
+
+    Args:
+      closed: the program.
+      moving: by which inputs it is differentiated.
+      outs: which outputs.
+
+    Example:
+      >>> step = jax.make_jaxpr(lambda w, h, x: w * h + x)(1.0, 1.0, 1.0)
+      >>> slopes_read(step, [0, 1, 2], [0])
+      (True, True, False)
+    """
+    n, m = len(closed.out_avals), len(closed.in_avals)
+    depends = dependencies(_pushed(closed, moving), derivative=True)
+    return tuple(depends[[n + k for k in outs], :m].any(0).tolist())
 
 
 def _calls_itself(eqn: JaxprEqn) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -76,8 +76,7 @@ class LinearSolve:
         cotangent of an output that nothing reads.
       backward_part: for a right-hand side of the transposed system, given by whether each leaf is
         other than zero, the `Part` of it; its solve is one of which `backward` is wanted.
-      reads: for each leaf of the residuals, whether the solution has a derivative by it; nothing
-        for all.
+      unread: tells the leaves of the residuals by which the solution has no derivative.
     """
 
     matvec: Callable[[PyTree, PyTree], PyTree]
@@ -87,7 +86,7 @@ class LinearSolve:
     plain: bool = False
     sees_zeros: bool = False
     backward_part: Callable[[tuple[bool, ...]], Part] | None = None
-    reads: tuple[bool, ...] = ()
+    unread: Callable[[], Collection[int]] = tuple
     is_own: Callable[[], bool] | None = None
 
     def __call__(self, residuals: PyTree, b: PyTree, hints: PyTree = None) -> PyTree:
@@ -288,8 +287,8 @@ class _Flat:
         def matvec(residuals, u):
             return self.b.unflatten(evaluate(later, jax.tree.leaves((residuals, u))))
 
-        # A part of it would be one of the system as it was.
-        return dataclasses.replace(self.solve, matvec=matvec, backward_part=None)
+        # A part of it would be one of the system as it was; so is what that does not read.
+        return dataclasses.replace(self.solve, matvec=matvec, backward_part=None, unread=tuple)
 
     def pushforward(self, avals: Sequence[Any], moving: tuple[int, ...]) -> Pushforward:
         """See `LinearSolve.pushforward`."""
@@ -326,21 +325,21 @@ def _types(*avals, solve):
 
 
 def _differentiate(primals, tangents, *, solve):
-    n, reads = solve.known, solve.solve.reads
-    tangents = [
-        t if k >= len(reads) or reads[k] else ad.Zero(jax.typeof(v).to_tangent_aval())
-        for k, (t, v) in enumerate(zip(tangents, primals, strict=True))
-    ]
-    if all(isinstance(t, ad.Zero) for t in tangents[:n]):
-        rhs = [ad.instantiate_zeros(t) for t in tangents[n:]]
-        return solve.bind(*primals), solve.given(tangents[n:]).bind(*primals[:n], *rhs)
+    n = solve.known
     moving = tuple(k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero))
+    fixed = any(k < n for k in moving)
+    own = not fixed or solve.solve.is_own is None or solve.solve.is_own()
+    # Rules are run of all that moves, also of what the solution has no derivative by.
+    later = solve if own else solve.after_derivative(primals, moving)
+    unread = solve.solve.unread() if fixed else ()
+    moving = tuple(k for k in moving if k not in unread)
+    if not any(k < n for k in moving):
+        rhs = [ad.instantiate_zeros(t) for t in tangents[n:]]
+        return later.bind(*primals), later.given(tangents[n:]).bind(*primals[:n], *rhs)
     ts = [tangents[k] for k in moving]
-    own = solve.solve.is_own is None or solve.solve.is_own()
     if own and solve.solve.through and not solve.effects and is_forward_only(primals, ts):
         solve = solve.nonzero([k - n for k in moving])
         return solve.solve.pushforward(solve, primals, moving)(primals, ts)
-    later = solve if own else solve.after_derivative(primals, moving)
     u = later.bind(*primals)
     return u, solve.tangent(primals, u, moving, ts, later)
 

@@ -23,6 +23,8 @@ from collections.abc import Collection, Sequence
 
 import jax
 
+from parscan_bp.jaxprs.differentiated import slopes_read
+from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.linear_solve import LinearSolve, Part
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
@@ -65,27 +67,32 @@ class _Augmented:
             plain=self.scan.through,
             sees_zeros=True,
             backward_part=functools.cache(functools.partial(_part, self.scan, self.active)),
-            reads=self._reads(),
+            unread=functools.cache(self._unread),
             is_own=self._is_own,
         )
 
-    def _reads(self) -> tuple[bool, ...]:
-        """For consts, init, xs and after, whether the system has a derivative by each leaf."""
-        body = self.scan.body
-        consts, carry, x = body.reach.backward(body.float_carry, self.active.y)
-        sizes = (body.num_consts, body.num_carry, len(body.x_avals), body.num_carry)
-        pairs = zip(sizes, (consts, carry, x, carry), strict=True)
-        return tuple(k in read for size, read in pairs for k in range(size))
+    def _unread(self) -> frozenset[int]:
+        """The leaves of consts, init, xs and after by which the step's derivative has none."""
+        body, active = self.scan.body, self.active
+        outs = (*body.float_carry, *(body.num_carry + j for j in active.y))
+        consts, carry, x = body.split(slopes_read(body.jaxpr, self._moving, outs))
+        return frozenset(k for k, r in enumerate([*consts, *carry, *x, *carry]) if not r)
+
+    @property
+    def _moving(self) -> tuple[int, ...]:
+        """The inputs of the step that move."""
+        a, b = self.scan.body.num_consts, self.scan.body.num_consts + self.scan.body.num_carry
+        carry = (a + k for k in self.scan.body.float_carry)
+        return (*self.active.consts, *carry, *(b + k for k in self.active.x))
 
     def _is_own(self) -> bool:
-        """Whether the step is after a derivative what it was, so that its program may be read.
+        """Whether the step is after any derivative what it was, so that its program may be read.
 
         A solve linearises it by the carry alone. Of the rules that parameters and inputs reach only
         `matvec` runs all.
         """
-        a, b = self.scan.body.num_consts, self.scan.body.num_consts + self.scan.body.num_carry
-        carry = (a + k for k in self.scan.body.float_carry)
-        moving = (*self.active.consts, *carry, *(b + k for k in self.active.x))
+        types = enumerate(self.scan.body.jaxpr.in_avals)
+        moving = tuple(k for k, a in types if is_differentiable(a))
         return self.scan.after_derivative(moving) is self.scan
 
     def matvec(self, residuals, u):

@@ -108,7 +108,11 @@ class LinearScan:
         return {}
 
     def differentiated(self, tangents: Sequence[Any]) -> tuple[int, ...]:
-        """The inputs of the step that these tangents of the args move, where that matters."""
+        """The inputs of the step that these tangents of the args move, where that matters.
+
+        Args:
+          tangents: also those by which nothing has a derivative: rules are run of them.
+        """
         if not self.body.has_rules:
             return ()
         moving, n = nonzero(tangents), self.body.num_consts

@@ -53,10 +53,11 @@ class Recorded:
     def _values(self) -> WithRule:
         def jvp(primals, tangents):
             moves = self.scan.of_moving(tangents[0]) is not None
-            through = self.scan.through and self.loop.is_lax and self._slopes is self.scan
+            later = self._after_derivative(tangents[0])
+            through = self.scan.through and self.loop.is_lax and later._slopes is self.scan
             if moves and through and is_forward_only(primals[0], tangents[0]):
                 return self._in_one_loop(list(primals[0]), list(tangents[0]))
-            made = self._after_derivative(tangents[0])(*primals)
+            made = later(*primals)
             return made, self._tangents(self._slopes, primals, tangents, made)
 
         return WithRule(lambda args, extra: self._run(args, extra.states), jvp)

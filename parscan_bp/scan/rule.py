@@ -106,14 +106,17 @@ class ScanRule:
 
         def jvp(primals, tangents):
             check_no_obstacle(self.obstacle, self.scan.solver)
-            args, ts = self.loop.push_hoisted(primals[0], tangents[0])
-            ts = self.scan.effective(args, ts)
+            args, pushed = self.loop.push_hoisted(primals[0], tangents[0])
+            moving = self.scan.differentiated(pushed)
+            ts = self.scan.effective(args, pushed)
             scan = self.scan.of_moving(ts)
             if scan is None:
                 outs = self._values(*primals)
+                if self.scan.after_derivative(moving) is not self.scan:
+                    outs = self._recorded(self.scan, None, self.scan, moving)(args, primals[1])[0]
                 return outs, zeros_of(outs)
             active = scan.active(ts) if self.keeps else None
-            recorded = self._recorded(scan, active, scan, scan.differentiated(ts))
+            recorded = self._recorded(scan, active, scan, moving)
             if self.one_loop and is_forward_only(args, ts):
                 return recorded.outputs_in_one_loop(args, ts)
             made = recorded(args, primals[1])
