@@ -13,7 +13,10 @@ from parscan_bp.types import Array
 
 
 class OverMesh:
-    """A scan over a mesh: one `jax.shard_map`, and the steps that it leaves over.
+    """A scan over a mesh: one `jax.shard_map`, and another of the steps that it leaves over.
+
+    In that one every device runs the same. Left to XLA's partitioner, programs of such steps were
+    divided along with the others, and it ends the process over some, as of a `sort`'s cotangents.
 
     Args:
       line: the devices.
@@ -26,20 +29,21 @@ class OverMesh:
     def __init__(self, line, mesh, run, rest, length):
         self.line, self.mesh = line, mesh
         self.each, self.left = divmod(length, mesh.shape[line.axis])
-        self.run: Any = self._over_mesh(run(self.each)) if self.each else None
-        self.rest: Any = rest(self.left) if self.left else None
+        self.run = self.rest = None
+        if self.each:
+            self.run = self._over_mesh(on_each(line, run(self.each)), PartitionSpec(line.axis))
+        if self.left:
+            self.rest = self._over_mesh(rest(self.left), PartitionSpec())
 
-    def _over_mesh(self, run):
-        axis, whole = self.line.axis, PartitionSpec()
-        part = PartitionSpec(axis)
-        how = {"mesh": self.mesh, "axis_names": {axis}, "out_specs": (whole, part)}
-        call = jax.shard_map(on_each(self.line, run), in_specs=(whole, whole, part), **how)
-        return jax.jit(call)
+    def _over_mesh(self, run, steps) -> Any:
+        whole, axes = PartitionSpec(), {self.line.axis}
+        how = {"mesh": self.mesh, "axis_names": axes, "out_specs": (whole, steps)}
+        return jax.jit(jax.shard_map(run, in_specs=(whole, whole, steps), **how))
 
     def __call__(self, shared, init, xs):
         (shared, init), xs = self._divided((shared, init)), list(xs)
         if self.run is None:
-            return self.rest(shared, init, xs)
+            return self.rest(shared, init, self._divided(xs))
         if self.rest is None:
             return self.run(shared, init, self._divided(xs, leading=True))
         # The scan ends with what is left over, in the order of its steps.
@@ -47,7 +51,7 @@ class OverMesh:
         ends = [slice(None, cut), slice(cut, None)]
         first, last = ends[::-1] if self.line.backward else ends
         carry, ys = self.run(shared, init, self._divided([x[first] for x in xs], leading=True))
-        carry, others = self.rest(shared, carry, [x[last] for x in xs])
+        carry, others = self.rest(shared, carry, self._divided([x[last] for x in xs]))
         # One array has one sharding, and all steps are no multiple of the devices.
         ys = self._divided(ys)
         parts = (others, ys) if self.line.backward else (ys, others)

@@ -81,6 +81,30 @@ for given in (both, None):
 """
 )
 
+SORTED = (
+    START
+    + """
+steps = {
+    "sort": lambda c, x: (jnp.sort(c + x), c),
+    "median": lambda c, x: (0.5 * c + x, jnp.median(x - c)),
+    "top_k": lambda c, x: (c + x, lax.top_k(c, 2)[0]),
+}
+rng = np.random.default_rng(0)
+h = jnp.asarray(rng.normal(size=3))
+for length in (10, 3):
+    xs = jnp.asarray(rng.normal(size=(length, 3)))
+    def slopes(scan, h, xs):
+        def loss(step, h, xs):
+            carry, ys = scan(step, h, xs)
+            return (carry**2).sum() + (ys**2).sum()
+        slope = jax.grad(loss, (1, 2))
+        return {name: slope(step, h, xs) for name, step in steps.items()}
+    ours = lambda *args: pb.scan(*args, solver=pb.Sharded("time", mesh))
+    got, want = (jax.jit(lambda h, xs, f=f: slopes(f, h, xs))(h, xs) for f in (ours, lax.scan))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, want)
+"""
+)
+
 INSIDE = (
     START
     + """
@@ -159,7 +183,9 @@ np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    "program", [KEYS, EXPLICIT, INSIDE, LAYERS], ids=["keys", "explicit", "inside", "layers"]
+    "program",
+    [KEYS, EXPLICIT, SORTED, INSIDE, LAYERS],
+    ids=["keys", "explicit", "sorted", "inside", "layers"],
 )
 def test_unusual_programs(run_on_devices, program):
     run_on_devices(program.replace("import parscan_bp as pb\n", IMPORTS, 1), 4)
