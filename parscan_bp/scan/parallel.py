@@ -25,7 +25,7 @@ from parscan_bp.originals import lax_scan
 from parscan_bp.primitives.with_rule import of_type
 from parscan_bp.primitives.zeros import empty_of
 from parscan_bp.solvers.base import Solver
-from parscan_bp.structure import unsupported
+from parscan_bp.structure import underivable, unsupported
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
@@ -53,6 +53,8 @@ class Parallel:
         outputs += [body.y_avals[j] for j in body.float_y]
         why = why or replicated_output(outputs, filter(is_differentiable, body.jaxpr.in_avals))
         reasons = unsupported(body.jaxpr)
+        none = underivable(body.jaxpr, body.num_consts, body.num_carry)
+        reasons += [none] if none else []
         if reasons:
             why = f"the step contains {reasons[0].primitive}: {reasons[0].message}"
         elif body.unbatchable is not None:

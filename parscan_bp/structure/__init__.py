@@ -7,6 +7,7 @@ from parscan_bp.structure.check import check_structure as check_structure
 from parscan_bp.structure.holomorphic import is_holomorphic as is_holomorphic
 from parscan_bp.structure.unsupported import ALONG_MAPPED_AXIS as ALONG_MAPPED_AXIS
 from parscan_bp.structure.unsupported import couples_mapped_axis as couples_mapped_axis
+from parscan_bp.structure.unsupported import underivable as underivable
 from parscan_bp.structure.unsupported import unsupported as unsupported
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "couples_mapped_axis",
     "find_structure",
     "is_holomorphic",
+    "underivable",
     "unsupported",
 ]

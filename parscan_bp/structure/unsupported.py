@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax.extend.core import JaxprEqn
+from jax.interpreters import ad
 
 from parscan_bp.jaxprs.hijax import kind_of, operation_of
 from parscan_bp.jaxprs.interpret import Interpreter
@@ -137,6 +138,30 @@ class _Coupling(Interpreter[bool]):
 
     def join(self, a: bool, b: bool, name: str) -> bool:
         return a or b
+
+
+def underivable(jaxpr: Any, num_consts: int, num_carry: int) -> Reason | None:
+    """The primitive without a derivative through which carry' depends on the carry, if any.
+
+    Args:
+      jaxpr, num_consts, num_carry: see `couples_mapped_axis`.
+    """
+    opened, found = open_jaxpr(jaxpr), _Underivable()
+    carried = range(num_consts, num_consts + num_carry)
+    ins = [k in carried and is_inexact(v) for k, v in enumerate(opened.invars)]
+    found.run(opened, ins, [k < num_carry for k in range(len(opened.outvars))])
+    if found.found is None:
+        return None
+    return Reason(found.found, "is given a value that moves with the carry and has no derivative")
+
+
+class _Underivable(_Coupling):
+    """True: the same."""
+
+    def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
+        if eqn.primitive not in ad.primitive_jvps:
+            self.found = kind_of(eqn)
+        return [True] * len(eqn.outvars)
 
 
 class _Activity(Interpreter[bool]):
