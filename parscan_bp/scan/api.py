@@ -117,7 +117,8 @@ def scan(
       jacobian: "auto", "dense" or "diagonal" for Jacobians by automatic differentiation, or
         a function ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian
         of one step, on the carry's leaves joined along their features, leading axes being
-        batch axes.
+        batch axes. One operator that the whole batch shares, without its axes, is refused; it may
+        be a factor of a `Product` with one that has them.
       memory_limit: bytes that a solver which forms Jacobians may use, an int; replaces the
         solver's own limit; one that was remembered and needs more is left for what the rules
         choose. The axes of an outer `jax.vmap` are not seen: each of its entries
