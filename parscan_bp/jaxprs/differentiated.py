@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.interpreters import partial_eval as pe
 
@@ -77,7 +78,7 @@ def slopes_read(
     """
     n, m = len(closed.out_avals), len(closed.in_avals)
     depends = dependencies(_pushed(closed, moving), derivative=True)
-    return tuple(depends[[n + k for k in outs], :m].any(0).tolist())
+    return tuple(map(bool, np.asarray(depends[[n + k for k in outs], :m].any(0))))
 
 
 def _calls_itself(eqn: JaxprEqn) -> bool:

@@ -29,7 +29,8 @@ class OverMesh:
     def __init__(self, line, mesh, run, rest, length):
         self.line, self.mesh = line, mesh
         self.each, self.left = divmod(length, mesh.shape[line.axis])
-        self.run = self.rest = None
+        self.run: Any = None
+        self.rest: Any = None
         if self.each:
             self.run = self._over_mesh(on_each(line, run(self.each)), PartitionSpec(line.axis))
         if self.left:
