@@ -7,7 +7,7 @@ import math
 import numbers
 import operator
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -75,10 +75,7 @@ def set_ints(config: Any, optional: Collection[str] = (), **least: int) -> None:
     Raises:
       TypeError, ValueError: as `as_int`.
     """
-    for name, smallest in least.items():
-        value = getattr(config, name)
-        if value is not None or name not in optional:
-            object.__setattr__(config, name, as_int(name, value, smallest))
+    _set_fields(config, as_int, optional, least)
 
 
 def set_numbers(config: Any, optional: Collection[str] = (), **least: float) -> None:
@@ -87,10 +84,14 @@ def set_numbers(config: Any, optional: Collection[str] = (), **least: float) -> 
     Raises:
       TypeError, ValueError: as `check_number`.
     """
+    _set_fields(config, as_number, optional, least)
+
+
+def _set_fields(config: Any, made: Callable, optional: Collection[str], least: Mapping) -> None:
     for name, smallest in least.items():
         value = getattr(config, name)
         if value is not None or name not in optional:
-            object.__setattr__(config, name, as_number(name, value, smallest))
+            object.__setattr__(config, name, made(name, value, smallest))
 
 
 def as_number(name: str, value: Any, least: float = 0) -> float:

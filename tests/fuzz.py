@@ -3,6 +3,8 @@
     python -m tests.fuzz_pipelines --count 200 --seed 0 --state pipelines.jsonl
     python -m tests.fuzz_pipelines --seed 0 --only 17
 
+So do `tests.fuzz_grids`, `tests.axes` and `tests.extrema`.
+
 The state is one line of JSON for each case. A process takes `BATCH` cases and ends, so that what
 was compiled takes no memory; one that dies or hangs costs the case at which it did so.
 """
@@ -20,16 +22,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 BATCH = 10
 PATIENCE = 600
 """Seconds for a process."""
 
 FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=4"
 
-Try = Callable[[np.random.Generator], tuple[str, str]]
-"""Of a generator the case as text, and how it fails; nothing if it does not."""
+Try = Callable[[int, int], tuple[str, str]]
+"""Of a seed and an index the case as text, and how it fails; nothing if it does not."""
 
 
 def main(name: str, attempt: Try) -> None:
@@ -59,7 +59,7 @@ def tried(attempt: Try, seed: int, index: int, *, loud: bool = False) -> dict[st
     """The record of a case."""
     begun = time.monotonic()
     try:
-        text, message = attempt(np.random.default_rng((seed, index)))
+        text, message = attempt(seed, index)
     except Exception as error:
         if loud:
             traceback.print_exc()

@@ -42,8 +42,9 @@ TRIES = 50
 ROUNDING = 1e-9
 
 
-def attempt(rng: np.random.Generator) -> tuple[str, str]:
+def attempt(seed: int, index: int) -> tuple[str, str]:
     """A divided stack and how it fails."""
+    rng = np.random.default_rng((seed, index))
     for _ in range(TRIES):
         layers, features, grids = _draw(rng)
         overlap = bool(rng.integers(2))

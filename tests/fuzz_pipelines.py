@@ -88,8 +88,9 @@ def draw_schedule(rng: np.random.Generator, blocks: int) -> Ages:
     return made[rng.integers(len(made))]
 
 
-def attempt(rng: np.random.Generator) -> tuple[str, str]:
+def attempt(seed: int, index: int) -> tuple[str, str]:
     """A pipeline and how it fails."""
+    rng = np.random.default_rng((seed, index))
     blocks = int(rng.integers(1, 5))
     kinds = [str(rng.choice(list(BLOCKS))) for _ in range(blocks)]
     widths = [int(rng.integers(1, 5)) for _ in range(blocks + 1)]

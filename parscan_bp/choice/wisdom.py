@@ -111,8 +111,7 @@ def remember(key: str, found: Remembered) -> pathlib.Path | None:
     Raises:
       ValueError: for a solver that is never raced, or that ``None`` may not stand for.
     """
-    if found.solver is not None:
-        _check_remembered(found.solver)
+    _check_remembered(found.solver)
     timings = [dataclasses.asdict(t) for t in found.timings]
     held = {"solver": described(found.solver), "timings": timings, "date": found.date}
     return store.write(key, held)
@@ -125,8 +124,7 @@ def _parsed(held: Mapping[str, Any]) -> Remembered:
       ValueError, TypeError, AttributeError, KeyError: if it is nothing that a race may say.
     """
     solver = None if held["solver"] is None else solver_of(held["solver"])
-    if solver is not None:
-        _check_remembered(solver)
+    _check_remembered(solver)
     return Remembered(solver, *timings_and_date(held))
 
 
@@ -147,9 +145,15 @@ RACED = (Sweep, Chunked, ChunkedCorrections, Blelloch, Associative, Pallas)
 """The kinds of solvers that are raced; those `in_range` may be remembered."""
 
 
-def _check_remembered(solver: Solver) -> None:
-    _check_raced(solver)
-    if not solver.in_range:
+def holds_anywhere(solver: Solver | None) -> bool:
+    """Whether ``None`` may stand for it: finite where `lax.scan` is, whatever the values."""
+    return solver is None or solver.in_range
+
+
+def _check_remembered(solver: Solver | None) -> None:
+    if solver is not None:
+        _check_raced(solver)
+    if not holds_anywhere(solver):
         raise ValueError(
             f"solver: got {solver!r}, whose products of Jacobians may overflow where lax.scan's "
             "derivatives are finite; a measurement does not know the values of later calls. One "

@@ -26,7 +26,7 @@ from parscan_bp.forward.kinks import unknown_kinks
 from parscan_bp.jaxprs.read import needed_equations
 from parscan_bp.scan.forward_option import ForwardOption
 from parscan_bp.scan.parallel import Parallel
-from parscan_bp.scan.plan import Left, Planned, ScanPlan
+from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
 
 CANDIDATES: Mapping[str, Forward] = {
     "chunks": Chunks(),
@@ -78,10 +78,10 @@ class ForwardChoice:
 
 def decided(
     option: ForwardOption,
-    plan: Planned,
+    plan: PlanOrLeft,
     args: Sequence[Any],
-    plan_with: Callable[[Parallel], Planned],
-) -> tuple[ForwardOption, Planned]:
+    plan_with: Callable[[Parallel], PlanOrLeft],
+) -> tuple[ForwardOption, PlanOrLeft]:
     """The options and the plan of a call, a method chosen where that was left to us.
 
     Args:
@@ -105,10 +105,10 @@ def by_method(auto: Certified, method: Any) -> Parallel:
 
 
 def choose_forward(
-    plan: Planned,
+    plan: PlanOrLeft,
     args: Sequence[Any],
     auto: Certified,
-    plan_with: Callable[[Parallel], Planned],
+    plan_with: Callable[[Parallel], PlanOrLeft],
     *,
     always_probe: bool = False,
 ) -> ForwardChoice:

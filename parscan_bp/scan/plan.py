@@ -157,12 +157,12 @@ class Left:
         """Nothing is assumed."""
 
 
-Planned = ScanPlan | Left
+PlanOrLeft = ScanPlan | Left
 
 
 def or_left(
-    plan: Callable[[], Planned | None], solver: Solver | None, forward: Fused | Parallel | None
-) -> Planned:
+    plan: Callable[[], PlanOrLeft | None], solver: Solver | None, forward: Fused | Parallel | None
+) -> PlanOrLeft:
     """The plan of a call; or that there is none, as of a step that looks at its values."""
     try:
         made = plan()
@@ -191,7 +191,7 @@ def make_plan(
     jacobian: str | Callable = "auto",
     forward: Fused | Parallel | None = None,
     memory_limit: int | None = None,
-) -> Planned:
+) -> PlanOrLeft:
     """Decides how the derivatives of a traced scan are computed.
 
     Args:

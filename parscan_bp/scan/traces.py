@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from parscan_bp.jaxprs.stage import Staged, stage_call, to_be_traced
-from parscan_bp.scan.plan import Planned
+from parscan_bp.scan.plan import PlanOrLeft
 
 MOST = 64
 """Plans that are kept of one function. A step has a few; a function that lives as long as the
@@ -33,17 +33,17 @@ class Traces:
     def _forget(self):
         # JAX keeps traces as long as the function lives that it was given.
         self._traced = jax.jit(functools.partial(self._call), static_argnums=0)
-        self._plans: dict[Any, tuple[Any, Planned | None]] = {}
+        self._plans: dict[Any, tuple[Any, PlanOrLeft | None]] = {}
         self._of_jacobians: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
     def plan(
         self,
         how: Hashable,
         args: tuple,
-        make: Callable[[Staged], Planned],
+        make: Callable[[Staged], PlanOrLeft],
         options: tuple,
         jacobian: str | Callable = "auto",
-    ) -> Planned | None:
+    ) -> PlanOrLeft | None:
         """``make(staged)`` for the call, or what it made of the same trace before.
 
         Args:
@@ -83,7 +83,7 @@ class Traces:
         return len(self.plans)
 
     @property
-    def plans(self) -> list[Planned | None]:
+    def plans(self) -> list[PlanOrLeft | None]:
         """The plans that are kept."""
         kept = (self._plans, *self._of_jacobians.values())
         return [plan for plans in kept for _, plan in plans.values()]
@@ -95,8 +95,8 @@ class Traces:
 
 
 def plan_anew(
-    call: Callable, how: Hashable, args: tuple, make: Callable[[Staged], Planned]
-) -> Planned | None:
+    call: Callable, how: Hashable, args: tuple, make: Callable[[Staged], PlanOrLeft]
+) -> PlanOrLeft | None:
     """`Traces.plan` of which nothing is kept."""
     staged = stage_call(functools.partial(call, how), *args)
     return None if staged is None else make(staged)

@@ -127,7 +127,7 @@ def decide(
     ]
     timings.sort(key=lambda t: t.seconds)
     faster = [t.name for t in timings if t.low > BETTER and t.name in solvers]
-    better = [name for name in faster if _may_be_remembered(solvers[name])]
+    better = [name for name in faster if wisdom.holds_anywhere(solvers[name])]
     winner, path = (better or [by_rules])[0], None
     if better:
         path = wisdom.remember(key, Remembered(solvers[winner], tuple(timings)))
@@ -136,10 +136,6 @@ def decide(
     named_alone = tuple(faster[: faster.index(winner)] if better else faster)
     told = tuple(timings)
     return Tuning(solvers[winner], winner, by_rules, told, refused, path, named_alone=named_alone)
-
-
-def _may_be_remembered(solver: Solver | None) -> bool:
-    return solver is None or solver.in_range
 
 
 def with_forward(found: Tuning, key: str, methods: Mapping[str, Forward]) -> Tuning:

@@ -20,7 +20,7 @@ FOUND = ("solve:5", "solve:7", "given:1", "layers:1")
 def test_parts_of_different_axes(case):
     kind, index = case.split(":")
     outcome = try_case(kind, SEED, int(index))
-    assert not outcome.message, f"--seed {SEED} --only {case} | {outcome.text} | {outcome.message}"
+    assert not outcome.message, f"{case} | {outcome.text} | {outcome.message}"
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from jax import lax
 
 import parscan_bp as pb
 from tests.extrema.extrema_steps import SOLVERS, Case
+from tests.python_loop import python_loop
 
 TOLERANCE = {"float32": 2e-3, "float64": 1e-9}
 # As users have it, whatever the rest of the run does: what is rounded twice is seen in such code.
@@ -29,15 +30,6 @@ def derivatives(case: Case, scan: Any) -> Any:
         return jax.jvp(loss, args, along)[1], jax.jvp(grad, args, along)
 
     return jax.jit(all_of, compiler_options=OPTIMISED)
-
-
-def loop(step: Any, carry: Any, xs: Any) -> Any:
-    """A scan in Python."""
-    ys = []
-    for x in xs:
-        carry, y = step(carry, x)
-        ys.append(y)
-    return carry, jax.numpy.stack(ys)
 
 
 def apart(got: Any, want: Any) -> float:
@@ -66,7 +58,7 @@ def tried(case: Case, points: int = 1) -> list[float | None]:
         error = apart(got := ours(*args), want)
         if error > most:
             # Of a custom rule lax.scan has other second derivatives at a kink than a Python loop.
-            error = min(error, apart(got, derivatives(case, loop)(*args)))
+            error = apart(got, derivatives(case, python_loop)(*args))
         if error > most and case.dtype == "float32" and jax.config.jax_enable_x64:
             exact = theirs(*case.arguments("float64", point))
             error = None if apart(want, exact) > most else error

@@ -14,6 +14,7 @@ from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
 from tests.extrema.extrema_compared import OPTIMISED, TOLERANCE, apart, tried
 from tests.extrema.extrema_steps import MADE, PIECES, SOLVERS, Case
+from tests.python_loop import python_loop
 
 DTYPE = str(jnp.result_type(float))
 POINTS = 60
@@ -124,13 +125,6 @@ def test_new_carry_is_read_where_nothing_compares_it_with_what_it_was_made_of():
 def test_second_derivatives_at_exact_zeros_are_those_of_a_python_loop():
     """`lax.scan` has others there: of the values of `jax.nn.relu` it takes the maximum's slope."""
 
-    def loop(step, h, xs):
-        ys = []
-        for x in xs:
-            h, y = step(h, x)
-            ys.append(y)
-        return h, jnp.stack(ys)
-
     def product(scan, w, h):
         def loss(w, h):
             h, ys = scan(lambda h, x: (jax.nn.relu(h @ w + x), h * h), h, xs)
@@ -140,7 +134,7 @@ def test_second_derivatives_at_exact_zeros_are_those_of_a_python_loop():
 
     random = np.random.default_rng(0)  # integers, of which many sums are zero
     w, h, xs = (jnp.asarray(random.integers(-1, 2, s), DTYPE) for s in ((3, 3), 3, (5, 3)))
-    scans = loop, functools.partial(pb.scan, solver=pb.Sweep())
+    scans = python_loop, functools.partial(pb.scan, solver=pb.Sweep())
     want, got = jax.jit(lambda w, h: [product(scan, w, h) for scan in scans])(w, h)
     assert apart(got, want) < TOLERANCE[DTYPE]
 
