@@ -15,18 +15,17 @@ import jax
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Primitive
 
+from parscan_bp.jaxprs.differentiated import pushed
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import (
     BATCHED,
     CALLBACKS,
-    CALLS,
     DRAWS,
     FOREIGN_CALLS,
-    OWN_CALLS,
 )
-from parscan_bp.jaxprs.read import is_differentiable, walk
-from parscan_bp.jaxprs.replay import evaluate, inlined
-from parscan_bp.trees import first_of
+from parscan_bp.jaxprs.read import alone, is_differentiable, walk
+from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.trees import first_of, replace_at
 from parscan_bp.types import PyTree
 
 ORDERS = 3
@@ -56,19 +55,16 @@ def unbatchable(program: ClosedJaxpr, orders: int = ORDERS) -> str | None:
       >>> unbatchable(jax.make_jaxpr(f)(1.0)), unbatchable(jax.make_jaxpr(jax.numpy.sin)(1.0))
       ('custom_vmap_call', None)
     """
-    for order in range(orders + 1):
-        equations = list(walk(program.jaxpr))
-        found = next(filter(None, map(_why, equations)), None)
-        kinds = {kind_of(eqn) for eqn in equations}
-        rules = kinds & FOREIGN_CALLS
-        if found is not None or not rules or order == orders:
+    for eqn in walk(program.jaxpr):
+        found = _why(eqn)
+        if found is None and orders and kind_of(eqn) in FOREIGN_CALLS:
+            try:
+                rule = _rule(alone(eqn), reverse=kind_of(eqn) == "custom_vjp_call")
+            except Exception:  # whatever it is, nothing is known of what the rule does
+                return kind_of(eqn)
+            found = unbatchable(rule, orders - 1)
+        if found is not None:
             return found
-        try:
-            if not kinds.isdisjoint(OWN_CALLS):  # whose derivatives are solves, which hide theirs
-                program = inlined(program, CALLS | OWN_CALLS)
-            program = _derivative(program, reverse="custom_vjp_call" in rules)
-        except Exception:  # whatever it is, nothing is known of what its rule does
-            return min(rules)
     return None
 
 
@@ -133,24 +129,19 @@ def _why(eqn: JaxprEqn) -> str | None:
     return name if namesake or name not in BATCHED else None
 
 
-def _derivative(program: ClosedJaxpr, *, reverse: bool) -> ClosedJaxpr:
-    """The tangents of a program, or cotangents, with those of its calls' own rules in them."""
-    ins, outs = program.in_avals, program.out_avals
+def _rule(call: ClosedJaxpr, *, reverse: bool) -> ClosedJaxpr:
+    """What the rule of a call makes: its tangents, or its cotangents."""
+    ins, outs = call.in_avals, call.out_avals
     moving = [k for k, a in enumerate(ins) if is_differentiable(a)]
+    if not reverse:
+        return pushed(call, moving)
     wanted = [k for k, a in enumerate(outs) if is_differentiable(a)]
 
-    def derivative(values, directions):
+    def pull(values, cotangents):
         def of_moving(*floats):
-            merged = list(values)
-            for k, value in zip(moving, floats, strict=True):
-                merged[k] = value
-            made = evaluate(program, merged)
+            made = evaluate(call, replace_at(values, moving, floats))
             return [made[k] for k in wanted]
 
-        at = [values[k] for k in moving]
-        if reverse:
-            return jax.vjp(of_moving, *at)[1](directions)
-        return jax.jvp(of_moving, at, directions)[1]
+        return jax.vjp(of_moving, *(values[k] for k in moving))[1](cotangents)
 
-    directions = [outs[k] for k in wanted] if reverse else [ins[k] for k in moving]
-    return jax.make_jaxpr(derivative)(list(ins), directions)
+    return jax.make_jaxpr(pull)(list(ins), [outs[k] for k in wanted])

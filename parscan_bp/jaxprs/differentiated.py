@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from jax.interpreters import partial_eval as pe
 
 from parscan_bp.jaxprs.dependence import dependencies
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import FOREIGN_CALLS, FORWARD_CALLS
-from parscan_bp.jaxprs.read import called_jaxpr, is_inexact, variables, walk
+from parscan_bp.jaxprs.read import alone, is_inexact, walk
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.trees import replace_at
 
@@ -54,9 +54,9 @@ def values_after_derivative(closed: ClosedJaxpr, moving: Sequence[int]) -> Close
     """
     if not moving or all(map(_calls_itself, _calls(closed.jaxpr))):
         return closed
-    pushed = _pushed(closed, moving)
-    values = _values(pushed, closed, moving)
-    return closed if _is_same(pushed, _pushed(values, moving)) else values
+    later = pushed(closed, moving)
+    values = _values(later, closed, moving)
+    return closed if _is_same(later, pushed(values, moving)) else values
 
 
 def slopes_read(
@@ -77,26 +77,23 @@ def slopes_read(
       (True, True, False)
     """
     n, m = len(closed.out_avals), len(closed.in_avals)
-    depends = dependencies(_pushed(closed, moving), derivative=True)
+    depends = dependencies(pushed(closed, moving), derivative=True)
     return tuple(map(bool, np.asarray(depends[[n + k for k in outs], :m].any(0))))
 
 
 def _calls_itself(eqn: JaxprEqn) -> bool:
     """Whether the rule of a call is seen to return the call itself for its value."""
-    operands = list(dict.fromkeys(variables(eqn.invars)))
-    moving = [k for k, v in enumerate(operands) if is_inexact(v)]
-    names = called_jaxpr(eqn).debug_info._replace(arg_names=None, result_paths=None)
-    outs = [v for v in eqn.outvars if type(v) is Var]
-    closed = ClosedJaxpr(Jaxpr([], operands, outs, [eqn], eqn.effects, names), ())
+    closed = alone(eqn)
+    moving = [k for k, v in enumerate(closed.jaxpr.invars) if is_inexact(v)]
     try:
-        pushed = _pushed(closed, moving)
+        later = pushed(closed, moving)
     except Exception:  # of a rule that refuses, and is perhaps not run: nothing is known of it
         return False
-    return _is_same(pushed, _pushed(_values(pushed, closed, moving), moving))
+    return _is_same(later, pushed(_values(later, closed, moving), moving))
 
 
-def _pushed(closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
-    """``(inputs, tangents) -> (outputs, their tangents)``."""
+def pushed(closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
+    """``(inputs, tangents of those that move) -> (outputs, their tangents)``."""
 
     def push(values, tangents):
         run = lambda *floats: evaluate(closed, replace_at(values, moving, floats))  # noqa: E731
@@ -106,17 +103,17 @@ def _pushed(closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
     return jax.make_jaxpr(push)(avals, [avals[k] for k in moving])
 
 
-def _values(pushed: ClosedJaxpr, closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
+def _values(later: ClosedJaxpr, closed: ClosedJaxpr, moving: Sequence[int]) -> ClosedJaxpr:
     """What of it makes the outputs."""
     n, m = len(closed.out_avals), len(closed.in_avals)
-    wanted = [k < n for k in range(len(pushed.out_avals))]
-    kept = [k < m for k in range(len(pushed.in_avals))]
-    jaxpr, used = pe.dce_jaxpr(pushed.jaxpr, wanted, instantiate=kept)
-    program = ClosedJaxpr(jaxpr, pushed.consts)
+    wanted = [k < n for k in range(len(later.out_avals))]
+    kept = [k < m for k in range(len(later.in_avals))]
+    jaxpr, used = pe.dce_jaxpr(later.jaxpr, wanted, instantiate=kept)
+    program = ClosedJaxpr(jaxpr, later.consts)
     if used == kept:
         return program
     # Not all that is dead is seen to be, as in a loop; of what is left, no value depends on it.
-    dead = [a for a, u, k in zip(pushed.in_avals, used, kept, strict=True) if u and not k]
+    dead = [a for a, u, k in zip(later.in_avals, used, kept, strict=True) if u and not k]
 
     def run(*values):
         return evaluate(program, [*values, *(jnp.zeros(a.shape, a.dtype) for a in dead)])

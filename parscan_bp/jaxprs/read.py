@@ -11,6 +11,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jax
 
 from parscan_bp.jaxprs.hijax import kind_of, operation_of, program_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS, NO_EXCHANGE, ZERO_DERIVATIVE
+from parscan_bp.trees import replace_at
 
 
 def open_jaxpr(jaxpr: Any) -> Jaxpr:
@@ -189,7 +190,7 @@ def tangent_jaxpr(
       `dots`...] and outputs [tangents of `outs`...].
     """
     operands = list(dict.fromkeys(variables(eqn.invars)))
-    return operands, open_jaxpr(_traced_rule(eqn, operands, dots, outs))
+    return operands, open_jaxpr(_traced_rule(eqn, dots, outs))
 
 
 def holds_tracers(eqn: JaxprEqn) -> bool:
@@ -198,33 +199,37 @@ def holds_tracers(eqn: JaxprEqn) -> bool:
     They are those of the moment: a rule that is traced later, or once more, finds them dead, and
     takes their tangents to be zero.
     """
-    operands = list(dict.fromkeys(variables(eqn.invars)))
-    dots = [v for v in operands if is_inexact(v)]
+    dots = [v for v in dict.fromkeys(variables(eqn.invars)) if is_inexact(v)]
     outs = [v for v in eqn.outvars if is_inexact(v) and type(v) is Var]
     try:
-        rule = _traced_rule(eqn, operands, dots, outs)
+        rule = _traced_rule(eqn, dots, outs)
     except Exception:  # one that cannot be traced raises where it is differentiated
         return False
     return any(isinstance(v, jax.core.Tracer) for v in rule.consts)
 
 
-def _traced_rule(
-    eqn: JaxprEqn, operands: Sequence[Var], dots: Sequence[Var], outs: Sequence[Var]
-) -> ClosedJaxpr:
-    """See `tangent_jaxpr`."""
+def alone(eqn: JaxprEqn, outs: Sequence[Var] | None = None) -> ClosedJaxpr:
+    """A call as a program of its own, ``distinct variables among its operands -> results``.
+
+    Args:
+      eqn: the call.
+      outs: those of its results that are wanted; all that are kept if ``None``.
+    """
+    operands = list(dict.fromkeys(variables(eqn.invars)))
+    outs = [v for v in eqn.outvars if type(v) is Var] if outs is None else list(outs)
     # The names of the arguments and results are those of the call, which are not these.
     names = called_jaxpr(eqn).debug_info._replace(arg_names=None, result_paths=None)
-    one = ClosedJaxpr(Jaxpr([], list(operands), list(outs), [eqn], eqn.effects, names), ())
-    call = jaxpr_as_fun(one)
+    return ClosedJaxpr(Jaxpr([], operands, outs, [eqn], eqn.effects, names), ())
+
+
+def _traced_rule(eqn: JaxprEqn, dots: Sequence[Var], outs: Sequence[Var]) -> ClosedJaxpr:
+    """See `tangent_jaxpr`."""
+    one = alone(eqn, outs)
+    call, operands = jaxpr_as_fun(one), one.jaxpr.invars
     moving = [operands.index(v) for v in dots]
 
     def tangents(primals: list[Any], tangents_in: list[Any]) -> list[Any]:
-        def of_moving(*values: Any) -> list[Any]:
-            merged = list(primals)
-            for i, value in zip(moving, values, strict=True):
-                merged[i] = value
-            return call(*merged)
-
-        return jax.jvp(of_moving, tuple(primals[i] for i in moving), tuple(tangents_in))[1]
+        run = lambda *values: call(*replace_at(primals, moving, values))  # noqa: E731
+        return jax.jvp(run, tuple(primals[i] for i in moving), tuple(tangents_in))[1]
 
     return jax.make_jaxpr(tangents)([v.aval for v in operands], [v.aval for v in dots])
