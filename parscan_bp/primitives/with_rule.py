@@ -46,10 +46,11 @@ class WithRule:
     Args:
       f: function of pytrees.
       jvp: its rule, which takes and returns `SymbolicZero` for tangents that are zero.
+      linear: what makes the same values and has a transpose where they are linear; ``None`` is f.
     """
 
-    def __init__(self, f: Callable, jvp: Callable):
-        self._f, self._jvp = jax.jit(f), jvp
+    def __init__(self, f: Callable, jvp: Callable, linear: Callable | None = None):
+        self._f, self._jvp, self._linear = jax.jit(f), jvp, linear
         self._calls: dict[int, Call] = {}
 
     def __call__(self, *args: PyTree) -> PyTree:
@@ -59,7 +60,8 @@ class WithRule:
         closed, out_tree = traced.jaxpr, jax.tree.structure(traced.out_info)
         assert len(closed.in_avals) == len(leaves), "the function closes over traced values"
         if id(closed) not in self._calls:
-            self._calls[id(closed)] = Call(closed, self._rule(tree))  # holds what the key is of
+            call = Call(closed, self._rule(tree), self._flat_linear(tree))
+            self._calls[id(closed)] = call  # holds what the key is of
         return jax.tree.unflatten(out_tree, self._calls[id(closed)](*leaves))
 
     def _rule(self, tree):
@@ -70,6 +72,12 @@ class WithRule:
 
         return rule
 
+    def _flat_linear(self, tree):
+        linear = self._linear
+        if linear is None:
+            return None
+        return lambda *values: jax.tree.leaves(linear(*jax.tree.unflatten(tree, values)))
+
 
 class Call:
     """A traced function and its rule, both of flat values; compared by identity.
@@ -77,10 +85,11 @@ class Call:
     Args:
       jaxpr: the function.
       rule: ``(primals, tangents) -> (outs, out tangents)``.
+      linear: what is transposed in its place; ``None`` is the function.
     """
 
-    def __init__(self, jaxpr: ClosedJaxpr, rule: Callable):
-        self.jaxpr, self.rule = jaxpr, rule
+    def __init__(self, jaxpr: ClosedJaxpr, rule: Callable, linear: Callable | None = None):
+        self.jaxpr, self.rule, self.linear = jaxpr, rule, linear
         self._mapped: dict[Any, tuple[Call, tuple[Axis, ...]]] = {}
 
     def __call__(self, *values: Array) -> list[Array]:
@@ -93,8 +102,13 @@ class Call:
 
     @functools.cached_property
     def program(self) -> JaxprEqn:
-        """A plain call of the function, which has no rule."""
-        return as_equation(jax.jit(self.run), self.jaxpr.in_avals)
+        """A plain call of the function, or of what is linear in its place, which has no rule."""
+
+        def of_types(*values):
+            outs = (self.linear or self.run)(*values)
+            return [of_type(v, a) for v, a in zip(outs, self.jaxpr.out_avals, strict=True)]
+
+        return as_equation(jax.jit(of_types), self.jaxpr.in_avals)
 
     def mapped(self, types: Sequence[Any], axes: tuple[Axis, ...], how: Any):
         """The call for operands with a mapped axis, and where its results have it."""
@@ -110,6 +124,8 @@ class Call:
             nonlocal to
             outs, to = in_place(self.run, axes, how)(*values)
             return outs
+
+        jaxpr = jax.make_jaxpr(function)(*types)  # says where the results have it
 
         def rule(primals, tangents):
             places = nonzero(tangents)
@@ -128,12 +144,21 @@ class Call:
             outs, out_ts = made[: len(to)], made[len(to) :]
             return outs, replace_at(zeros_of(outs), left, out_ts)
 
-        return Call(jax.make_jaxpr(function)(*types), rule), to
+        linear = self.linear
+        if linear is not None:
+            places, given = to, linear
+
+            def linear(*values):
+                outs, at = in_place(given, axes, how)(*values)
+                ends = zip(outs, at, places, strict=True)
+                return [moved(v, a, b, how) for v, a, b in ends]
+
+        return Call(jaxpr, rule, linear), to
 
     def replayed(self, values: Sequence[Array]) -> list[Array]:
         """The results for values that vary over other mesh axes than when it was traced."""
         run = functools.partial(evaluate, self.jaxpr)
-        return Call(jax.make_jaxpr(lambda *v: run(v))(*values), self.rule)(*values)
+        return Call(jax.make_jaxpr(lambda *v: run(v))(*values), self.rule, self.linear)(*values)
 
 
 def _is_zero(t: Any) -> bool:

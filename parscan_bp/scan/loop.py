@@ -118,6 +118,11 @@ class Loop:
         """Whether the steps are made one after the other by `lax.scan`, wherever that is."""
         return self.other is None
 
+    @functools.cached_property
+    def by_lax(self) -> Loop:
+        """The same by `lax.scan`, wherever that is."""
+        return dataclasses.replace(self, other=None)
+
     @property
     def is_by_method(self) -> bool:
         """Whether a method makes the values, before anything else is done; see `evaluated`."""

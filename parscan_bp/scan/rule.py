@@ -122,7 +122,10 @@ class ScanRule:
             made = recorded(args, primals[1])
             return made[0], recorded.tangents((args, primals[1]), (ts, tangents[1]), made)[0]
 
-        return WithRule(values, jvp)
+        def linear(args, extra):
+            return self.loop.by_lax.values(args, ())
+
+        return WithRule(values, jvp, None if self.loop.is_lax else linear)
 
     @functools.cached_property
     def _report(self) -> Callable[..., Report]:
