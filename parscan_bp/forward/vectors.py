@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
+from jax.interpreters import partial_eval as pe
 
 from parscan_bp.arguments import described
 from parscan_bp.forward.base import Carry, Recurrence, over_steps
@@ -81,12 +82,16 @@ class FlatRecurrence:
 
 
 def traced(step: Any, *args: Any) -> tuple[Body, list[Array]]:
-    """A step ``(carry, x) -> carry`` as a body whose constants are arguments, and their values."""
+    """A step ``(carry, x) -> carry`` as a body whose constants are arguments, and their values.
+
+    What no new carry reads, such as an output of a scan, is left out: it may have no derivative.
+    """
     closed = jax.make_jaxpr(step)(*args)
     jaxpr = closed.jaxpr
     names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
     invars = [*jaxpr.constvars, *jaxpr.invars]
     opened = jaxpr.replace(constvars=[], invars=invars, debug_info=names)
+    opened, _ = pe.dce_jaxpr(opened, [True] * len(opened.outvars), instantiate=True)
     count = len(jax.tree.leaves(args[0]))
     return Body(ClosedJaxpr(opened, []), len(closed.consts), count), list(closed.consts)
 

@@ -36,6 +36,17 @@ def test_a_method_takes_it_where_the_carry_does_not_reach_it(method):
     np.testing.assert_allclose(got[1], want[1], rtol=1e-6)
 
 
+def of_output(c, x):
+    return jnp.tanh(0.5 * c + x), jax.lax.zeta(jnp.full_like(c, 2), 3 + c)
+
+
+@pytest.mark.parametrize("method", METHODS[:3], ids=repr)
+def test_a_method_takes_it_where_only_an_output_reads_it(method):
+    got, want = pb.scan(of_output, 0.0, XS, forward=method), jax.lax.scan(of_output, 0.0, XS)
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_a_solver_is_as_lax_scan(solver):
     run = lambda xs: pb.scan(of_carry, 0.0, xs, solver=solver)[0]  # noqa: E731
