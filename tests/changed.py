@@ -30,6 +30,7 @@ ROOMS = {
     "test_explicit_sharding": {"scan", "chain"},
     "test_installation": {"installation"},
     "test_install": set(),
+    "test_compiling": set(),
     "test_pages": {"scan", "chain", "pipeline", "forward", "adapters", "tuning", "explain"},
 }
 """What is tested by folders and files that do not have the name of a room."""

@@ -4,15 +4,16 @@ import collections
 import gc
 import os
 import pathlib
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+# It is read with the first import of jaxlib, which tells 5 kB of each program from the cache.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 import pytest
 
-from tests import changed
+from tests import changed, children, compiler_cache, compiling
 
 # What was measured on this machine is not to decide what is tested.
 os.environ["PARSCAN_BP_WISDOM"] = "off"
@@ -34,7 +35,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(changed, "changed")
+    config.pluginmanager.register(compiling, "compiling")
+    if not hasattr(config, "workerinput"):
+        whole = not _named(config) and config.option.markexpr == _default_marks(config)
+        config.pluginmanager.register(compiling.WholeRun(whole), "whole_run")
+        compiler_cache.remove_oldest()
+    compiler_cache.switch_on()
     _optimise_little(config)
+
+
+def _default_marks(config: pytest.Config) -> str:
+    """The tests that `addopts` chooses."""
+    return config.getini("addopts")[-1]
+
+
+@pytest.fixture(autouse=True)
+def _compile_anew(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests that read what is compiled, marked so, take nothing from the cache."""
+    if request.node.get_closest_marker("reads_compiled") is None:
+        yield
+        return
+    with compiler_cache.switched_off():
+        yield
 
 
 def _optimise_little(config: pytest.Config) -> None:
@@ -124,23 +146,39 @@ def _values(case: Any) -> set[tuple[str, int]]:
     return {(name, id(value)) for name, value in case.callspec.params.items()}
 
 
+@pytest.fixture(scope="session")
+def _children() -> Iterator[children.Children]:
+    living = children.Children()
+    yield living
+    living.close()
+
+
 @pytest.fixture
-def run_on_devices() -> Callable[..., None]:
-    """Runs a program in a process of its own, where JAX has so many CPU devices.
+def run_on_devices(
+    request: pytest.FixtureRequest, _children: children.Children
+) -> Callable[..., None]:
+    """Runs a program where JAX has so many CPU devices.
 
+    The program is a text, or a function of the test's file, which is called with ``arguments``.
     What it compiles is not optimised below the level at which collectives are chosen, unless it
-    is to be ``optimised``.
+    is to be ``optimised``. One process runs all programs that want the same, in turn; one that
+    leaves behind what others would see, such as a mesh that is set, runs ``alone``.
     """
+    cached = request.node.get_closest_marker("reads_compiled") is None
 
-    def run(program: str, devices: int, *, x64: bool = False, optimised: bool = False) -> None:
-        flags = {"force_host_platform_device_count": devices}
-        if not optimised:
-            flags["backend_optimization_level"] = 0
-        xla = " ".join(f"--xla_{name}={value}" for name, value in flags.items())
-        env = {**os.environ, "XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu"}
-        env["JAX_ENABLE_X64"] = str(int(x64))
-        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True)
-        assert done.returncode == 0, done.stderr.decode()[-2000:] + done.stdout.decode()
+    def run(
+        program: str | Callable[..., None],
+        devices: int,
+        arguments: tuple[Any, ...] = (),
+        *,
+        x64: bool = False,
+        optimised: bool = False,
+        alone: bool = False,
+    ) -> None:
+        text = program if isinstance(program, str) else children.call_of(program, arguments)
+        setting = children.Setting(devices, x64, optimised)
+        failed = (children.run_alone if alone else _children.run)(text, setting, cached)
+        assert not failed, failed
 
     return run
 

@@ -101,8 +101,8 @@ with pytest.raises(NotImplementedError, match="float32.4@rows,5. is sharded expl
 
 
 def test_scans_have_the_derivatives_and_types_of_lax_scan(run_on_devices):
-    run_on_devices(SCANS, 2)
+    run_on_devices(SCANS, 2, alone=True)
 
 
 def test_chains_are_left_to_plain_differentiation(run_on_devices):
-    run_on_devices(CHAINS, 2)
+    run_on_devices(CHAINS, 2, alone=True)

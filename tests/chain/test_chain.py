@@ -302,6 +302,7 @@ def test_lower_systems_are_solved_from_the_other_end():
         assert [v.tolist() for v in got] == [[1.0, 1.0], [2.0] * 3, [13.0]]
 
 
+@pytest.mark.reads_compiled
 def test_a_hessian_vector_product_multiplies_no_more_than_jax_does():
     """The sweep is differentiated as it stands, not solved again for the tangents."""
     layers, *at = draw("mlp")

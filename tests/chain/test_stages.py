@@ -71,10 +71,12 @@ check(net, (32, 32, 3), "auto")
 """
 
 
+@pytest.mark.reads_compiled
 def test_gradients_and_exchanges_of_four_stages(run_on_devices):
     run_on_devices(PROGRAM + QUICK, 4, x64=True)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.slow
 def test_further_networks_and_methods(run_on_devices):
     run_on_devices(PROGRAM + SLOW, 4, x64=True)

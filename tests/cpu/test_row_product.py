@@ -66,6 +66,7 @@ def test_under_vmap(axes):
     assert jnp.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize(
     ("batch", "count", "dtype", "calls"),
     [
@@ -97,6 +98,7 @@ def test_other_equations_stay_as_they_are():
         assert as_row_product(eqn) is None, function
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="on a CPU only")
 @pytest.mark.parametrize(("hidden", "found"), [(6, False), (32, True)])
 def test_the_loop_of_a_small_sweep_makes_no_call(hidden, found):

@@ -21,6 +21,7 @@ def test_outer_products_of_few_rows_are_rounded_once():
     np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.skipif(jax.device_count() > 1, reason="rows may be sharded: they are one product")
 def test_outer_products_of_few_rows_take_no_memory_beside_their_sum():
     def temporary(rows):

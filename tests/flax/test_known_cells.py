@@ -96,6 +96,7 @@ def _forward(library, cell, **keywords):
     return forward(params)[0], forward.as_text().count(" dot(")
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize(("library", "name"), KNOWN, ids=IDS)
 def test_what_is_kept_of_a_step_is_what_it_makes_itself(library, name):
     cell = _cell(library, name, 40, 40)

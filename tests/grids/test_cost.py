@@ -140,10 +140,12 @@ def test_the_domain_sends_more_than_the_batch():
         assert domain > PAPER.batch(ALEXNET, processes).total
 
 
+@pytest.mark.reads_compiled
 def test_the_program_is_what_compiled_layers_send(run_on_devices):
     run_on_devices(PROGRAM, 8)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("grids", SIX)
 @pytest.mark.parametrize("network", NETS)

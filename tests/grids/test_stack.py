@@ -396,5 +396,6 @@ else:
 """
 
 
+@pytest.mark.reads_compiled
 def test_layers_of_flax_are_divided(run_on_devices):
     run_on_devices(FLAX, 4)

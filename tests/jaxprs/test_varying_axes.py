@@ -59,4 +59,4 @@ def test_rules_are_traced_for_values_that_vary(run_on_devices):
 
 
 def test_a_right_hand_side_that_is_zero_lies_where_the_carry_does(run_on_devices):
-    run_on_devices(EXPLICIT, 2)
+    run_on_devices(EXPLICIT, 2, alone=True)

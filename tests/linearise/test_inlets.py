@@ -187,12 +187,14 @@ def _optimised(step, carry):
     return jax.jit(jax.grad(summed)).lower(params).compile().as_text()
 
 
+@pytest.mark.reads_compiled
 def test_a_slope_is_evaluated_once():
     # The sine's slope is needed by the sweep; the pullback is given what the sweep made of it.
     text = _optimised(oscillator, STEPS[oscillator])
     assert len(re.findall(r"= \S+ cosine\(", text)) == 1
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize("chunk", [None, 7])
 @pytest.mark.parametrize(("kept", "evaluations"), [(0.0, 1), (0.5, 2)])
 def test_what_a_step_returned_is_not_made_again(chunk, kept, evaluations):

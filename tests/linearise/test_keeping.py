@@ -83,6 +83,7 @@ def _kept_numbers(f, *at, chunk=None):
     return held(kept) - held(pb.Sweep())
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize("form", ["cell", "closure"])
 def test_a_kept_step_is_not_evaluated_again(form):
     assert _functions_of(KEEP, form) == 0
@@ -95,6 +96,7 @@ def test_arithmetic_on_the_carries_is_not_kept(form):
     assert _kept_numbers(functools.partial(_loss, elman, form), *_arguments(elman)) == 0
 
 
+@pytest.mark.reads_compiled
 def test_keeping_takes_memory_between_recomputing_and_lax_scan():
     cell, sizes = CELLS["LSTM"], {}
     at = _arguments(cell, length=1000, hidden=32)
@@ -159,6 +161,7 @@ def test_second_derivatives_of_cells_by_other_variables(name, form):
     assert_derivatives_close(got, want, ROUNDING, mode="mixed")
 
 
+@pytest.mark.reads_compiled
 def test_products_with_the_hessian_make_no_step_again():
     cell = CELLS["LSTM"]
 

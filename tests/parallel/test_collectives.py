@@ -5,6 +5,8 @@ import pytest
 import parscan_bp as pb
 from parscan_bp.devices import METHODS
 
+pytestmark = pytest.mark.reads_compiled
+
 PROGRAM = """
 import functools
 import jax, jax.numpy as jnp

@@ -189,14 +189,17 @@ close(slopes(own), slopes(theirs), 1e-4)
 )
 
 
+@pytest.mark.reads_compiled
 def test_inside_shard_map_and_pmap(run_on_devices):
     run_on_devices(MANUAL, 4)
 
 
+@pytest.mark.reads_compiled
 def test_a_batch_on_another_axis(run_on_devices):
     run_on_devices(TWO_AXES.replace("MODES", "['gradient']").replace("EXPLICIT", "False"), 4)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.slow
 def test_a_batch_on_another_axis_in_every_mode(run_on_devices):
     program = TWO_AXES.replace("MODES", "['gradient', 'product']").replace("if EXPLICIT", "if True")
@@ -204,12 +207,14 @@ def test_a_batch_on_another_axis_in_every_mode(run_on_devices):
         run_on_devices(program.replace('NAME = "diagonal"', f"NAME = {name!r}"), 4)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["diagonal", "dense"])
 def test_inside_shard_map_without_types(run_on_devices, name):
     run_on_devices(MANUAL_MORE.replace('NAME = "diagonal"', f"NAME = {name!r}"), 4)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [MORE, TRAINING], ids=["more", "training"])
 def test_further_contexts(run_on_devices, program):

@@ -1,7 +1,5 @@
 """Every optimiser by every schedule: each block for itself, all blocks at once, or refused."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import networks
@@ -122,11 +120,7 @@ def _square(blocks=BLOCKS):
 
 @pytest.mark.parametrize("name", ["ZeroBubble"])
 def test_executors_agree_on_an_optimiser_of_all_blocks(name, run_on_devices):
-    run_on_devices(f"{HERE}.check_executors({name!r})", BLOCKS)
-
-
-PATH = f"import sys\nsys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
-HERE = f"{PATH}import test_optimisers\ntest_optimisers"
+    run_on_devices(check_executors, BLOCKS, (name,))
 
 
 def check_executors(name):
@@ -156,7 +150,7 @@ def check_executors(name):
 
 
 def test_one_program_for_all_stages_updates_all_at_once_without_parts(run_on_devices):
-    run_on_devices(f"{HERE}.check_one_program()", 2)
+    run_on_devices(check_one_program, 2)
 
 
 def check_one_program():

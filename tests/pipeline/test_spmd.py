@@ -115,6 +115,7 @@ sent = 4 * alike.ROWS * alike.WIDTH
 )
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -131,6 +132,7 @@ assert stats == {{"collective-permute": Collectives(2 * table.ticks, 2 * table.t
     run_on_devices(COUNT + program, 3)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.slow
 def test_gradients_alone_are_summed_over_a_data_axis(run_on_devices):
     program = """

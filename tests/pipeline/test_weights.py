@@ -1,7 +1,5 @@
 """Parts of a batch whose rows do not all count: the gradient of the batch, or an error."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,13 +130,9 @@ SLOW = pytest.mark.slow
 )
 def test_every_executor_weighs_parts_and_compares_the_first_batch(name, schedule, run_on_devices):
     if "spmd" in name:
-        run_on_devices(f"{HERE}.check({name!r}, {schedule!r})", 2 * BLOCKS)
+        run_on_devices(check, 2 * BLOCKS, (name, schedule))
     else:
         check(name, schedule)
-
-
-PATH = f"import sys\nsys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
-HERE = f"{PATH}import test_weights\ntest_weights"
 
 
 def check(name, schedule):
@@ -153,7 +147,7 @@ def check(name, schedule):
 
 
 def test_rows_that_are_divided_over_devices_are_parts_too(run_on_devices):
-    run_on_devices(f"{HERE}.check_divided()", 2 * BLOCKS)
+    run_on_devices(check_divided, 2 * BLOCKS)
 
 
 def check_divided():

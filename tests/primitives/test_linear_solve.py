@@ -145,6 +145,7 @@ def _scan_hvp(scan, **options):
     return lambda params: jax.jvp(jax.grad(loss), (params,), (params,))[1]
 
 
+@pytest.mark.reads_compiled
 def test_a_product_with_the_hessian_keeps_little():
     """Carries, outputs and their tangents, where `lax.scan` keeps all that was computed."""
     got, want = (

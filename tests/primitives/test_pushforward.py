@@ -84,6 +84,7 @@ def test_forward_mode_stays_one_loop(loss):
     assert "pushforward" in program
 
 
+@pytest.mark.reads_compiled
 def test_one_loop_keeps_nothing():
     def slope(scan):
         compiled = jax.jit(lambda p: jax.jvp(lambda p: _outputs(scan, p)[0], (p,), (DIRECTION,)))

@@ -42,6 +42,7 @@ def _trip_counts(text):
     return [int(c) for c in re.findall(r'"known_trip_count":\{"n":"(\d+)"\}', text)]
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize("n", [64, 100])
 @pytest.mark.parametrize("solver", [pb.Blelloch(), pb.Associative()])
 def test_trees_have_no_loop_over_time(solver, n):
@@ -64,6 +65,7 @@ def test_a_step_is_linearised_once(monkeypatch):
     assert len(made) == 1
 
 
+@pytest.mark.reads_compiled
 def test_sweep_is_one_loop_over_time():
     assert _trip_counts(_solve_text(pb.Sweep(chunk=100), 100)) == [100]
 
@@ -102,12 +104,14 @@ def test_program_size_does_not_grow_with_length(solver):
     assert abs(sizes[1] - sizes[0]) < 0.02 * sizes[0]
 
 
+@pytest.mark.reads_compiled
 def test_a_batch_keeps_its_axis():
     """No transposition of the whole carry: the batch axis stays where the step has it."""
     text = _gradient(pb.Sweep(), 32, batch=(8,)).compile().as_text()
     assert f"f32[8,32,{H}]" not in text
 
 
+@pytest.mark.reads_compiled
 def test_weight_products_transpose_nothing():
     """Steps and rows are contracted as one axis, where XLA needs no transposed copy."""
     text = _gradient(pb.Sweep(), 32, batch=(8,)).compile().as_text()
@@ -115,6 +119,7 @@ def test_weight_products_transpose_nothing():
     assert not re.search(r"f32\[\d+,32,8\]\S* (copy|transpose)\(", text)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("batch", [(8,), (2, 3), (1,)])
 def test_weights_are_transposed_ahead_of_the_loop_where_there_are_rows(batch, own):
@@ -163,6 +168,7 @@ for devices in (2, 8):
 """
 
 
+@pytest.mark.reads_compiled
 def test_a_sharded_batch_needs_one_all_reduce(run_on_devices):
     run_on_devices(_SHARDED, 8)
 
@@ -197,6 +203,7 @@ def _temporary_bytes(scan, cell, hidden, batch, n, wrap=lambda step: step):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.sampled(of=(pb.cells.LSTM(),))
 @pytest.mark.parametrize("cell", [pb.cells.Elman(), pb.cells.GRU(), pb.cells.LSTM()])
 def test_wide_weights_are_neither_transposed_nor_summed_in_many_parts(cell):
@@ -206,6 +213,7 @@ def test_wide_weights_are_neither_transposed_nor_summed_in_many_parts(cell):
     assert ours - theirs < weight.nbytes / 2
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Associative()])
 def test_no_zeros_are_made_for_what_nothing_reads(solver):
     """Where only the last carry is read, the cotangents of the others have no part from outside."""
@@ -222,6 +230,7 @@ def test_no_zeros_are_made_for_what_nothing_reads(solver):
     assert last <= ys - n * carry.nbytes
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Sweep(recompute=False), pb.Blelloch()])
 def test_an_output_that_nothing_reads_is_not_differentiated(solver):
     def step(h, x):
@@ -249,6 +258,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.sampled
 @pytest.mark.parametrize(("cell", "hidden", "batch", "n"), SMALL)
 def test_small_scans_take_little_memory(cell, hidden, batch, n):
@@ -265,6 +275,7 @@ def test_small_scans_take_little_memory(cell, hidden, batch, n):
     assert ours <= 2 * checkpointed + beside
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize("hidden", [1, 2, 4])
 def test_the_sweep_of_a_tiny_cell_is_one_kernel_of_less_memory(hidden):
     """XLA on CPU calls a loop that it compiles into a single kernel."""

@@ -1,5 +1,7 @@
 """`jax.shard_map` and `jax.pmap`: the same parameters on all devices, rows split over them."""
 
+import pytest
+
 PROGRAM = """
 import functools, re
 import jax, jax.numpy as jnp
@@ -91,5 +93,6 @@ for solver in (pb.Sweep(chunk=7), pb.Sweep(recompute=False), pb.Blelloch()):
 """
 
 
+@pytest.mark.reads_compiled
 def test_derivatives_are_those_of_the_whole_batch(run_on_devices):
     run_on_devices(PROGRAM, 2)

@@ -254,6 +254,7 @@ def test_every_derivative_of_a_solution(solver):
         np.testing.assert_allclose(x / scale, y / scale, rtol=0, atol=5000 * EPS)
 
 
+@pytest.mark.reads_compiled
 @pytest.mark.parametrize("per_layer", [False, True], ids=["recurrent", "feed-forward"])
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Jacobi(8), pb.BiCGStab(4)], ids=str)
 def test_mini_batches_share_what_is_beside_the_diagonal(solver, per_layer):

@@ -175,6 +175,7 @@ def test_layers_are_not_cut():
         pb.solve(pb.Ragged([Dense(jnp.ones((2, 3)))], [None, jnp.ones(3)]), pb.Truncated(2))
 
 
+@pytest.mark.reads_compiled
 def test_windows_take_the_memory_of_one():
     """Of the linearised steps; the carries are stored for all."""
     n, features = 256, 64
