@@ -86,3 +86,12 @@ def test_batch_axes_that_the_carry_has_not_are_refused():
         pb.scan(
             body, h0, xs, solver=pb.Sweep(), jacobian=lambda c, t, h: Diagonal(jnp.ones((4, H)))
         )
+
+
+def test_an_operator_that_the_batch_shares_alone_is_refused():
+    matrix = jnp.eye(3) / 2
+    given = {"jacobian": lambda c, x, new: Dense(matrix), "solver": pb.Sweep()}
+    with pytest.raises(ValueError, match=r"3x3 with batch axes \(\); .* is 6x6"):
+        jax.grad(
+            lambda c: pb.scan(lambda c, _: (c @ matrix, None), c, None, length=4, **given)[0].sum()
+        )(jnp.ones((2, 3)))
