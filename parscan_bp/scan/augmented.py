@@ -72,10 +72,19 @@ class _Augmented:
         )
 
     def _unread(self) -> frozenset[int]:
-        """The leaves of consts, init, xs and after by which the step's derivative has none."""
+        """The leaves of consts, init, xs and after by which the step's derivative has none.
+
+        Without rules of their own derivatives commute: those by which the step has none.
+        """
         body, active = self.scan.body, self.active
-        outs = (*body.float_carry, *(body.num_carry + j for j in active.y))
-        consts, carry, x = body.split(slopes_read(body.jaxpr, self._moving, outs))
+        if body.has_rules:
+            outs = (*body.float_carry, *(body.num_carry + j for j in active.y))
+            read = slopes_read(body.jaxpr, self._moving, outs)
+        else:
+            sizes = (body.num_consts, body.num_carry, len(body.x_avals))
+            parts = zip(sizes, body.reach.backward(body.float_carry, active.y), strict=True)
+            read = tuple(k in part for size, part in parts for k in range(size))
+        consts, carry, x = body.split(read)
         return frozenset(k for k, r in enumerate([*consts, *carry, *x, *carry]) if not r)
 
     @property
