@@ -23,7 +23,9 @@ WHOLE_RUN = 6000
 """The most of a run of all tests."""
 LISTED = {
     name: int(number)
-    for number, name in map(str.split, pathlib.Path(__file__).with_name("programs.txt").open())
+    for number, name in map(
+        str.split, pathlib.Path(__file__).with_name("programs.txt").read_text().splitlines()
+    )
 }
 """More, for tests that are to become shorter; a quarter is room for who runs first in a process."""
 
