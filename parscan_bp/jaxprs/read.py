@@ -189,8 +189,8 @@ def tangent_jaxpr(
       The distinct variables among the operands, and a jaxpr with inputs [operands..., tangents of
       `dots`...] and outputs [tangents of `outs`...].
     """
-    operands = list(dict.fromkeys(variables(eqn.invars)))
-    return operands, open_jaxpr(_traced_rule(eqn, dots, outs))
+    call = alone(eqn, outs)
+    return call.jaxpr.invars, open_jaxpr(_traced_rule(call, dots))
 
 
 def holds_tracers(eqn: JaxprEqn) -> bool:
@@ -199,10 +199,9 @@ def holds_tracers(eqn: JaxprEqn) -> bool:
     They are those of the moment: a rule that is traced later, or once more, finds them dead, and
     takes their tangents to be zero.
     """
-    dots = [v for v in dict.fromkeys(variables(eqn.invars)) if is_inexact(v)]
-    outs = [v for v in eqn.outvars if is_inexact(v) and type(v) is Var]
+    call = alone(eqn, [v for v in eqn.outvars if is_inexact(v) and type(v) is Var])
     try:
-        rule = _traced_rule(eqn, dots, outs)
+        rule = _traced_rule(call, list(filter(is_inexact, call.jaxpr.invars)))
     except Exception:  # one that cannot be traced raises where it is differentiated
         return False
     return any(isinstance(v, jax.core.Tracer) for v in rule.consts)
@@ -222,14 +221,13 @@ def alone(eqn: JaxprEqn, outs: Sequence[Var] | None = None) -> ClosedJaxpr:
     return ClosedJaxpr(Jaxpr([], operands, outs, [eqn], eqn.effects, names), ())
 
 
-def _traced_rule(eqn: JaxprEqn, dots: Sequence[Var], outs: Sequence[Var]) -> ClosedJaxpr:
+def _traced_rule(call: ClosedJaxpr, dots: Sequence[Var]) -> ClosedJaxpr:
     """See `tangent_jaxpr`."""
-    one = alone(eqn, outs)
-    call, operands = jaxpr_as_fun(one), one.jaxpr.invars
+    outs_of, operands = jaxpr_as_fun(call), call.jaxpr.invars
     moving = [operands.index(v) for v in dots]
 
     def tangents(primals: list[Any], tangents_in: list[Any]) -> list[Any]:
-        run = lambda *values: call(*replace_at(primals, moving, values))  # noqa: E731
+        run = lambda *values: outs_of(*replace_at(primals, moving, values))  # noqa: E731
         return jax.jvp(run, tuple(primals[i] for i in moving), tuple(tangents_in))[1]
 
     return jax.make_jaxpr(tangents)([v.aval for v in operands], [v.aval for v in dots])

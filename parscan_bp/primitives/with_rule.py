@@ -144,16 +144,13 @@ class Call:
             outs, out_ts = made[: len(to)], made[len(to) :]
             return outs, replace_at(zeros_of(outs), left, out_ts)
 
-        linear = self.linear
-        if linear is not None:
-            places, given = to, linear
+        given: Any = self.linear
 
-            def linear(*values):
-                outs, at = in_place(given, axes, how)(*values)
-                ends = zip(outs, at, places, strict=True)
-                return [moved(v, a, b, how) for v, a, b in ends]
+        def linear(*values):
+            outs, at = in_place(given, axes, how)(*values)
+            return [moved(v, a, b, how) for v, a, b in zip(outs, at, to, strict=True)]
 
-        return Call(jaxpr, rule, linear), to
+        return Call(jaxpr, rule, None if given is None else linear), to
 
     def replayed(self, values: Sequence[Array]) -> list[Array]:
         """The results for values that vary over other mesh axes than when it was traced."""

@@ -79,7 +79,10 @@ class _Augmented:
         body, active = self.scan.body, self.active
         if body.has_rules:
             outs = (*body.float_carry, *(body.num_carry + j for j in active.y))
-            read = slopes_read(body.jaxpr, self._moving, outs)
+            try:
+                read = slopes_read(body.jaxpr, self._moving, outs)
+            except NameError:  # an axis of an outer `jax.vmap`, not bound here: all may be read
+                return frozenset()
         else:
             sizes = (body.num_consts, body.num_carry, len(body.x_avals))
             parts = zip(sizes, body.reach.backward(body.float_carry, active.y), strict=True)

@@ -111,8 +111,9 @@ class ScanRule:
             ts = self.scan.effective(args, pushed)
             scan = self.scan.of_moving(ts)
             if scan is None:
-                outs = self._values(*primals)
-                if self.scan.after_derivative(moving) is not self.scan:
+                if self.scan.after_derivative(moving) is self.scan:
+                    outs = self._values(*primals)
+                else:
                     outs = self._recorded(self.scan, None, self.scan, moving)(args, primals[1])[0]
                 return outs, zeros_of(outs)
             active = scan.active(ts) if self.keeps else None

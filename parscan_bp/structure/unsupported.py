@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.extend.core import JaxprEqn
@@ -109,35 +109,9 @@ def couples_mapped_axis(jaxpr: Any, num_consts: int, num_carry: int) -> Reason |
     Returns:
       ``None`` if there is none.
     """
-    opened = open_jaxpr(jaxpr)
-    carried = range(num_consts, num_consts + num_carry)
-    coupling = _Coupling()
-    ins = [k in carried and is_inexact(v) for k, v in enumerate(opened.invars)]
-    coupling.run(opened, ins, [k < num_carry for k in range(len(opened.outvars))])
-    if coupling.found is None:
-        return None
+    name = _on_the_way(jaxpr, num_consts, num_carry, lambda eqn: any(map(names_axis, eqn.effects)))
     message = "couples the carries of a mapped axis, so that no Jacobian per entry exists"
-    return Reason(coupling.found, f"{message}; Sweep() with jacobian='auto' needs none")
-
-
-class _Coupling(Interpreter[bool]):
-    """True: the value has a tangent that depends on the carry's."""
-
-    derivative = True
-    prune = True
-    bottom = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: str | None = None
-
-    def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
-        if any(map(names_axis, eqn.effects)):
-            self.found = kind_of(eqn)
-        return [True] * len(eqn.outvars)
-
-    def join(self, a: bool, b: bool, name: str) -> bool:
-        return a or b
+    return name and Reason(name, f"{message}; Sweep() with jacobian='auto' needs none")
 
 
 def underivable(jaxpr: Any, num_consts: int, num_carry: int) -> Reason | None:
@@ -146,22 +120,42 @@ def underivable(jaxpr: Any, num_consts: int, num_carry: int) -> Reason | None:
     Args:
       jaxpr, num_consts, num_carry: see `couples_mapped_axis`.
     """
-    opened, found = open_jaxpr(jaxpr), _Underivable()
+    name = _on_the_way(
+        jaxpr, num_consts, num_carry, lambda eqn: eqn.primitive not in ad.primitive_jvps
+    )
+    return name and Reason(name, "is given a value that moves with the carry and has no derivative")
+
+
+def _on_the_way(
+    jaxpr: Any, num_consts: int, num_carry: int, blamed: Callable[[JaxprEqn], bool]
+) -> Any:
+    """A primitive that is to blame between the carry and carry'; ``None`` if there is none."""
+    opened, way = open_jaxpr(jaxpr), _Way(blamed)
     carried = range(num_consts, num_consts + num_carry)
     ins = [k in carried and is_inexact(v) for k, v in enumerate(opened.invars)]
-    found.run(opened, ins, [k < num_carry for k in range(len(opened.outvars))])
-    if found.found is None:
-        return None
-    return Reason(found.found, "is given a value that moves with the carry and has no derivative")
+    way.run(opened, ins, [k < num_carry for k in range(len(opened.outvars))])
+    return way.found
 
 
-class _Underivable(_Coupling):
-    """True: the same."""
+class _Way(Interpreter[bool]):
+    """True: the value has a tangent that depends on the carry's."""
+
+    derivative = True
+    prune = True
+    bottom = False
+
+    def __init__(self, blamed: Callable[[JaxprEqn], bool]) -> None:
+        super().__init__()
+        self.blamed = blamed
+        self.found: str | None = None
 
     def equation(self, eqn: JaxprEqn, ins: list[bool], live: list[bool]) -> list[bool]:
-        if eqn.primitive not in ad.primitive_jvps:
+        if self.blamed(eqn):
             self.found = kind_of(eqn)
         return [True] * len(eqn.outvars)
+
+    def join(self, a: bool, b: bool, name: str) -> bool:
+        return a or b
 
 
 class _Activity(Interpreter[bool]):

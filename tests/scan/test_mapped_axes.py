@@ -14,6 +14,7 @@ C, XS = jnp.arange(4.0).reshape(2, 2) / 4, jnp.cos(jnp.arange(12.0)).reshape(2, 
 STEPS = {
     "carry": lambda w, c, x: (jnp.tanh(c * w + x + lax.psum(c, "i") / 8), c),
     "input": lambda w, c, x: (jnp.tanh(c * w + lax.pmean(x, "i")), c),
+    "rule": lambda w, c, x: (jax.nn.relu(c * w + lax.pmean(x, "i")), jax.nn.relu(c)),
     "output": lambda w, c, x: (jnp.tanh(c * w + x), lax.psum(c, "i")),
     "index": lambda w, c, x: (jnp.tanh(c * w + x * lax.axis_index("i")), c),
 }
