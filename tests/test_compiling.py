@@ -83,43 +83,38 @@ def test_the_oldest_entries_go_once_there_are_too_many(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"0-cache", "1-cache"}
 
 
-def test_a_test_above_its_budget_fails(pytester, monkeypatch):
+def test_a_run_above_its_budget_fails(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest(
         """
+import jax
 from tests import compiling
+
+compiling.WHOLE_RUN, compiling.COUNTED_BY = 4, jax.__version__
+
 def pytest_configure(config):
-    config.addinivalue_line("markers", "programs(most)")
-    config.addinivalue_line("markers", "slow")
     config.pluginmanager.register(compiling)
     config.pluginmanager.register(compiling.WholeRun(True))
 """
     )
     pytester.makepyfile(
         test_some="""
-import jax, pytest
-from tests import compiling
-compiling.A_TEST, compiling.WHOLE_RUN, compiling.COUNTED_BY = 1, 4, jax.__version__
+import jax
 
 def compile(number):
     for _ in range(number):
         jax.jit(lambda: 0)()
 
-def test_within(): compile(1)
-def test_above(): compile(2)
-@pytest.mark.programs(2)
-def test_marked(): compile(2)
-@pytest.mark.slow
-def test_slow(): compile(2)
+def test_one(): compile(1)
+def test_two(): compile(2)
+def test_three(): compile(3)
 """
     )
-    run = pytester.runpytest_subprocess("-k", "within or marked")
-    run.assert_outcomes(passed=2, deselected=2)
+    run = pytester.runpytest_subprocess("-k", "one or three")
+    run.assert_outcomes(passed=2, deselected=1)
+    run.stdout.fnmatch_lines(["4 programs compiled", "*3 *test_three", "*1 *test_one"])
     assert run.ret == 0
     run = pytester.runpytest_subprocess()
-    run.assert_outcomes(passed=3, failed=1)
-    run.stdout.fnmatch_lines(["*test_above compiles 2 programs; 1 are wanted*", "7 programs*"])
-    run = pytester.runpytest_subprocess("-k", "not above")
-    run.assert_outcomes(passed=3, deselected=1)
-    run.stdout.fnmatch_lines(["5 programs compiled", "at most 4 are wanted"])
+    run.assert_outcomes(passed=3)
+    run.stdout.fnmatch_lines(["6 programs compiled", "at most 4 are wanted"])
     assert run.ret == 1
