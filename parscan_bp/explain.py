@@ -201,11 +201,12 @@ def explain_chain(
 
 
 def _explanation(plan: ScanPlan) -> Explanation:
-    s = plan.structure
-    own = plan.body.num_carry - len(set(plan.body.forwarded.values()))
+    s = None if plan.step is None else plan.step.structure
     stored = "what lax.scan stores"
     if plan.rule is not None:
-        stored = f"the carries: {own} of {plan.body.num_carry} leaves beside the outputs"
+        body = plan.rule.loop.body
+        own = body.num_carry - len(set(body.forwarded.values()))
+        stored = f"the carries: {own} of {body.num_carry} leaves beside the outputs"
         slow = ", and of the linearised steps what is slow to make again"
         stored += slow if plan.rule.keeps else ""
         once = ", and what the step makes of its constants alone, which is made once"

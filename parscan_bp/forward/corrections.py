@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.forward.vectors import layout_of
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.columns import ByColumns
@@ -65,7 +64,7 @@ def linear_model(body: Body, solver: Solver, *, formed: bool = False) -> Lineari
     if solver.needs == "products" and not formed:
         return ByProducts(body)
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
-    layout = layout_of(body, structure)
+    layout = body.layout(structure.batch_axes)
     return ByColumns(body, layout, structure.diagonal and not is_complex(layout))
 
 

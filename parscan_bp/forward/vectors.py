@@ -51,7 +51,7 @@ class FlatRecurrence:
         init, inputs = jax.tree.leaves(recurrence.init), jax.tree.leaves(recurrence.inputs)
         body, consts = traced(recurrence.step, recurrence.init, first_of(recurrence.inputs))
         structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
-        layout = layout_of(body, structure)
+        layout = body.layout(structure.batch_axes)
         layouts = [layout.restricted([k]) for k in range(body.num_carry)]
         return cls(body, consts, init, inputs, structure, layouts)
 
@@ -94,13 +94,6 @@ def traced(step: Any, *args: Any) -> tuple[Body, list[Array]]:
     opened, _ = pe.dce_jaxpr(opened, [True] * len(opened.outvars), instantiate=True)
     count = len(jax.tree.leaves(args[0]))
     return Body(ClosedJaxpr(opened, []), len(closed.consts), count), list(closed.consts)
-
-
-def layout_of(body: Body, structure: CarryStructure) -> CarryLayout:
-    """The join of the carry's leaves into one vector a row, complex numbers in two parts."""
-    avals = body.carry_avals
-    shapes, dtypes = tuple(a.shape for a in avals), tuple(a.dtype for a in avals)
-    return CarryLayout(shapes, dtypes, structure.batch_axes)
 
 
 def guessed(guess: Carry | None, recurrence: Recurrence) -> Carry:

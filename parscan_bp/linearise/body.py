@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
@@ -16,6 +17,7 @@ from parscan_bp.jaxprs.differentiated import has_rules, values_after_derivative
 from parscan_bp.jaxprs.precision import shortest_dtype
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.structure.reach import Reach
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array
@@ -70,6 +72,22 @@ class Body:
         """Carry leaves that have tangents."""
         floats = [k for k, a in enumerate(self.carry_avals) if is_differentiable(a)]
         return tuple(k for k in floats if self.only is None or k in self.only)
+
+    def stacked_avals(self, length: int) -> tuple[list[Any], list[Any]]:
+        """The types of so many carries and inputs."""
+        carry, x = (
+            [jax.ShapeDtypeStruct((length, *a.shape), a.dtype) for a in avals]
+            for avals in (self.carry_avals, self.x_avals)
+        )
+        return carry, x
+
+    def layout(
+        self, batch_axes: Sequence[tuple[int, ...]], *, keep_complex: bool = False
+    ) -> CarryLayout:
+        """The join of the leaves that have tangents, of these batch axes; see `CarryLayout`."""
+        avals = [self.carry_avals[k] for k in self.float_carry]
+        shapes, dtypes = tuple(a.shape for a in avals), tuple(a.dtype for a in avals)
+        return CarryLayout(shapes, dtypes, tuple(batch_axes), keep_complex)
 
     @functools.cached_property
     def rounded_in(self) -> np.dtype | None:

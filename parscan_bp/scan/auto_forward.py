@@ -19,14 +19,14 @@ import jax
 
 from parscan_bp.choice.facts import Facts
 from parscan_bp.choice.forward_map import forward_map
-from parscan_bp.choice.work import Work
 from parscan_bp.forward import Chunks, FixedPoint, Forward, Newton
 from parscan_bp.forward.evaluate import Certified, stop_of, tolerance_of
 from parscan_bp.forward.kinks import unknown_kinks
 from parscan_bp.jaxprs.read import needed_equations
 from parscan_bp.scan.forward_option import ForwardOption
 from parscan_bp.scan.parallel import Parallel
-from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
+from parscan_bp.scan.plan import Left, PlanOrLeft
+from parscan_bp.scan.step import Step
 
 CANDIDATES: Mapping[str, Forward] = {
     "chunks": Chunks(),
@@ -121,7 +121,7 @@ def choose_forward(
       plan_with: see `decided`.
       always_probe: whether there is a probe where no method could be chosen, too.
     """
-    if isinstance(plan, Left) or plan.facts is None or plan.work is None:
+    if isinstance(plan, Left) or plan.step is None or plan.facts is None:
         return ForwardChoice(EXACT, plan.reason if isinstance(plan, Left) else plan.choice.reason)
     if plan.rule is not None and plan.rule.loop.is_placed:
         return ForwardChoice(EXACT, f"methods were measured in one place, not by {plan.choice}")
@@ -135,18 +135,18 @@ def choose_forward(
         plan_with(by_method(auto, auto.method if known is None else known.forward))
     except NotImplementedError as error:
         return ForwardChoice(EXACT, str(error))
-    unknown = _unknown_kinks(plan)
+    unknown = _unknown_kinks(plan.step)
     if unknown:
         why = f"whether {unknown[0]} has a kink where a trajectory is, no certificate can tell"
         return ForwardChoice(EXACT, why)
     if known is not None:
         return ForwardChoice(known.forward, known.reason)
-    return _by_map(plan, plan.facts, plan.work, args, auto, always_probe)
+    return _by_map(plan.step, plan.facts, args, auto, always_probe)
 
 
-def _unknown_kinks(plan: ScanPlan) -> list[str]:
+def _unknown_kinks(step: Step) -> list[str]:
     """The primitives for which every trajectory of a step would be dropped."""
-    body = plan.body
+    body = step.body
     jaxpr = body.jaxpr.jaxpr
     names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
     jaxpr = jaxpr.replace(outvars=jaxpr.outvars[: body.num_carry], debug_info=names)
@@ -156,33 +156,32 @@ def _unknown_kinks(plan: ScanPlan) -> list[str]:
 
 
 def _by_map(
-    plan: ScanPlan,
+    step: Step,
     facts: Facts,
-    work: Callable[[], Work],
     args: Sequence[Any],
     auto: Certified,
     always_probe: bool,
 ) -> ForwardChoice:
     """What the map says of it, and a probe."""
     found = forward_map()
-    speedup = functools.partial(found.speedup, facts, products=work().rows > 0)
+    speedup = functools.partial(found.speedup, facts, products=step.work.rows > 0)
     most = {name: speedup(method=name, iterations=1) for name in CANDIDATES}
     may = [name for name, s in most.items() if s is not None and s >= found.margin]
     none_pays = "" if may else _none_pays(most, found.margin)
-    operands = None if none_pays and not always_probe else _values(plan, args)
+    operands = None if none_pays and not always_probe else _values(step, args)
     if operands is None:
         unknown = "nothing is probed in a trace; pb.explain can, outside, and says what to name"
         return ForwardChoice(EXACT, none_pays or unknown)
-    carry = plan.body.carry_avals
+    carry = step.body.carry_avals
     stop = stop_of(tolerance_of(auto, carry), carry)
-    exponent, approach = plan.probe(operands)
+    exponent, approach = step.probe(operands)
     rate = math.nan if math.isnan(exponent + approach) else max(exponent, approach)
     expected = {n: _expected(m, facts.length, rate, stop) for n, m in CANDIDATES.items()}
     chosen = functools.partial(
         ForwardChoice,
         exponent=exponent,
         comes_back=approach <= exponent / 2,
-        probed=plan.probe.steps,
+        probed=step.probe.steps,
         expected=expected,
     )
     if none_pays:
@@ -213,12 +212,12 @@ def _none_pays(most: Mapping[str, float | None], margin: float) -> str:
     )
 
 
-def _values(plan: ScanPlan, args: Sequence[Any]) -> list[Any] | None:
+def _values(step: Step, args: Sequence[Any]) -> list[Any] | None:
     """The arguments of the scan equation; ``None`` where they are traced, or types alone.
 
     Those of a gradient outside of `jax.jit` are values.
     """
     if any(isinstance(v, jax.ShapeDtypeStruct) for v in args):
         return None
-    operands = jax.lax.stop_gradient(plan.staged.operands(args))
+    operands = jax.lax.stop_gradient(step.staged.operands(args))
     return None if any(isinstance(v, jax.core.Tracer) for v in operands) else operands

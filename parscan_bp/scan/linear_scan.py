@@ -7,7 +7,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from parscan_bp.linearise.active import Active
@@ -149,10 +148,7 @@ class LinearScan:
             extra = self.linearisation.invariants(consts, extra)
             return self.linearisation.adjoint_operator(Steps(consts, carry, xs, carry, extra))
 
-        stacked = [
-            [jax.ShapeDtypeStruct((self.length, *a.shape), a.dtype) for a in avals]
-            for avals in (self.body.carry_avals, self.body.x_avals)
-        ]
+        stacked = self.body.stacked_avals(self.length)
         return eval_shape(made, list(self.body.const_avals), *stacked, list(extra))
 
     @functools.cached_property

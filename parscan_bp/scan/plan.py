@@ -1,4 +1,4 @@
-"""What will be done with a scan: its body, its structure, its linearisation, its solver."""
+"""What will be done with a scan: its step, its solver, its rule."""
 
 from __future__ import annotations
 
@@ -9,41 +9,24 @@ from typing import Any
 
 import jax
 
-from parscan_bp.choice import wisdom
 from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
-from parscan_bp.choice.work import Work, work_of
-from parscan_bp.jaxprs.batching import NOT_KNOWN
-from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable, scan_counts
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
-from parscan_bp.linearise.base import Linearisation
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.fused import Fused, FusedLoop
-from parscan_bp.scan.jacobian_check import JacobianCheck
-from parscan_bp.scan.jacobians import linearisation_of
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
-from parscan_bp.scan.probe import Probe
-from parscan_bp.scan.read_facts import facts_of
 from parscan_bp.scan.rule import ScanRule
+from parscan_bp.scan.step import Step, forms
 from parscan_bp.solvers import Solver, Sweep
-from parscan_bp.structure import (
-    ALONG_MAPPED_AXIS,
-    CarryStructure,
-    couples_mapped_axis,
-    find_structure,
-    unsupported,
-)
-from parscan_bp.structure.base import Reason
-from parscan_bp.trees import is_sharded
 from parscan_bp.types import PyTree
 
 
@@ -53,42 +36,31 @@ class ScanPlan:
 
     Attributes:
       staged: the traced call.
-      body: its body, see `Loop` on what is hoisted out of it.
       choice: the solver, or ``None`` for `lax.scan` itself, and why.
-      structure: what was found about the Jacobian, where it was looked for.
+      step: what is known of its step; ``None`` where it was left before that was asked.
+      facts: what the choice was made from; ``None`` where there was none.
       rule: the differentiation rule, ``None`` for `lax.scan` itself.
-      facts: what the choice was made from.
-      work: what the step does, read when it is asked for first; where there are facts.
       extra: values that a given Jacobian closes over.
       fell_back: whether a named solver leaves the call to `lax.scan`.
-      check: what `check_jacobian` runs; ``None`` where the linear model does not hold the step.
     """
 
     staged: Staged
-    body: Body
     choice: Choice
-    structure: CarryStructure | None = None
-    rule: ScanRule | None = None
+    step: Step | None = None
     facts: Facts | None = None
-    work: Callable[[], Work] | None = None
+    rule: ScanRule | None = None
     extra: Sequence[Any] = ()
     fell_back: bool = False
-    check: JacobianCheck | None = None
 
     @functools.cached_property
     def measured(self) -> RememberedForward | None:
         """What was measured of its forward pass by methods. A later plan looks again."""
         return None if self.key is None else forward_wisdom.recall(self.key)
 
-    @functools.cached_property
-    def probe(self) -> Probe:
-        """What is asked of a stretch of it."""
-        return Probe(self.staged.equation)
-
     @property
     def key(self) -> str | None:
         """By which a measurement is remembered, where there is a choice."""
-        return None if self.facts is None else _key(self.staged, self.body, self.facts)
+        return None if self.step is None else self.step.key
 
     def __call__(
         self, args: Sequence[Any], *, guess: PyTree = None, report: bool = False
@@ -101,8 +73,9 @@ class ScanPlan:
           report: whether there is one.
         """
         rule, told = self.rule, None
-        length = self.staged.equation.params["length"]
-        leaves = [] if guess is None else checked_guess(guess, self.body, length)
+        leaves = []
+        if guess is not None and self.step is not None:
+            leaves = checked_guess(guess, self.step.body, self.step.length)
         extra = Extra(*jax.lax.stop_gradient((list(self.extra), leaves)))
 
         def run(values):
@@ -119,13 +92,13 @@ class ScanPlan:
         return self.staged.run(args, run), told
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
-        """The check of the plan, if there is one.
+        """The check of its step, where the linear model holds that.
 
         Raises:
           ValueError: naming what contradicts the step's derivative; or if the values are traced.
         """
-        check = self.check
-        if check is None:
+        step = self.step
+        if step is None:
             return
         if any(isinstance(v, jax.core.Tracer) for v in (*args, *self.staged.consts)):
             raise ValueError(
@@ -133,7 +106,7 @@ class ScanPlan:
             )
 
         def run(values):
-            check(values)
+            step.check(values, step.linearise(formed=forms(self.choice.solver)))
             return self.staged.equation.primitive.bind(*values, **self.staged.equation.params)
 
         self.staged.run(args, run)
@@ -219,54 +192,53 @@ def make_plan(
         forward.check(staged, traced)
     if not traced.float_carry or params["length"] == 0:
         nothing = "no step carries a derivative: there is nothing to solve"
-        return ScanPlan(staged, traced, Choice(None, nothing))
-    obstacle = staged.symbolic_size
-    why = obstacle or _replicated(traced) if may_be_left else None
+        return ScanPlan(staged, Choice(None, nothing))
+    why = staged.symbolic_size or _replicated(traced) if may_be_left else None
     if why is not None:
-        return _left(staged, traced, solver, why)
-    body, cell, hoist = _step(staged, traced, cell)
+        return _left(staged, solver, why)
+    step = Step.of(staged, traced, cell, jacobian, trees)
     adjoins = solver is None and jacobian == "auto"
-    other = None if forward is None else forward.loop(body, cell, params, adjoins=adjoins)
-    fused = None if other is None else other.kernels
-    why = _not_linear(body, solver, jacobian) or (_not_batched(body) if may_be_left else None)
+    other = None
+    if forward is not None:
+        other = forward.loop(step.body, step.cell, params, adjoins=adjoins)
+    why = step.not_linear(solver) or (step.not_batched if may_be_left else None)
     if why is not None:
         if not may_be_left:
             raise NotImplementedError(
                 f"solver={solver!r}: {why}; solver=None runs such a step through jax.lax.scan"
             )
-        return _left(staged, body, solver, why)
-    structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
-    linearise = functools.partial(linearisation_of, body, structure, cell, trees, jacobian)
-    linear, extra = linearise(formed=_forms(solver))
+        return _left(staged, solver, why)
+    plan = _solved(step, solver, other, memory_limit)
+    if forward is not None and plan.rule is not None and plan.rule.loop.is_placed:
+        forward.check_placed(plan.rule.scan.solver)
+    return plan
+
+
+def _solved(
+    step: Step,
+    solver: Solver | None,
+    other: FusedLoop | ParallelLoop | None,
+    memory_limit: int | None,
+) -> ScanPlan:
+    """The plan of a scan whose step the linear model holds."""
+    fused = None if other is None else other.kernels
+    linear, _ = step.linearise(formed=forms(solver))
     if solver is not None and not (linear.can_keep and other is None):
         solver.check_nothing_kept()
-    may_form, ours = adjoins and fused is None, adjoins and other is None
-    facts = facts_of(params, body, structure, linear, cell, may_form=may_form)
-    work = functools.cache(functools.partial(work_of, body.jaxpr, body.num_consts, body.num_carry))
-    refusal = functools.partial(_refusal, linearise, params, memory_limit)
-    choice = _choice(staged, body, solver, jacobian, other, facts, work, refusal)
+    auto = solver is None and step.jacobian == "auto"
+    facts = step.facts(linear, may_form=auto and fused is None)
+    choice = _choice(step, solver, other, facts, memory_limit)
     if choice.solver is not None and memory_limit is not None:
         limited = choice.solver.with_memory_limit(memory_limit)
         choice = dataclasses.replace(choice, solver=limited)
-    if may_form and _forms(choice.solver):
-        linear, extra = linearise(formed=True)
-    stated = [linear] if cell is None or jacobian != "auto" else _all_stated(linearise)
-    order = params["length"], params["reverse"]
-    check = JacobianCheck(body, hoist, structure, stated, extra, *order)
+    linear, extra = step.linearise(formed=forms(choice.solver))
     if choice.solver is None:
-        return ScanPlan(staged, body, choice, structure, None, facts, work, check=check)
+        return ScanPlan(step.staged, choice, step, facts)
     linear, answered = linear.answered()
-    loop = Loop(staged.equation, body, choice.solver, hoist, other, answered)
-    if forward is not None and loop.is_placed:
-        forward.check_placed(choice.solver)
-    scan = LinearScan(linear, choice.solver, params["length"], params["reverse"], fused)
-    rule = ScanRule(loop, scan, ours, obstacle)
-    return ScanPlan(staged, body, choice, structure, rule, facts, work, extra, check=check)
-
-
-def _all_stated(linearise: Callable[..., tuple[Linearisation, Any]]) -> list[Linearisation]:
-    """All that a cell states: what one solver does not use of it, another does."""
-    return [linearise(formed=formed)[0] for formed in (False, True)]
+    loop = Loop(step.staged.equation, step.body, choice.solver, step.hoist, other, answered)
+    scan = LinearScan(linear, choice.solver, step.length, step.reverse, fused)
+    rule = ScanRule(loop, scan, auto and other is None, step.staged.symbolic_size)
+    return ScanPlan(step.staged, choice, step, facts, rule, extra)
 
 
 def left_by(solver: Solver, why: str) -> str:
@@ -274,16 +246,11 @@ def left_by(solver: Solver, why: str) -> str:
     return f"{solver!r} leaves it to lax.scan: {why}"
 
 
-def _left(staged: Staged, body: Body, solver: Solver | None, why: str) -> ScanPlan:
+def _left(staged: Staged, solver: Solver | None, why: str) -> ScanPlan:
     """The plan of a call that is left to `lax.scan`."""
     if solver is None:
-        return ScanPlan(staged, body, Choice(None, why))
-    return ScanPlan(staged, body, Choice(None, left_by(solver, why)), fell_back=True)
-
-
-def _forms(solver: Solver | None) -> bool:
-    """Whether the solver needs the Jacobians formed."""
-    return solver is not None and solver.needs == "operators"
+        return ScanPlan(staged, Choice(None, why))
+    return ScanPlan(staged, Choice(None, left_by(solver, why)), fell_back=True)
 
 
 def _replicated(body: Body) -> str | None:
@@ -293,62 +260,16 @@ def _replicated(body: Body) -> str | None:
     return replicated_output(outputs, filter(is_differentiable, body.jaxpr.in_avals))
 
 
-def _step(
-    staged: Staged, traced: Body, cell: CellBody | None
-) -> tuple[Body, CellBody | None, Hoist | None]:
-    """The step that is linearised: as the cell that it is, or what is left in the loop of it."""
-    if cell is not None and any(is_sharded(v.aval) for v in staged.equation.invars):
-        cell = None  # its products join arrays that may be spread in different ways
-    if cell is not None and traced.unbatchable is not None:
-        cell = None  # what it states is of many steps at once
-    hoist = Hoist.of_step(traced.jaxpr, traced.num_consts) if cell is None else None
-    if hoist is None:
-        return traced, cell, None
-    consts = traced.num_consts + len(hoist.made.out_avals)
-    return Body(hoist.body, consts, traced.num_carry), None, hoist
-
-
-def _not_linear(body: Body, solver: Solver | None, jacobian: str | Callable) -> str | None:
-    """What in the step the linear model does not hold, if anything.
-
-    A given Jacobian stands for that of a ``custom_vjp``. What works along a mapped axis is left to
-    `lax.scan`, too, but for a solver that was named, which takes it where its Jacobians say all and
-    its rounds do not vary: entries would wait for one another.
-    """
-    reasons = unsupported(body.jaxpr)
-    if callable(jacobian):
-        reasons = [r for r in reasons if r.primitive != "custom_vjp_call"]
-    if solver is not None and not solver.rounds_vary:
-        along = [r for r in reasons if r.message == ALONG_MAPPED_AXIS]
-        reasons = [r for r in reasons if r not in along]
-        reasons += _coupled(body) if along and (_forms(solver) or jacobian != "auto") else []
-    return f"the step contains {reasons[0].primitive}: {reasons[0].message}" if reasons else None
-
-
-def _not_batched(body: Body) -> str | None:
-    """What in the step keeps many of them from being linearised as one batch, if anything."""
-    name = body.unbatchable
-    return None if name is None else f"the step contains {name}, which {NOT_KNOWN}"
-
-
-def _coupled(body: Body) -> list[Reason]:
-    found = couples_mapped_axis(body.jaxpr, body.num_consts, body.num_carry)
-    return [] if found is None else [found]
-
-
 def _choice(
-    staged: Staged,
-    body: Body,
+    step: Step,
     solver: Solver | None,
-    jacobian: str | Callable,
     other: FusedLoop | ParallelLoop | None,
     facts: Facts,
-    work: Callable[[], Work],
-    refusal: Callable[[Solver], str | None],
+    memory_limit: int | None,
 ) -> Choice:
     """The solver that was named, or that follows from what else was; or one that is chosen."""
     if solver is not None:
-        why = _not_batched(body)
+        why = step.not_batched
         one_by_one = "" if why is None else f"; steps are linearised one by one: {why}"
         return Choice(solver, f"named by the caller{one_by_one}")
     fused = None if other is None else other.kernels
@@ -356,45 +277,34 @@ def _choice(
         values = "forward-mode; the backward pass is one fused kernel"
         given = "the forward pass is a fused kernel, the Jacobian is given"
         return Choice(Sweep(), values if fused.adjoins else given)
-    if callable(jacobian):
+    if step.given is not None:
         return Choice(Sweep(), "a Jacobian is given")
-    choice = choose(Question(facts, work, _key(staged, body, facts)), refusal)
+    question = Question(facts, lambda: step.work, step.key)
+    choice = choose(question, functools.partial(_refusal, step, memory_limit))
     if other is not None and (choice.solver is None or choice.solver.keeps):
         return Choice(Sweep(), "the forward pass is a method's, and keeps the carries alone")
     return choice
 
 
-def _refusal(
-    linearise: Callable[..., tuple[Linearisation, Sequence[Any]]],
-    params: dict[str, Any],
-    memory_limit: int | None,
-    solver: Solver,
-) -> str | None:
+def _refusal(step: Step, memory_limit: int | None, solver: Solver) -> str | None:
     """Why a solver that nobody named cannot take the steps, if it cannot.
 
     Args:
-      linearise: makes the linearisation, as `linearisation_of`.
-      params: of the scan's equation.
+      step: the step.
       memory_limit: see `make_plan`.
       solver: the solver.
     """
     if memory_limit is not None:
         solver = solver.with_memory_limit(memory_limit)
-    linear, extra = linearise(formed=_forms(solver))
-    scan = LinearScan(linear, solver, params["length"], params["reverse"])
+    linear, extra = step.linearise(formed=forms(solver))
+    scan = LinearScan(linear, solver, step.length, step.reverse)
     try:
         if not linear.can_keep:
             solver.check_nothing_kept()
-        for group in scan.groups if _forms(solver) else ():
+        for group in scan.groups if forms(solver) else ():
             operator = scan.restricted(group).operator_type(extra)
             solver.check(type(operator))
             solver.check_memory(scan.length, operator)
     except (NotImplementedError, ValueError) as error:
         return str(error)
     return None
-
-
-def _key(staged: Staged, body: Body, facts: Facts) -> str:
-    """By which a measurement of the scan is remembered."""
-    unroll = staged.equation.params["unroll"]
-    return wisdom.key_of(body, facts.length, unroll)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from parscan_bp.choice.work import work_of
-from parscan_bp.scan import plan
+from parscan_bp.scan import step as scan_step
 from parscan_bp.scan.api import loop_options, plan_of
 
 SQUARE, ROWS = jnp.ones((20, 20)), jnp.ones((16, 20))
@@ -137,8 +137,8 @@ def test_a_plan_reads_the_work_of_its_step_once(monkeypatch):
         read.append(work_of(*step))
         return read[-1]
 
-    monkeypatch.setattr(plan, "work_of", counted)
+    monkeypatch.setattr(scan_step, "work_of", counted)
     step = lambda c, x: (jnp.tanh(c @ SQUARE + x),) * 2  # noqa: E731
     how = loop_options(1000, False, 1)
     made = plan_of(step, ROWS, jnp.ones((1000, *ROWS.shape)), how, None, "auto")[0]
-    assert len(read) == 1 and made.work() is read[0] and len(read) == 1
+    assert len(read) == 1 and made.step.work is read[0] and len(read) == 1
