@@ -15,7 +15,7 @@ LAYERS = [
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},
     {"operators"},
-    {"cpu", "devices"},
+    {"devices"},
     {"system", "planner", "deep_rnn"},
     {"report"},
     {"solvers", "cells", "layers"},

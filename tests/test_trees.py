@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from parscan_bp.cpu.grouped import Grouped
+from parscan_bp.linearise.passes.group import Grouped
 
 FLOAT, HALF = np.dtype("float32"), np.dtype("float16")
 GROUPED = Grouped(((3,), (), (3,), (40,), (3,), (40,)), (FLOAT,) * 4 + (HALF, FLOAT), most=100)

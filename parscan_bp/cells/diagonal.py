@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.cells.base import Cell, in_dtypes_of, normal, sum_leading, through_sigmoid
-from parscan_bp.cpu.weight_cotangent import weight_cotangent
+from parscan_bp.cells.weight_cotangent import weight_cotangent
 from parscan_bp.operators import Diagonal
 
 

@@ -14,7 +14,7 @@ from parscan_bp.arguments import described
 from parscan_bp.cells.base import Cell, in_dtypes_of, normal, sum_leading
 from parscan_bp.cells.fused import FusedCell
 from parscan_bp.cells.stated import check_attributes, check_functions
-from parscan_bp.cpu.weight_cotangent import as_rows, weight_cotangent
+from parscan_bp.cells.weight_cotangent import as_rows, weight_cotangent
 from parscan_bp.operators import Factored
 from parscan_bp.types import Array, PyTree
 

@@ -123,6 +123,24 @@ def needed_equations(jaxpr: Jaxpr, given: Collection[Var] = ()) -> list[JaxprEqn
     return kept[::-1]
 
 
+def part(
+    jaxpr: Jaxpr, inputs: Sequence[Var], outs: Sequence[Any], given: Collection[Var] = ()
+) -> Jaxpr:
+    """What makes ``outs`` of these inputs, and of its constants; of ``given``, which are known."""
+    names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    made = jaxpr.replace(invars=list(inputs), outvars=list(outs), debug_info=names)
+    return made.replace(eqns=needed_equations(made, given))
+
+
+def depending(jaxpr: Jaxpr, on: Collection[Var]) -> set[Var]:
+    """These variables, and all that is made of any of them."""
+    found = set(on)
+    for eqn in jaxpr.eqns:
+        if not found.isdisjoint(variables(eqn.invars)):
+            found.update(eqn.outvars)
+    return found
+
+
 def with_known(jaxpr: Jaxpr, known: Mapping[Var, Var]) -> Jaxpr:
     """The jaxpr that reads ``known[v]`` wherever it read v, and makes what it then still needs."""
 

@@ -27,6 +27,7 @@ from parscan_bp.jaxprs.primitive_kinds import EXTREMA, PLAIN_CALLS
 from parscan_bp.jaxprs.read import (
     is_differentiable,
     needed_equations,
+    part,
     variables,
     with_known,
 )
@@ -138,7 +139,7 @@ class _Question:
         found = [a for v, a in pairs if is_answer(self.eqn, v)]
         if self.push is not None:
             jaxpr, n = self.push.jaxpr, len(self._operands)
-            first = _part(jaxpr, jaxpr.invars[:n], self.kept[self._own :])
+            first = part(jaxpr, jaxpr.invars[:n], self.kept[self._own :])
             found += evaluate(ClosedJaxpr(first, self.push.consts), self._moving(values))
         return list(map(_as_bits, found))
 
@@ -148,7 +149,7 @@ class _Question:
         if self.push is None:
             return mine
         jaxpr, asked = self.push.jaxpr, self.kept[self._own :]
-        rest = _part(jaxpr, [*jaxpr.invars, *asked], jaxpr.outvars, asked)
+        rest = part(jaxpr, [*jaxpr.invars, *asked], jaxpr.outvars, asked)
         run = functools.partial(evaluate, ClosedJaxpr(rest, self.push.consts))
         made = iter(
             _with_tangents(self.values, self.later, run)(self._moving(values), mine[self._own :])
@@ -241,12 +242,3 @@ def _asked(push: Jaxpr, count: int) -> dict[Var, Var]:
                 if is_answer(eqn, v):
                     asked[v] = first.setdefault((eqn.primitive, str(eqn.params), places, k), v)
     return asked
-
-
-def _part(
-    jaxpr: Jaxpr, invars: Sequence[Var], outs: Sequence[Any], given: Sequence[Var] = ()
-) -> Jaxpr:
-    """What makes ``outs`` of these inputs."""
-    names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    part = jaxpr.replace(invars=list(invars), outvars=list(outs), debug_info=names)
-    return part.replace(eqns=needed_equations(part, given))

@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
-from jax.tree_util import Partial
 
 from parscan_bp.arguments import described
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
-from parscan_bp.linearise.ahead import made_ahead
 from parscan_bp.linearise.base import Joined, Kind, Linearisation, Steps
-from parscan_bp.linearise.products import ByProducts, StepMap
+from parscan_bp.linearise.products import ByProducts
 from parscan_bp.operators import Operator
 from parscan_bp.trees import eval_shape
 from parscan_bp.types import Array, PyTree
@@ -193,7 +191,7 @@ class _ByCell(Linearisation):
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if active.y:  # a y of its own is not among the cell's cotangents
             return super().pullback(steps, new_carry_cts, y_cts, active)
-        u = self.of.pull_carry(steps, new_carry_cts)[0] if aux is None else aux
+        u = self.of.pull_carry(steps, new_carry_cts)[0] if aux is None else aux.all()
         return self.of.pull_params(steps, u, active)
 
     def unread(self, active):
@@ -255,15 +253,10 @@ class CellProducts(_ByCell, ByProducts):
             return dataclasses.replace(self, beside_body=True).residuals(step, active)
         return super().residuals(step, active)
 
-    def _pulled(self, step, shapes, active):
-        def pull(step, v):
-            return self.of.pull_carry(step, v, beside_body=self.beside_body)[::-1]
+    def _pulled(self, step, active, v):
+        u, carry = self.of.pull_carry(step, v, beside_body=self.beside_body)
+        return carry, u, []
 
-        return StepMap.of(made_ahead(Partial(pull, step), shapes), shapes)
-
-    def _pushed(self, step, shapes, active):
-        def push(step, v):
-            pull = lambda v: self.of.pull_carry(step, v)[1]  # noqa: E731
-            return jax.linear_transpose(pull, shapes)(v)[0], None
-
-        return StepMap(made_ahead(Partial(push, step), shapes))
+    def _pushed(self, step, v):
+        pull = lambda v: self.of.pull_carry(step, v)[1]  # noqa: E731
+        return jax.linear_transpose(pull, v)(v)[0], []

@@ -105,7 +105,7 @@ def stack_of_operators(
 
     A leaf that is the same for all steps stays shared if it has no batch axes.
     """
-    steps = PerStep.of(lambda *step: (one(*step), []), fixed, first_of(stacked))
+    steps = PerStep.of(one, fixed, first_of(stacked))
     operator, n, flags = steps.of_each(fixed, stacked), stacked[0].shape[0], iter(steps.varies)
 
     def scanned(leaf, ndim):

@@ -14,7 +14,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from jax.extend.core import Literal
 
 from parscan_bp.jaxprs.read import live_variables
@@ -98,26 +97,3 @@ class Inlets:
 
         self.new_carry(consts, carry, x, at)
         return found
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Distinct:
-    """Values of which some are the same object; each is kept once.
-
-    Attributes:
-      kept: the values that differ.
-      index: for each value, which of ``kept`` it is.
-    """
-
-    kept: list[Array]
-    index: tuple[int, ...] = dataclasses.field(metadata={"static": True})
-
-    @classmethod
-    def of(cls, values: Sequence[Array]) -> Distinct:
-        first = {id(v): v for v in values}
-        position = {key: k for k, key in enumerate(first)}
-        return cls(list(first.values()), tuple(position[id(v)] for v in values))
-
-    def all(self) -> list[Array]:
-        return [self.kept[k] for k in self.index]

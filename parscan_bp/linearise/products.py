@@ -4,59 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.tree_util import Partial
 
-from parscan_bp.cpu.grouped import Grouped
 from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import NOTHING, Active
-from parscan_bp.linearise.ahead import distinct_results, made_ahead
 from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Kind, Linearisation, Steps
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.completed import Completed, of_fewest
-from parscan_bp.linearise.inlets import Distinct, Inlets
-from parscan_bp.linearise.per_step import Known, PerStep
+from parscan_bp.linearise.inlets import Inlets
+from parscan_bp.linearise.linear_step import LinearStep
+from parscan_bp.linearise.passes import Grouped, rewritten
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.operators import MatrixFree
 from parscan_bp.trees import eval_shape, first_of, replace_at
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
 
-MOST_AUX = 2
-"""Most numbers that a loop stores for the pullback, as a multiple of those that it carries."""
-
-
-@dataclasses.dataclass(frozen=True)
-class StepMap:
-    """The linear map of one step.
-
-    Attributes:
-      linear: ``v -> (A v, aux)``; aux is what a pullback is made from, or ``None``.
-      known: values that it would make and that are stored already.
-      is_stored: whether a loop stores aux.
-    """
-
-    linear: Partial
-    known: Known = ()
-    is_stored: bool = True
-
-    @classmethod
-    def of(cls, linear: Partial, shapes, known: Known = ()) -> StepMap:
-        """Aux that is far more than the vector is sooner made again, of all vectors at once.
-
-        Args:
-          linear: a result of `made_ahead`, of one vector to its product, and aux.
-          shapes: of the leaves of the vector.
-          known: see `StepMap`.
-        """
-        aux = _numbers(distinct_results(linear, len(shapes)))
-        return cls(linear, known, aux <= MOST_AUX * _numbers(shapes))
+Stored = list[tuple[Array, Array]]
+"""Values that a step makes, each with the same value as its argument holds it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +78,15 @@ class ByProducts(Linearisation):
           all_aux: whether aux is there though a loop had better not store it: it is for all
             vectors at once.
         """
-        return self._operator(steps, type(self)._pulled, active, cotangent=True, all_aux=all_aux)
+        return self._operator(steps, active, cotangent=True, all_aux=all_aux)
 
     def tangent_operator(self, steps):
-        return self._operator(steps, type(self)._pushed, None, cotangent=False, all_aux=False)
+        return self._operator(steps, None, cotangent=False, all_aux=False)
+
+    def _operator(self, steps: Steps, active, *, cotangent, all_aux) -> MatrixFree:
+        shared, own = steps.shared_and_own
+        step = self.linear_step(shared, first_of(own), active, cotangent=cotangent)
+        return step.operator(step.known.of_each(shared, own), all_aux=all_aux)
 
     def residuals(self, step: Steps, active: Active) -> ResidualMap:
         """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
@@ -123,10 +97,53 @@ class ByProducts(Linearisation):
           step: one step, without an axis of steps.
           active: see `adjoint_operator`.
         """
-        shapes = self._shapes(step.carry)
-        maps = self._maps(type(self)._pulled, active, *step.shared_and_own, cotangent=True)
-        cut = Cut.of(maps.varying, maps.shared)
-        return ResidualMap(active, maps, cut, self._stack(shapes, cotangent=True))
+        linear = self.linear_step(*step.shared_and_own, active, cotangent=True)
+        return ResidualMap(active, linear, Cut.of(linear.known.varying, linear.known.shared))
+
+    def linear_step(
+        self, shared: PyTree, own: PyTree, active: Active | None, *, cotangent: bool
+    ) -> LinearStep:
+        """The map of one step, transposed or not, made once for each trace that JAX makes of it.
+
+        Args:
+          shared, own: of `Steps.shared_and_own`, of one step; or their types.
+          active: see `adjoint_operator`.
+          cotangent: whether it is the transposed one.
+        """
+        carry = own[0]
+        vector = eval_shape(lambda: [carry[k] for k in self.body.float_carry])
+        traced = self._map(active, cotangent).trace(shared, own, vector)
+        # The trace is held beside what is made of it, so that no other one can get its id.
+        key = id(traced.jaxpr), cotangent
+        if key not in self._made:
+            in_turn = self.body.unbatchable is not None
+            step = LinearStep.of(traced, shared, own, vector, in_turn=in_turn)
+            step = rewritten(step, self._grouped(cotangent=cotangent))
+            self._made[key] = traced.jaxpr, step
+        return self._made[key][1]
+
+    @functools.cached_property
+    def _made(self) -> dict[Any, tuple[Any, LinearStep]]:
+        return {}
+
+    @functools.cached_property
+    def _map(self) -> Callable[..., Any]:
+        """What `LinearStep.of` takes. Always the same function, so that JAX keeps its trace."""
+
+        @functools.cache
+        def made(active, cotangent):
+            @jax.jit
+            def one(shared, own, v):
+                (consts, extra), (carry, x, new_carry) = shared, own
+                step = Steps(consts, carry, x, new_carry, extra)
+                if cotangent:
+                    return self._pulled(step, active, v)
+                pushed, stored = self._pushed(step, v)
+                return pushed, None, stored
+
+            return one
+
+        return made
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
@@ -161,57 +178,8 @@ class ByProducts(Linearisation):
 
         return pull
 
-    @functools.cached_property
-    def _map(self) -> Callable[..., Any]:
-        """``step_map(self, step, shapes, active)`` as `PerStep` takes it, of grouped leaves.
-
-        Always the same function, so that JAX keeps its trace.
-        """
-        return functools.cache(self._make_map)
-
-    def _make_map(self, step_map, active, *, cotangent):
-        grouped = self._grouped(cotangent=cotangent)
-
-        @jax.jit
-        def one(fixed, values):
-            (consts, extra), (carry, x, new_carry) = fixed, values
-            step = Steps(consts, carry, x, new_carry, extra)
-            made = step_map(self, step, self._shapes(carry), active)
-            return Partial(_OnGroups(grouped, made.is_stored), made.linear), made.known
-
-        return one
-
-    def _shapes(self, carry: Sequence[Array]):
-        return eval_shape(lambda: [carry[k] for k in self.body.float_carry])
-
-    def _operator(self, steps: Steps, step_map, active, *, cotangent, all_aux) -> MatrixFree:
-        """The stack of the maps ``step_map(self, step, shapes, active)``."""
-        shared, own = steps.shared_and_own
-        maps = self._maps(step_map, active, shared, first_of(own), cotangent=cotangent)
-        shapes = first_of([steps.carry[k] for k in self.body.float_carry])
-        stack = self._stack(shapes, cotangent=cotangent)
-        return stack(maps.of_each(shared, own), maps.varies, all_aux)
-
-    def _maps(self, step_map, active, shared, own, *, cotangent: bool) -> PerStep:
-        one = self._map(step_map, active, cotangent=cotangent)
-        return of_fewest(PerStep.of(one, shared, own))
-
-    def _stack(self, shapes, *, cotangent: bool) -> Callable[..., MatrixFree]:
-        """``(maps, which of their leaves are stacked, all_aux) -> operator``."""
-        vector = eval_shape(self._grouped(cotangent=cotangent).join, shapes)
-
-        def stack(linear: Partial, varies, all_aux: bool):
-            on_groups: Any = linear.func
-            on_groups = on_groups.func if isinstance(on_groups, Completed) else on_groups
-            if not (all_aux or on_groups.is_stored):
-                linear = Partial(_drop_aux, linear)
-            how = {"has_aux": True, "in_turn": self.body.unbatchable is not None}
-            return MatrixFree(linear, varies, vector, codomain=vector, **how)
-
-        return stack
-
-    def _pushed(self, step: Steps, shapes, active: None) -> StepMap:
-        """``v -> (J v, None)`` for one step."""
+    def _pushed(self, step: Steps, v: list[Array]) -> tuple[list[Array], Stored]:
+        """J v of one step, and what it makes that is stored already."""
         floats = [step.carry[k] for k in self.body.float_carry]
 
         def new_carry(floats):
@@ -220,12 +188,14 @@ class ByProducts(Linearisation):
             return [new[k] for k in self.body.float_carry]
 
         new, push = jax.linearize(new_carry, floats)
-        return StepMap(made_ahead(Partial(_without_aux, push), shapes), self._known(step, new))
+        return push(v), self._stored(step, new)
 
-    def _pulled(self, step: Steps, shapes, active: Active | None) -> StepMap:
-        """``v -> (J^T v, cotangents of the inlets)`` for one step.
+    def _pulled(
+        self, step: Steps, active: Active | None, v: list[Array]
+    ) -> tuple[list[Array], PyTree, Stored]:
+        """J^T v of one step, cotangents of the inlets, and what it makes that is stored already.
 
-        ``None`` in place of these where they are not all that a pullback needs.
+        ``None`` in place of the second where they are not all that a pullback needs.
         """
         met = NOTHING if active is None or active.y else active
         inlets = Inlets(self.body, met)
@@ -238,41 +208,9 @@ class ByProducts(Linearisation):
             return inlets.new_carry(step.consts, carry, step.x, lambda v: lax.add(v, next(each)))
 
         new, push = jax.linearize(new_carry, floats, zeros)
-        pull = Partial(lambda push, v: jax.linear_transpose(push, shapes, zeros)(v), push)
-        made = StepMap.of(made_ahead(pull, shapes), shapes, self._known(step, new))
-        arranged = Partial(_distinct_aux if met is active else _drop_aux, made.linear)
-        return dataclasses.replace(made, linear=arranged)
+        pulled, cts = jax.linear_transpose(push, floats, zeros)(v)
+        return pulled, cts if met is active else None, self._stored(step, new)
 
-    def _known(self, step: Steps, new: Sequence[Array]) -> Known:
-        """The new carry was stored: what follows from it alone is not made again."""
+    def _stored(self, step: Steps, new: list[Array]) -> Stored:
+        """The new carry: what follows from it alone is not made again."""
         return [(v, step.new_carry[k]) for v, k in zip(new, self.body.float_carry, strict=True)]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _OnGroups:
-    """A function of leaves, with aux beside its result, as one of grouped leaves."""
-
-    grouped: Grouped
-    is_stored: bool
-
-    def __call__(self, linear, v):
-        out, aux = linear(self.grouped.split(v))
-        return self.grouped.join(out), aux
-
-
-def _numbers(shapes: Sequence[Any]) -> int:
-    return sum(math.prod(a.shape) for a in shapes)
-
-
-def _without_aux(linear, v):
-    """linear(v) and nothing beside it."""
-    return linear(v), None
-
-
-def _distinct_aux(linear, v):
-    out, aux = linear(v)
-    return out, Distinct.of(aux)
-
-
-def _drop_aux(linear, v):
-    return linear(v)[0], None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 
 from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
-from parscan_bp.linearise.per_step import PerStep
+from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.operators import Operator
 from parscan_bp.trees import stretch
 from parscan_bp.types import Array
@@ -22,16 +22,13 @@ class ResidualMap:
 
     Attributes:
       active: what is differentiated: what the maps make beside their products depends on it.
-      steps: the map of a step.
-      cut: its two parts.
-      stack: the operator from the maps of a stretch, which of their leaves are stacked, and
-        ``all_aux``.
+      step: the map of a step.
+      cut: the two parts of what makes its known values.
     """
 
     active: Active
-    steps: PerStep
+    step: LinearStep
     cut: Cut
-    stack: Callable[..., Operator]
 
     def of_step(self, step: Steps) -> list[Array]:
         """The residuals of a step."""
@@ -39,8 +36,8 @@ class ResidualMap:
 
     def operator(self, steps: Steps, residuals: Sequence[Array], *, all_aux: bool) -> Operator:
         """The operator of a stretch, from the residuals of its steps; see `Residuals`."""
-        linear = self.steps.of_each(*steps.shared_and_own, self.cut.finish, list(residuals))
-        return self.stack(linear, self.steps.varies, all_aux)
+        k = self.step.known.of_each(*steps.shared_and_own, self.cut.finish, list(residuals))
+        return self.step.operator(k, all_aux=all_aux)
 
 
 @jax.tree_util.register_dataclass

@@ -162,7 +162,7 @@ class Recorded:
             entering = before(init, now, 0, self.scan.length, reverse=self.scan.reverse)
             extra = self.scan.linearisation.invariants(consts, [])
             keep = _keep(kept.map, consts, extra)
-            return kept.map.steps.mapped(keep)(entering, xs, now)
+            return kept.map.step.known.mapped(keep)(entering, xs, now)
 
         at = [args[k] for k in moving], [after[k] for k in floats]
         _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))

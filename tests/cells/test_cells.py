@@ -11,7 +11,7 @@ from jax import lax
 from minimal_gated import MinimalGated
 
 import parscan_bp as pb
-from parscan_bp.cpu.weight_cotangent import limits
+from parscan_bp.cells.weight_cotangent import limits
 from parscan_bp.linearise.layout import CarryLayout
 from tests.family import jit_once
 

@@ -12,7 +12,8 @@ from jax import lax
 import parscan_bp as pb
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.inlets import Distinct, Inlets
+from parscan_bp.linearise.inlets import Inlets
+from parscan_bp.linearise.linear_step import Distinct
 from tests.family import jit_once
 
 H, B, T = 5, 3, 24

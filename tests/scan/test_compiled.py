@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.linearise import products
+from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.solvers.collect import CHUNK_BYTES
 
 H, INPUTS = 4, 3
@@ -54,8 +54,10 @@ def test_trees_have_no_loop_over_time(solver, n):
 def test_a_step_is_linearised_once(monkeypatch):
     """Not for the shapes of a chunk, its length and what is left over again."""
     made = []
-    counted = products.made_ahead
-    monkeypatch.setattr(products, "made_ahead", lambda *args: made.append(0) or counted(*args))
+    counted = LinearStep.of
+    monkeypatch.setattr(
+        LinearStep, "of", lambda *args, **how: made.append(0) or counted(*args, **how)
+    )
 
     def loss(xs):
         step = lambda c, x: (jnp.tanh(0.5 * c + x), c)  # noqa: E731

@@ -11,16 +11,21 @@ those that an outer `jax.vmap` adds make it large.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn, Primitive
+from jax.extend.core import JaxprEqn, Primitive, Var
 from jax.interpreters import ad, batching, mlir
 
+from parscan_bp.jaxprs.read import variables
+from parscan_bp.jaxprs.replay import bind, evaluate, interpret
+from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.measured import measured
 from parscan_bp.primitives.mapping import at_front, vmapped
 from parscan_bp.trees import is_sharded
@@ -51,6 +56,60 @@ def as_row_product(eqn: JaxprEqn) -> JaxprEqn | None:
         return None
     numbers = (of_rows, (0,)), batched
     return eqn.replace(primitive=row_product_p, params={**eqn.params, "dimension_numbers": numbers})
+
+
+def row_products(step: LinearStep) -> LinearStep:
+    """The same map, whose products with known matrices are those of this module.
+
+    A matrix that they read transposed is made so ahead of the loop.
+    """
+    jaxpr, count = step.apply.jaxpr, len(step.apply.in_avals) - step.width
+    known = jaxpr.invars[:count]
+    products = {id(eqn): p for eqn in jaxpr.eqns if (p := _of_known(eqn, known)) is not None}
+    if not products:
+        return step
+    turned = [e.invars[1] for e in jaxpr.eqns if id(e) in products and _is_turned(e)]
+    turned = list(dict.fromkeys(turned))
+    read = {
+        v
+        for eqn in jaxpr.eqns
+        for v in variables(eqn.invars)
+        if not (id(eqn) in products and _is_turned(eqn) and v is eqn.invars[1])
+    }
+    kept = [k for k, v in enumerate(known) if v in read]
+
+    def make(*values):
+        k = evaluate(step.known.jaxpr, values)
+        return [*(k[place] for place in kept), *(k[known.index(v)].T for v in turned)]
+
+    def run(k, v):
+        values = dict(zip(kept, k, strict=False))
+        matrices = dict(zip(turned, k[len(kept) :], strict=True))
+
+        def apply(eqn, operands):
+            product = products.get(id(eqn))
+            if product is None:
+                return bind(eqn, operands)
+            matrix = matrices[eqn.invars[1]] if _is_turned(eqn) else operands[1]
+            return bind(product, [operands[0], matrix])
+
+        places: Any = map(values.get, range(count))
+        return interpret(step.apply, [*places, *v], apply)
+
+    closed = jax.make_jaxpr(make)(*step.known.jaxpr.in_avals)
+    tree = jax.tree.structure([*kept, *turned])
+    return step.rewritten(run, known=dataclasses.replace(step.known, jaxpr=closed, tree=tree))
+
+
+def _of_known(eqn: JaxprEqn, known: Sequence[Any]) -> JaxprEqn | None:
+    """`as_row_product` of what moves with a known matrix."""
+    moving = [isinstance(v, Var) and v not in known for v in eqn.invars]
+    return as_row_product(eqn) if moving == [True, False] else None
+
+
+def _is_turned(eqn: JaxprEqn) -> bool:
+    """Whether it is ``u @ w.T``."""
+    return eqn.params["dimension_numbers"][0][1] == (1,)
 
 
 def _is_small(product: Any, rows: Any, axis: int) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from parscan_bp.jaxprs.joined_pads import joined_pads
+from parscan_bp.linearise.passes.join_pads import joined_pads
 
 
 def pads(*configs):

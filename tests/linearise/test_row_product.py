@@ -9,7 +9,7 @@ from jax import lax
 from jax.test_util import check_grads
 
 import parscan_bp as pb
-from parscan_bp.cpu.row_product import as_row_product
+from parscan_bp.linearise.passes.row_product import as_row_product
 
 # Shape and summed axis of the rows, and of the matrix.
 PRODUCTS = {

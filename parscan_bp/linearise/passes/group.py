@@ -1,4 +1,4 @@
-"""Small leaves of one array: what XLA on CPU wants of a loop's carry."""
+"""Small leaves of the vector as one array: what XLA on CPU wants of a loop's carry."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.linearise.linear_step import LinearStep
+from parscan_bp.trees import eval_shape
 from parscan_bp.types import Array
 
 JOINED = 8
@@ -71,3 +74,15 @@ class Grouped:
             parts = (lax.index_in_dim(array, i, axis, keepdims=False) for i in range(len(group)))
             leaves.update(zip(group, parts, strict=True))
         return [leaves[k] for k in range(len(self.shapes))]
+
+
+def group(grouped: Grouped, step: LinearStep) -> LinearStep:
+    """The same map of a vector that is grouped so."""
+    if all(len(group) == 1 for group in grouped.groups):
+        return step
+
+    def run(k, v):
+        out = evaluate(step.apply, [*k, *grouped.split(v)])
+        return [*grouped.join(out[: step.width]), *out[step.width :]]
+
+    return step.rewritten(run, vector=eval_shape(grouped.join, list(step.vector)))

@@ -6,21 +6,24 @@ import re
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import Partial
 
 import parscan_bp as pb
-from parscan_bp.linearise.ahead import made_ahead
+from parscan_bp.linearise.linear_step import LinearStep
 
 A, W = jnp.linspace(0.5, 1.5, 4), jnp.linspace(-1.0, 1.0, 16).reshape(4, 4)
 
 
 def test_what_is_left_for_the_loop_is_the_same_function():
-    def step(known, vector):
+    def step(shared, known, vector):
         u, v = vector
-        return (W @ (known * u), v), (known * u + v, jnp.zeros_like(u), 2 * u)
+        return [W @ (known * u), v], (known * u + v, jnp.zeros_like(u), 2 * u), []
 
-    vector = (jnp.ones(4), jnp.arange(4.0))
-    got, want = made_ahead(Partial(step, A), vector)(vector), step(A, vector)
+    vector = [jnp.ones(4), jnp.arange(4.0)]
+    made = LinearStep.of(jax.jit(step).trace((), A, vector), (), A, vector)
+    operator = made.operator(made.known.of_each((), A[None]), all_aux=True)
+    out, aux = operator.matvec_and_aux([v[None] for v in vector])
+    got = jax.tree.map(lambda a: a[0], (out, aux.all()))
+    want = step((), A, vector)[:2]
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)
 

@@ -19,6 +19,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 from parscan_bp.jaxprs.read import shape_of
 from parscan_bp.jaxprs.replay import bind, interpret
+from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.types import Array
 
 MOST_PARTS = 16
@@ -68,6 +69,11 @@ class _Parts:
         ):
             return None
         return _Parts(self.axis, self.size, tuple(parts))
+
+
+def join_pads(step: LinearStep) -> LinearStep:
+    """The same map by `joined_pads`."""
+    return dataclasses.replace(step, apply=joined_pads(step.apply))
 
 
 def joined_pads(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from parscan_bp.cpu.weight_cotangent import limits, weight_cotangent
+from parscan_bp.cells.weight_cotangent import limits, weight_cotangent
 
 DTYPE = jnp.zeros(()).dtype
 FEW = limits()["few_outer"]

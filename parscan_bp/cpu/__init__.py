@@ -1,1 +1,0 @@
-"""What XLA on CPU wants, and nothing of it anywhere else."""

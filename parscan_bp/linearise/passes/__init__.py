@@ -1,0 +1,32 @@
+"""Rewrites of the two programs of a `LinearStep`, each a file and a function ``step -> step``.
+
+They may move what the loop reads, and join or regroup what it does; they may not multiply known
+values with one another. What only XLA on one platform gains from is an operation of its own, which
+is lowered by the platform (`row_product`): a program may be traced on another one than it runs on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from parscan_bp.linearise.linear_step import LinearStep
+from parscan_bp.linearise.passes.group import Grouped, group
+from parscan_bp.linearise.passes.join_pads import join_pads
+from parscan_bp.linearise.passes.rematerialise import rematerialise
+from parscan_bp.linearise.passes.row_product import row_products
+
+
+def rewritten(step: LinearStep, grouped: Grouped) -> LinearStep:
+    """The same map as it runs fastest in a loop.
+
+    Args:
+      step: the map, of a vector of leaves.
+      grouped: how these are grouped.
+    """
+    for rewrite in (join_pads, row_products, functools.partial(group, grouped), rematerialise):
+        step = rewrite(step)
+    return step
+
+
+__all__: Sequence[str] = ("Grouped", "rewritten")
