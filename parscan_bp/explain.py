@@ -231,7 +231,7 @@ def _collectives(plan: ScanPlan) -> Mapping[str, Traffic]:
         return {}
     vector = facts.batch * facts.itemsize * facts.features
     matrix = vector * (1 if facts.structure == "diagonal" else facts.features)
-    sent = dict(solver.traffic(matrix + vector, vector, facts.length))
+    sent = dict(solver.place.traffic(matrix + vector, vector, facts.length))
     if plan.rule is not None and plan.rule.loop.is_by_method:
         sent.pop("forward", None)
     return sent

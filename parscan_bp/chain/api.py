@@ -94,7 +94,7 @@ def chain(
     """
     stack, params, x, chosen = _checked(layers, params, x, solver)
     check_bool("report", report)
-    count = None if solver is None else solver.places((params, x))
+    count = None if solver is None else solver.place.count((params, x))
     if count is not None:
         if report:
             raise NotImplementedError(f"report: {solver!r} makes none of a chain; False is wanted")
@@ -160,7 +160,7 @@ def plan_chain(
 ) -> Plan | Stages:
     """The plan of the parameters' gradient, see `parscan_bp.explain_chain`."""
     stack, params, x, solver = _checked(layers, params, x, solver, abstract=True)
-    count = solver.places((params, x))
+    count = solver.place.count((params, x))
     if count is not None:
         return in_stages(stack, params, x, solver, count)[0]
     if not isinstance(solver, Planned):  # no other solver makes a plan

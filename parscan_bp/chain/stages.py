@@ -46,7 +46,7 @@ def run_in_stages(
     """
     chain, cuts = in_stages(layers, params, x, solver, count)
     rows = packed([jax.tree.leaves(params[i:j]) for i, j in itertools.pairwise(cuts)])
-    last = chain.solver.on_each_place(chain.on_each, chain.entering(x), rows)
+    last = chain.solver.place.on_each(chain.on_each, chain.entering(x), rows)
     return chain.leaving(last)
 
 
@@ -125,7 +125,7 @@ class Stages:
         """What a device takes part in, by its purpose."""
         rows = self.stages[0].x.shape[0] * self.dtype.itemsize
         vector = rows * self.width
-        return self.solver.traffic(vector + vector * self.width, vector, len(self.stages))
+        return self.solver.place.traffic(vector + vector * self.width, vector, len(self.stages))
 
     def __str__(self):
         count = sum(len(s.layers) for s in self.stages)

@@ -13,14 +13,19 @@ from parscan_bp.devices.mesh import check_axis as check_axis
 from parscan_bp.devices.mesh import divided as divided
 from parscan_bp.devices.mesh import find_mesh as find_mesh
 from parscan_bp.devices.mesh import is_bound as is_bound
-from parscan_bp.devices.mesh import undivided as undivided
+from parscan_bp.devices.over_mesh import OverMesh as OverMesh
+from parscan_bp.devices.place import HERE as HERE
+from parscan_bp.devices.place import Place as Place
 
 __all__ = [
     "DEFAULT_LINK",
+    "HERE",
     "METHODS",
     "Line",
     "Link",
     "Maps",
+    "OverMesh",
+    "Place",
     "Traffic",
     "cheapest",
     "check_axis",
@@ -29,5 +34,4 @@ __all__ = [
     "find_mesh",
     "in_turn",
     "is_bound",
-    "undivided",
 ]

@@ -260,7 +260,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None, me
     if not _are_arrays((init, xs)) or not all(map(_has_axes, jax.tree.leaves(xs))):
         # JAX would not get as far as to call the step, and says so in the words of jax.lax.scan.
         lax_scan(f, init, xs, **how)
-    shown = args if solver is None else (params, *solver.traced_as(init, xs))
+    shown = args if solver is None else (params, *solver.place.traced_as(init, xs))
     # With the type: unroll=True is not unroll=1.
     loop = tuple((name, type(value), value) for name, value in how.items())
 

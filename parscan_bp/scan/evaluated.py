@@ -41,7 +41,7 @@ class Evaluated:
         args, extra = jax.lax.stop_gradient((list(args), extra))
         length, reverse = (self.loop.how[name] for name in ("length", "reverse"))
         # In all places there are equally many steps, of which those beyond the last do nothing.
-        places = self.solver.places(args) if self.solver.has_all_steps else None
+        places = self.solver.place.count(args) if self.solver.place.has_all_steps else None
         missing = -length % (places or 1)
         if missing:
             first = sum(scan_counts(self.loop.equation))

@@ -64,7 +64,7 @@ class LinearScan:
         return before(init, after, 0, self.length, reverse=self.reverse)
 
     def _entering(self, init, after):
-        return self.solver.entering(init, after, reverse=self.reverse)
+        return self.solver.place.entering(init, after, reverse=self.reverse)
 
     def moved(self, moving: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The carry leaves and outputs that have tangents if the args at these positions do."""

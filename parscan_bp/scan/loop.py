@@ -84,7 +84,7 @@ class Loop:
 
     @functools.cached_property
     def _placed(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
-        return self.solver.placed(self._exact, reverse=self.how["reverse"])
+        return self.solver.place.placed(self._exact, reverse=self.how["reverse"])
 
     def run(self, args: Sequence[Array], states: Sequence[Array] = ()) -> Made:
         """The forward pass, for the arguments of the body's loop.

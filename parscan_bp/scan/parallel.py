@@ -73,7 +73,7 @@ class Parallel:
         """Raises `NotImplementedError` if it cannot be where a solver wants the steps."""
         method, certify = self.how.method, self.how.certify
         one_place = not method.over_devices or certify != "estimate"
-        if one_place or solver.line(reverse=False) is None:
+        if one_place or solver.place.line(reverse=False) is None:
             raise NotImplementedError(
                 f"forward={self!r}, certify={certify!r}: {solver!r} runs the steps where it wants "
                 "them, and this takes them in one place; Chunks() and 'estimate' go over devices"
@@ -143,7 +143,7 @@ class ParallelLoop:
           length: the number of those that are here.
           missing: so many at the end of the scan, wherever that is, are none.
         """
-        line = solver.line(reverse=self.reverse)
+        line = solver.place.line(reverse=self.reverse)
         consts, init, xs, guess = vary_alike(tuple(map(list, (consts, init, xs, guess))))
         step: Any = self._step
         own_xs: Any = self._turned(xs)
@@ -178,7 +178,7 @@ class ParallelLoop:
             carry, (after, own) = lax_scan(one, init, xs, length=length, unroll=self.unroll)
             return carry, own, after
 
-        placed = solver.placed(loop, reverse=self.reverse)
+        placed = solver.place.placed(loop, reverse=self.reverse)
 
         def sequential(consts, init, xs):
             _, own, after = placed(consts, init, xs)

@@ -73,7 +73,7 @@ def _report(scan: LinearScan, residuals, outs) -> Report:
         first = linear.unpack(state, cotangent=True)
     bound = bound_of([*lambdas, linear.body.rounded_in])
     # What the place after this one hands on, where there is one.
-    beyond = scan.solver.entering(last, [v[None] for v in first], reverse=not scan.reverse)
+    beyond = scan.solver.place.entering(last, [v[None] for v in first], reverse=not scan.reverse)
     errors = _errors(primal, gamma, lambdas, (first, beyond), bound)
     return made_report(errors, bound, outs, rounds=rounds)
 

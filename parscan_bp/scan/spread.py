@@ -1,4 +1,4 @@
-"""A scan over several places: one rule for the steps of each, see `Solver.spread`."""
+"""A scan over several places: one rule for the steps of each, see `Place.spread`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def spread(loop: Loop, solver: Solver, run: Callable[[Solver, int], Run]) -> Run
       solver: which one.
       run: ``(solver, n)`` -> a scan of n steps in one place.
     """
-    obstacle = solver.obstacle(loop.equation.params["jaxpr"].jaxpr)
+    place = solver.place
+    obstacle = place.obstacle(loop.equation.params["jaxpr"].jaxpr)
     if obstacle is not None:
-        raise NotImplementedError(f"f: {obstacle}")
+        raise NotImplementedError(f"f: solver={solver!r}: {obstacle}")
     consts, carry = scan_counts(loop.equation)
     inputs = len(loop.equation.invars) - consts - carry
     length, reverse = (loop.how[name] for name in ("length", "reverse"))
@@ -40,7 +41,8 @@ def spread(loop: Loop, solver: Solver, run: Callable[[Solver, int], Run]) -> Run
 
         return scan
 
-    everywhere = solver.spread(here, length, reverse=reverse)
+    run_each, run_rest = (functools.partial(here, of) for of in (solver, solver.here))
+    everywhere = place.spread(run_each, run_rest, length, reverse=reverse)
 
     def call(args, extra):
         args, end = list(args), consts + carry

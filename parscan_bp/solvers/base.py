@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from jax.extend.core import Jaxpr
-
 from parscan_bp.arguments import as_written, described
-from parscan_bp.devices import Line, Traffic
+from parscan_bp.devices import HERE, Place
 from parscan_bp.operators import Operator, for_trees
 from parscan_bp.report import Rounds
 from parscan_bp.system import Ragged, System
-from parscan_bp.types import Array, PyTree
+from parscan_bp.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,98 +82,23 @@ class Solver(abc.ABC):
         """
         return self.needs == "products"
 
-    def placed(self, loop: Callable[..., PyTree], *, reverse: bool) -> Callable[..., PyTree]:
-        """The exact forward pass, run where the solver wants the data to lie.
-
-        Args:
-          loop: ``(consts, init, xs) -> (carry, ys, carry after every step)``, lists of arrays.
-          reverse: whether it begins with the last step.
-
-        Returns:
-          A function of the same arguments and results; ``loop`` itself where any place is right.
-        """
-        return loop
-
-    def line(self, *, reverse: bool) -> Line | None:
-        """The devices over which `placed` divides the steps, in the order of the scan.
-
-        A parallel forward pass then goes over them, too; ``None`` where all steps are in one place,
-        or it should not.
-        """
-        return None
-
-    def obstacle(self, jaxpr: Jaxpr) -> str | None:
-        """Why a step cannot be run where the solver wants it."""
-        return None
+    @property
+    def place(self) -> Place:
+        """Where it wants the steps of a scan; all in one place, if it does not say."""
+        return HERE
 
     @property
-    def has_all_steps(self) -> bool:
-        """Whether a program has all steps of a scan where it calls it, and not a device's own."""
-        return True
-
-    def traced_as(self, init: PyTree, xs: PyTree) -> tuple[PyTree, PyTree]:
-        """The first carry and the inputs as arrays of the types that they have for one place."""
-        return init, xs
-
-    def entering(self, init: list[Array], after: list[Array], *, reverse: bool) -> list[Array]:
-        """The carry that enters the first step that is here, linear in the two.
-
-        Args:
-          init: the first carry of the scan, or its tangents.
-          after: the carry after every step that is here, or their tangents.
-          reverse: whether the scan begins with the last step.
-
-        Returns:
-          ``init`` itself where all steps are in one place.
-        """
-        return init
-
-    def spread(
-        self, run: Callable[[Solver, int], Callable[..., PyTree]], length: int, *, reverse: bool
-    ) -> Callable[..., PyTree]:
-        """The whole scan, derivatives included, over the places where the solver wants its steps.
-
-        Args:
-          run: ``(solver, n) -> scan`` of n steps in one place, of which ``placed``, ``entering``
-            and `run` are then asked; ``scan`` is ``(shared, init, xs) -> (carry, ys)``, of which
-            xs and ys have the steps in front.
-          length: all steps.
-          reverse: whether the scan begins with the last step.
-
-        Returns:
-          A function of the same arguments and results; ``run(self, length)`` for a single place.
-        """
-        return run(self, length)
-
-    def places(self, tree: PyTree) -> int | None:
-        """In how many places it wants the layers of a chain, a stretch in each; ``None`` for one.
-
-        Args:
-          tree: the arrays of the chain.
-        """
-        return None
+    def here(self) -> Solver:
+        """What solves for steps that are not divided, where others are: itself, if none are."""
+        return self
 
     def for_stages(self, system: Ragged) -> Solver:
-        """The solver for a chain in several places, which is a scan of one step in each.
+        """The solver for a chain over devices, which is a scan of one step on each.
 
         Args:
           system: that of all layers, whose arrays are types.
         """
         return self
-
-    def on_each_place(self, f: Callable[..., PyTree], whole: PyTree, divided: PyTree) -> PyTree:
-        """``f(which place, whole, its part of divided)`` in all places, where it is the same."""
-        raise NotImplementedError(f"{self!r} has no places")
-
-    def traffic(self, pair: int, vector: int, length: int) -> dict[str, Traffic]:
-        """What a device takes part in between places, by its purpose; nothing for one place.
-
-        Args:
-          pair: bytes of a Jacobian, or of a product of them, and a vector.
-          vector: bytes of a carry.
-          length: all steps.
-        """
-        return {}
 
     def with_memory_limit(self, limit: int) -> Solver:
         """The same solver under another limit in bytes; one that has none is itself."""
@@ -304,7 +226,7 @@ def check_has_all_steps(solver: Solver | None, **options: bool) -> None:
       NotImplementedError: if one is, and the layer is called where it has a device's steps alone.
     """
     for name, used in options.items():
-        if used and solver is not None and not solver.has_all_steps:
+        if used and solver is not None and not solver.place.has_all_steps:
             raise NotImplementedError(
                 f"{name}: inside of jax.shard_map or jax.pmap the layer has the steps of its own "
                 f"device alone, and their end is not that of all, which {solver!r} goes through; "

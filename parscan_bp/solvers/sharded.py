@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
 
 from parscan_bp.arguments import check_kind, described, set_ints
 from parscan_bp.devices import (
@@ -18,17 +17,13 @@ from parscan_bp.devices import (
     Line,
     Link,
     Maps,
-    Traffic,
+    OverMesh,
     cheapest,
     check_axis,
     exclusive_scan,
-    find_mesh,
     in_turn,
     is_bound,
-    undivided,
 )
-from parscan_bp.devices import divided as spread_over
-from parscan_bp.jaxprs.read import communicates_over
 from parscan_bp.operators import compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.planner.plan import DEFAULT_MEMORY_LIMIT
@@ -36,7 +31,6 @@ from parscan_bp.report import Rounds
 from parscan_bp.solvers.base import Complexity, Solver
 from parscan_bp.solvers.collect import default_chunk, in_chunks
 from parscan_bp.solvers.device_corrections import solved_in_rounds
-from parscan_bp.solvers.over_mesh import OverMesh, joined, on_each
 from parscan_bp.solvers.planned import Planned
 from parscan_bp.solvers.sweep import Sweep
 from parscan_bp.system import System, block_shape
@@ -149,88 +143,26 @@ class Sharded(Solver):
     def form(self, operator):
         return self._own.form(operator)
 
-    def spread(self, run, length, *, reverse):
-        line = Line(self.axis, reverse)
-        if is_bound(self.axis):
-            return on_each(line, run(self, length))
-        rest = functools.partial(run, self._own)
+    @functools.cached_property
+    def place(self):
+        return OverMesh(self.axis, self.mesh, self.method, self.link)
 
-        @functools.cache
-        def over(mesh):
-            return OverMesh(line, mesh, functools.partial(run, self), rest, length)
-
-        def call(shared, init, xs):
-            mesh = find_mesh(self.axis, self.mesh, (xs, init, shared))
-            return over(mesh)(shared, init, xs)
-
-        return call
-
-    def places(self, tree):
-        if is_bound(self.axis):
-            return Line(self.axis).size
-        return find_mesh(self.axis, self.mesh, tree).shape[self.axis]
+    @property
+    def here(self):
+        return self._own
 
     def for_stages(self, system):
         if self.method != "auto":
             return self
-        workers = self.places((system.operators, system.g))
+        workers = self.place.count((system.operators, system.g))
         pays = Planned(workers).plan(system).schedule.products
         return self if pays else dataclasses.replace(self, method="turns")
-
-    def on_each_place(self, f, whole, divided):
-        line = Line(self.axis)
-        if is_bound(self.axis):
-            part = lambda a: lax.dynamic_index_in_dim(a, line.position)  # noqa: E731
-            return f(line.position, whole, jax.tree.map(part, divided))
-        mesh = find_mesh(self.axis, self.mesh, (whole, divided))
-        whole = spread_over(whole, self.axis, mesh, leading=False)
-        divided = spread_over(divided, self.axis, mesh, leading=True)
-        how = {"mesh": mesh, "axis_names": {self.axis}, "out_specs": PartitionSpec()}
-        specs = (PartitionSpec(), PartitionSpec(self.axis))
-        call = lambda whole, divided: f(line.position, whole, divided)  # noqa: E731
-        return jax.jit(jax.shard_map(call, in_specs=specs, **how))(whole, divided)
 
     def run_ragged(self, system):
         raise NotImplementedError(
             f"{self!r} divides scans, and the layers of parscan_bp.chain; a bare system of "
             "operators of different shapes wants another solver, such as Planned()"
         )
-
-    def line(self, *, reverse):
-        return Line(self.axis, reverse)
-
-    def placed(self, loop, *, reverse):
-        line = self.line(reverse=reverse)
-
-        def run(consts, init, xs):
-            each = lambda carry: loop(consts, carry, xs)  # noqa: E731
-            return in_turn(line, each, init, lambda _, arrived: arrived)
-
-        return run
-
-    def obstacle(self, jaxpr):
-        name = communicates_over(jaxpr, self.axis)
-        if name is None:
-            return None
-        return (
-            f"the step contains {name} over {self.axis!r}, the axis over which {self!r} divides "
-            "the steps: devices are at different steps, and would wait for one another"
-        )
-
-    @property
-    def has_all_steps(self):
-        return not is_bound(self.axis)
-
-    def traced_as(self, init, xs):
-        if is_bound(self.axis):
-            return Line(self.axis).varying(init), xs
-        find_mesh(self.axis, self.mesh, (init, xs))  # before the step is traced, if there is none
-        return init, undivided(xs, self.axis)
-
-    def entering(self, init, after, *, reverse):
-        line, end = Line(self.axis, reverse), 0 if reverse else -1
-        arrived = line.shift([a[end] for a in after])
-        return [joined(line, own, other) for own, other in zip(init, arrived, strict=True)]
 
     def run(self, system, state):
         return self.run_observed(system, state)[0]
@@ -272,22 +204,8 @@ class Sharded(Solver):
                 "parscan_bp.scan sees to that; a bare system wants jax.shard_map around it"
             )
 
-    def traffic(self, pair, vector, length):
-        devices = self.places(())
-        if length < devices:
-            return {}  # all devices run all steps
-        turns = Traffic(devices - 1, (devices - 1) * vector)
-        methods = {name: of(devices, pair, vector) for name, of in METHODS.items()}
-        # With one round; each is a vector, and a flag from all.
-        rounds = Traffic(4, 2 * (vector + 4)) if devices > 1 else Traffic(0, 0)
-        chosen = {**methods, "turns": turns, "corrections": rounds}.get(self.method)
-        if chosen is None:
-            chosen = min(methods.values(), key=self.link.seconds)
-        entering = Traffic(1, vector) if devices > 1 else Traffic(0, 0)
-        return {"forward": turns, "what enters each": entering, "backward": chosen}
-
     def complexity(self, n):
-        devices = self.places(())
+        devices = self.place.count(())
         own, (each, left) = self._own.complexity, divmod(n, devices)
         inner, rest = own(max(each, 1)), own(max(left, 1)).steps * bool(left)
         vectors = inner.vector_products * devices * bool(each) + left

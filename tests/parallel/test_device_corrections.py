@@ -70,5 +70,5 @@ def test_costs_are_those_of_one_round():
     solver = pb.Sharded("time", AbstractMesh((4,), ("time",)), method="corrections")
     assert solver.complexity(400) == pb.solvers.Complexity(300, 0, 1200, 4)
     assert solver.needs == "products" and not solver.differentiable
-    traffic = solver.traffic(pair=100, vector=8, length=400)["backward"]
+    traffic = solver.place.traffic(pair=100, vector=8, length=400)["backward"]
     assert (traffic.collectives, traffic.bytes) == (4, 24)

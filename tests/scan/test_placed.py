@@ -1,7 +1,6 @@
 """The exact forward pass runs where its solver wants it."""
 
 import dataclasses
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
+from parscan_bp.devices import Place
 
 XS = jnp.linspace(-1.0, 1.0, 5)
 
@@ -18,11 +18,11 @@ def step(carry, x):
     return (jnp.tanh(0.5 * h + x), k + 1), h**2
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Elsewhere(pb.Sweep):
-    """Runs the forward pass in a place of its own, here another function of the same values."""
+class There(Place):
+    """A place of its own: the forward pass is here another function of the same values."""
 
-    seen: ClassVar[list] = []
+    def __init__(self):
+        self.seen = []
 
     def placed(self, loop, *, reverse):
         def run(consts, init, xs):
@@ -32,6 +32,18 @@ class Elsewhere(pb.Sweep):
             return carry, ys, after
 
         return run
+
+
+THERE = There()
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Elsewhere(pb.Sweep):
+    """Runs the forward pass there."""
+
+    @property
+    def place(self):
+        return THERE
 
 
 def loss(solver, p, xs):
@@ -52,11 +64,11 @@ def test_values_and_derivatives_are_made_there(keep):
         "report": lambda s: pb.scan(step, (jnp.ones(2), 0), XS, solver=s, report=True)[2].status,
     }
     for name, mode in modes.items():
-        solver.seen.clear()
+        THERE.seen.clear()
         both = (jax.jit(lambda mode=mode, s=s: mode(s))() for s in (solver, here))
         for got, want in zip(*map(jax.tree.leaves, both), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=name)
-        assert solver.seen and all(lengths[1:] == (2, 1) for lengths in solver.seen), name
+        assert THERE.seen and all(lengths[1:] == (2, 1) for lengths in THERE.seen), name
 
 
 def test_without_a_place_the_values_are_the_bound_equation():
