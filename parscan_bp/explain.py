@@ -12,7 +12,7 @@ from parscan_bp.chain.api import plan_chain
 from parscan_bp.chain.stages import Stages
 from parscan_bp.choice.facts import Facts
 from parscan_bp.devices import Traffic
-from parscan_bp.forward import Forward
+from parscan_bp.forward import Auto, Forward
 from parscan_bp.planner import Plan
 from parscan_bp.scan.api import as_cell, checked_solver, left_to_lax, loop_options, plan_of
 from parscan_bp.scan.auto_forward import ForwardChoice, by_method, choose_forward
@@ -99,7 +99,7 @@ def explain(
     unroll: int | bool = 1,
     *,
     solver: Solver | None = None,
-    forward: str | Fused | Forward = "exact",
+    forward: str | Fused | Forward | Auto = "exact",
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
 ) -> Explanation:

@@ -13,10 +13,10 @@ from parscan_bp.adapters.linen_block import as_block as as_block
 from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.arguments import check_bool
-from parscan_bp.forward import Forward
+from parscan_bp.forward import Auto, Forward
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
-from parscan_bp.scan import FORWARD_OPTIONS, Fused, solve_within
+from parscan_bp.scan import Fused, solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -47,7 +47,6 @@ class RNN(nn.RNN):
         with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
         arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
-      certify, tolerance, fallback: as in `parscan_bp.scan`, for a ``forward`` by a method.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`; of a call that makes parameters, whether its result is finite. A layer
         within another, as in `Bidirectional`, is not to.
@@ -63,10 +62,7 @@ class RNN(nn.RNN):
     """
 
     solver: Solver | None = None
-    forward: str | Fused | Forward = "exact"
-    certify: str = "estimate"
-    tolerance: float | None = None
-    fallback: bool = True
+    forward: str | Fused | Forward | Auto = "exact"
     report: bool = False
 
     def __post_init__(self):
@@ -142,7 +138,7 @@ class RNN(nn.RNN):
             result = forward(self, *args)
             result = result if view is None else result[0]
             return (result, report_on_values(result)) if self.report else result
-        options = {name: getattr(self, name) for name in ("solver", "report", *FORWARD_OPTIONS)}
+        options = {name: getattr(self, name) for name in ("solver", "forward", "report")}
         options["view"] = view
         return lift_direct_transform(_lifted, (forward,), self, options, *args)
 

@@ -12,8 +12,8 @@ from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.nnx_block import as_block as as_block
 from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.arguments import check_bool
-from parscan_bp.forward import Forward
-from parscan_bp.scan import FORWARD_OPTIONS, Fused, solve_within
+from parscan_bp.forward import Auto, Forward
+from parscan_bp.scan import Fused, solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -63,7 +63,6 @@ class RNN(FlaxRNN):
         with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
         arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
-      certify, tolerance, fallback: as in `parscan_bp.scan`, for a ``forward`` by a method.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`. A layer within another, as in `Bidirectional`, is not to.
 
@@ -89,10 +88,7 @@ class RNN(FlaxRNN):
         broadcast_rngs: nnx.filterlib.Filter = None,
         rngs: Rngs | bool = True,
         solver: Solver | None = None,
-        forward: str | Fused | Forward = "exact",
-        certify: str = "estimate",
-        tolerance: float | None = None,
-        fallback: bool = True,
+        forward: str | Fused | Forward | Auto = "exact",
         report: bool = False,
     ):
         super().__init__(
@@ -110,9 +106,6 @@ class RNN(FlaxRNN):
         check_bool("report", report)
         self.solver = solver
         self.forward = forward
-        self.certify = certify
-        self.tolerance = tolerance
-        self.fallback = fallback
         self.report = report
 
     def __call__(
@@ -181,8 +174,7 @@ class RNN(FlaxRNN):
         _check_can_change(layer, rngs)
         view = view_of(cell, NNX, nnx)
         forward = _forward if view is None else _forward_with_params
-        how: dict[str, Any] = {name: getattr(self, name) for name in FORWARD_OPTIONS}
-        how |= {"solver": self.solver, "view": view}
+        how: dict[str, Any] = {"solver": self.solver, "forward": self.forward, "view": view}
         how |= {"anew": not is_fixed((layer, rngs)), "report": self.report}
         run = split_inputs(functools.partial(_solve, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)

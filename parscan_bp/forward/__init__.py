@@ -1,5 +1,6 @@
 """The forward pass in parallel: methods that evaluate a nonlinear recurrence, and a certificate."""
 
+from parscan_bp.forward.base import Auto as Auto
 from parscan_bp.forward.base import Forward as Forward
 from parscan_bp.forward.base import Recurrence as Recurrence
 from parscan_bp.forward.base import Trajectory as Trajectory
@@ -12,6 +13,7 @@ from parscan_bp.forward.newton import Newton as Newton
 from parscan_bp.forward.report import ForwardReport as ForwardReport
 
 __all__ = [
+    "Auto",
     "Chunks",
     "FixedPoint",
     "Forgetting",

@@ -69,6 +69,7 @@ class Chunks(Forward):
     over_devices: ClassVar = True
 
     def __post_init__(self):
+        super().__post_init__()
         set_ints(self, ("chunks",), chunks=1, rounds=1)
 
     def evaluate(self, recurrence, tolerance):

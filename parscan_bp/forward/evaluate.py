@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from parscan_bp.arguments import described
 from parscan_bp.devices import Line
 from parscan_bp.forward.base import (
     Carry,
+    Certified,
     Forward,
     Recurrence,
     Trajectory,
@@ -31,27 +31,9 @@ BELOW = 256
 """How much lower than the tolerance a method is asked to stop: errors are residuals times what the
 recurrence makes of them, and the linear model of a certificate wants them small."""
 
-CERTIFICATES = {"estimate": estimate, "bound": bound}
+CERTIFY = {"estimate": estimate, "bound": bound}
 """By name: ``(recurrence, states, residuals, radius) -> Certificate``, the radius being the error
 that is allowed."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Certified:
-    """How a forward pass is made that is not `lax.scan`'s own; without the guess.
-
-    Attributes:
-      method: what evaluates the recurrence.
-      certify: which of the `CERTIFICATES`.
-      tolerance: the largest error, with what rounding adds to it, relative to 1 + the largest
-        magnitude of a carry; ``None`` is half of its digits.
-      fallback: whether the sequential pass takes over where the error may be larger.
-    """
-
-    method: Forward
-    certify: str = "estimate"
-    tolerance: float | None = None
-    fallback: bool = True
 
 
 class LoopFunctions(NamedTuple):
@@ -67,7 +49,7 @@ class LoopFunctions(NamedTuple):
 
 
 def evaluate(
-    how: Certified,
+    how: Forward,
     steps: LoopFunctions,
     consts: PyTree,
     init: Carry,
@@ -79,7 +61,7 @@ def evaluate(
     """The states and outputs of a loop, within the tolerance or as the sequential pass has them.
 
     Args:
-      how: what is asked for.
+      how: the method, and what is asked of it.
       steps: the loop.
       consts, init, xs: its arguments.
       length: the number of steps.
@@ -93,7 +75,7 @@ def evaluate(
     def update(carry, x):
         return steps.step(consts, carry, x)[0]
 
-    method = how.method if guess is None else with_guess(how.method, guess)
+    method = how if guess is None else with_guess(how, guess)
     recurrence = Recurrence(update, init, xs, length, line)
     tolerance = tolerance_of(how, jax.tree.leaves(init))
     stop = stop_of(tolerance, jax.tree.leaves(init))
@@ -148,7 +130,7 @@ def _made(method: Forward, recurrence: Recurrence, stop: float) -> Trajectory:
 
 
 def _certificate(
-    how: Certified, recurrence: Recurrence, made: tuple[Carry, Carry], converged, radius
+    how: Forward, recurrence: Recurrence, made: tuple[Carry, Carry], converged, radius
 ) -> Certificate:
     """The certificate of states and residuals that converged; of others it would be work for
     nothing: they are taken for x_0 throughout, and refused."""
@@ -158,7 +140,7 @@ def _certificate(
     keep = lambda a, b: jnp.where(converged, a, b)  # noqa: E731
     states = jax.tree.map(keep, made[0], at_rest)
     residuals = jax.tree.map(lambda r: keep(r, jnp.zeros_like(r)), made[1])
-    found = CERTIFICATES[how.certify](recurrence, states, residuals, radius)
+    found = CERTIFY[how.certify](recurrence, states, residuals, radius)
     return Certificate(*(keep(v, jnp.full_like(v, jnp.inf)) for v in found))
 
 

@@ -52,6 +52,7 @@ class FixedPoint(Forward):
     max_passes: int = 100
 
     def __post_init__(self):
+        super().__post_init__()
         set_ints(self, max_passes=1)
 
     def evaluate(self, recurrence, tolerance):

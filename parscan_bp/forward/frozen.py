@@ -67,6 +67,7 @@ class FrozenActivations(Forward):
     max_passes: int = 100
 
     def __post_init__(self):
+        super().__post_init__()
         check_solver(self.solver, "uniform")
         if self.solver is not None:
             self.solver.check_nothing_kept()

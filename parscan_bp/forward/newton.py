@@ -82,6 +82,7 @@ class Newton(Forward):
     max_passes: int = 100
 
     def __post_init__(self):
+        super().__post_init__()
         if self.jacobian not in ("dense", "diagonal"):
             raise ValueError(f"jacobian: got {self.jacobian!r}; 'dense' or 'diagonal' is wanted")
         self._check_damping()

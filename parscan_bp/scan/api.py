@@ -14,7 +14,7 @@ import jax
 from parscan_bp.arguments import as_int, check_bool
 from parscan_bp.cells import Cell
 from parscan_bp.choice import choose
-from parscan_bp.forward import Forward
+from parscan_bp.forward import Auto, Forward
 from parscan_bp.jaxprs.hijax import is_hi_type
 from parscan_bp.jaxprs.stage import copied, is_jit_disabled
 from parscan_bp.linearise.cell import CellBody
@@ -40,10 +40,7 @@ def scan(
     *,
     _split_transpose: bool = False,
     solver: Solver | None = None,
-    forward: str | Fused | Forward = "exact",
-    certify: str = "estimate",
-    tolerance: float | None = None,
-    fallback: bool = True,
+    forward: str | Fused | Forward | Auto = "exact",
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
     check_jacobian: bool = False,
@@ -95,25 +92,17 @@ def scan(
         precision is; what the next steps make of it is the recurrence's own condition.
         bfloat16 carries are rounded when they leave the kernel, not between the steps.
         Or a method that evaluates the recurrence in parallel, a `parscan_bp.forward.Forward` or its
-        name, "chunks": its trajectory is certified, or `jax.lax.scan` makes the values after all.
+        name, "chunks": its trajectory is certified, as its `certify`, `tolerance` and `fallback`
+        say, or `jax.lax.scan` makes the values after all.
         Derivatives are those at the trajectory, by the same equation. Carries are float32 or
         float64, and a step that the linear model does not hold is refused. With a solver over
         devices, as `Sharded`, "chunks" goes over them; other methods are refused.
-        Or "auto", which allows a method and leaves the choice, `jax.lax.scan` among it, to what was
-        measured: of this scan by `parscan_bp.autotune`, or of others like it, with a probe of the
-        first steps, whose largest Lyapunov exponent says how many iterations to expect. Nothing is
-        probed in a trace, as of `jax.jit`: there what was not measured is exact. With
-        ``certify="bound"``, of which nothing was measured, all is. `explain` says what is chosen
-        and why.
-      certify: of a method, "estimate" or "bound": an estimate of the error by linear solves, or a
-        proved bound by Jacobians and their products, which is for carries of a few numbers. See
-        `parscan_bp.forward`.
-      tolerance: of a method, the error that is allowed, together with what rounding alone may do to
-        any evaluation, relative to 1 + the largest magnitude of a carry; ``None`` is half of its
-        digits, 3e-4 in float32 and 1e-8 in float64. What the method leaves is mostly far less.
-      fallback: of a method, whether `jax.lax.scan` takes over where the error may be larger, or
-        was not to be told; under `jax.vmap` it runs if any entry wants it. Otherwise the values are
-        the method's, and the report, which has to be asked for, says so.
+        Or "auto", or `Auto` with the same options, which allows a method and leaves the choice,
+        `jax.lax.scan` among it, to what was measured: of this scan by `parscan_bp.autotune`, or of
+        others like it, with a probe of the first steps, whose largest Lyapunov exponent says how
+        many iterations to expect. Nothing is probed in a trace, as of `jax.jit`: there what was not
+        measured is exact. With ``certify="bound"``, of which nothing was measured, all is.
+        `explain` says what is chosen and why.
       jacobian: "auto", "dense" or "diagonal" for Jacobians by automatic differentiation, or
         a function ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian
         of one step, on the carry's leaves joined along their features, leading axes being
@@ -154,7 +143,7 @@ def scan(
     """
     solver = checked_solver(solver, jacobian, memory_limit)
     check_bool("report", report)
-    values = checked_forward(forward, certify, tolerance, fallback, report)
+    values = checked_forward(forward, report)
     how = loop_options(length, reverse, unroll, _split_transpose)
     if left_to_lax(solver, jacobian, values.by):
         result = lax_scan(f, init, xs, **how)

@@ -19,11 +19,12 @@ import jax
 
 from parscan_bp.choice.facts import Facts
 from parscan_bp.choice.forward_map import forward_map
-from parscan_bp.forward import Chunks, FixedPoint, Forward, Newton
-from parscan_bp.forward.evaluate import Certified, stop_of, tolerance_of
+from parscan_bp.forward import Auto, Chunks, FixedPoint, Forward, Newton
+from parscan_bp.forward.evaluate import stop_of, tolerance_of
 from parscan_bp.forward.kinks import unknown_kinks
 from parscan_bp.jaxprs.read import needed_equations
 from parscan_bp.scan.forward_option import ForwardOption
+from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.parallel import Parallel
 from parscan_bp.scan.plan import Left, PlanOrLeft
 from parscan_bp.scan.step import Step
@@ -99,15 +100,15 @@ def decided(
     return ForwardOption(by), plan_with(by)
 
 
-def by_method(auto: Certified, method: Any) -> Parallel:
+def by_method(auto: Auto, method: Any) -> Parallel:
     """What evaluates a scan by a method, certified as the caller wants it."""
-    return Parallel(dataclasses.replace(auto, method=method))
+    return Parallel(auto.certifying(method))
 
 
 def choose_forward(
     plan: PlanOrLeft,
     args: Sequence[Any],
-    auto: Certified,
+    auto: Auto,
     plan_with: Callable[[Parallel], PlanOrLeft],
     *,
     always_probe: bool = False,
@@ -132,15 +133,15 @@ def choose_forward(
     if known is not None and known.forward == EXACT:
         return ForwardChoice(EXACT, known.reason)
     try:
-        plan_with(by_method(auto, auto.method if known is None else known.forward))
+        plan_with(by_method(auto, Chunks() if known is None else known.forward))
     except NotImplementedError as error:
         return ForwardChoice(EXACT, str(error))
     unknown = _unknown_kinks(plan.step)
     if unknown:
         why = f"whether {unknown[0]} has a kink where a trajectory is, no certificate can tell"
         return ForwardChoice(EXACT, why)
-    if known is not None:
-        return ForwardChoice(known.forward, known.reason)
+    if isinstance(known, RememberedForward) and isinstance(known.forward, Forward):
+        return ForwardChoice(auto.certifying(known.forward), known.reason)
     return _by_map(plan.step, plan.facts, args, auto, always_probe)
 
 
@@ -159,7 +160,7 @@ def _by_map(
     step: Step,
     facts: Facts,
     args: Sequence[Any],
-    auto: Certified,
+    auto: Auto,
     always_probe: bool,
 ) -> ForwardChoice:
     """What the map says of it, and a probe."""
@@ -194,7 +195,7 @@ def _by_map(
     if best is None or speeds[best] < found.margin:
         return chosen(EXACT, "it does not forget fast enough for a method to pay")
     gain = f"{speeds[best]:.2g} times as fast, to go by what was measured of its kind and sizes"
-    return chosen(CANDIDATES[best], gain)
+    return chosen(auto.certifying(CANDIDATES[best]), gain)
 
 
 def _expected(method: Forward, length: int, rate: float, stop: float) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parscan_bp import forward as methods
@@ -65,7 +65,7 @@ def _described(forward: str | Forward) -> Any:
     kind = type(forward).__name__
     if getattr(methods, kind, None) is not type(forward) or forward.guess is not None:
         raise ValueError(f"forward: {forward!r} is not to be remembered")
-    fields = dataclasses.fields(forward)  # type: ignore[arg-type]
+    fields = dataclasses.fields(forward)
     options = {f.name: wisdom.described(getattr(forward, f.name)) for f in fields}
     return {"method": kind, "options": options}
 
@@ -78,8 +78,9 @@ def _method(held: Any) -> str | Forward:
     """
     if held == "exact":
         return held
-    kind = getattr(methods, held["method"])
+    kind: Any = getattr(methods, held["method"])
     if not (isinstance(kind, type) and issubclass(kind, Forward)):
         raise ValueError(f"{held['method']} is no method")
+    make: Callable[..., Forward] = kind
     options = held["options"].items()
-    return kind(**{k: wisdom.solver_of(v) if isinstance(v, dict) else v for k, v in options})
+    return make(**{k: wisdom.solver_of(v) if isinstance(v, dict) else v for k, v in options})

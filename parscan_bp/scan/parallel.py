@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import described
-from parscan_bp.forward import ForwardReport
-from parscan_bp.forward.evaluate import Certified, LoopFunctions, evaluate
+from parscan_bp.forward import Forward, ForwardReport
+from parscan_bp.forward.evaluate import LoopFunctions, evaluate
 from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable
@@ -38,13 +38,13 @@ class Parallel:
     """What ``forward=`` a method of `parscan_bp.forward` means.
 
     Attributes:
-      how: the method and its certificate; the guess is an argument of the call.
+      method: without its guess, which is an argument of the call.
     """
 
-    how: Certified
+    method: Forward
 
     def __repr__(self):
-        return repr(self.how.method)
+        return repr(self.method)
 
     def check(self, staged: Staged, body: Body) -> None:
         """Raises `NotImplementedError` if the method and its certificate cannot take the step."""
@@ -71,11 +71,10 @@ class Parallel:
 
     def check_placed(self, solver: Solver) -> None:
         """Raises `NotImplementedError` if it cannot be where a solver wants the steps."""
-        method, certify = self.how.method, self.how.certify
-        one_place = not method.over_devices or certify != "estimate"
+        one_place = not self.method.over_devices or self.method.certify != "estimate"
         if one_place or solver.place.line(reverse=False) is None:
             raise NotImplementedError(
-                f"forward={self!r}, certify={certify!r}: {solver!r} runs the steps where it wants "
+                f"forward={self!r}: {solver!r} runs the steps where it wants "
                 "them, and this takes them in one place; Chunks() and 'estimate' go over devices"
             )
 
@@ -83,7 +82,7 @@ class Parallel:
         self, body: Body, of: CellBody | None, params: dict[str, Any], *, adjoins: bool
     ) -> ParallelLoop:
         """The forward pass of a scan with these parameters; it has no adjoint of its own."""
-        return ParallelLoop(body, self.how, params["reverse"], params["unroll"])
+        return ParallelLoop(body, self.method, params["reverse"], params["unroll"])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,13 +91,13 @@ class ParallelLoop:
 
     Attributes:
       body: the scan body.
-      how: the method and its certificate.
+      method: which one.
       reverse, unroll: of the scan.
       kernels: none; the adjoint is a solver's.
     """
 
     body: Body
-    how: Certified
+    method: Forward
     reverse: bool
     unroll: int
     kernels: ClassVar[None] = None
@@ -154,7 +153,7 @@ class ParallelLoop:
         start = self._turned(guess) or None
         functions = LoopFunctions(step, self._sequential(step, solver, length))
         args = consts, init, own_xs, length, start, line
-        after, own, told = evaluate(self.how, functions, *args)
+        after, own, told = evaluate(self.method, functions, *args)
         made = [*self._turned(after), *self._turned(own)]
         return dataclasses.replace(told, states=()), made
 

@@ -8,7 +8,7 @@ import jax
 
 from parscan_bp.cells import View
 from parscan_bp.choice import choose
-from parscan_bp.forward import Forward
+from parscan_bp.forward import Auto, Forward
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
@@ -27,10 +27,7 @@ def solve_within(
     f: Callable,
     *args: PyTree,
     solver: Solver | None = None,
-    forward: str | Fused | Forward = "exact",
-    certify: str = "estimate",
-    tolerance: float | None = None,
-    fallback: bool = True,
+    forward: str | Fused | Forward | Auto = "exact",
     view: View | None = None,
     anew: bool = False,
     report: bool = False,
@@ -47,7 +44,7 @@ def solve_within(
       solver: as in `parscan_bp.scan`. With ``None``, a scan that is better left to
         `jax.lax.scan` is left to it, and of a known cell may be stored what `jax.lax.scan` would
         store.
-      forward, certify, tolerance, fallback: as in `parscan_bp.scan`; "fused" wants a ``view``.
+      forward: as in `parscan_bp.scan`; "fused" wants a ``view``.
       view: the cell that the step of the scan is, where that is known. Then ``f`` returns a pair:
         its result, and the parameters of ``view`` as they enter the scan. The cell's Jacobian is
         used if the traced step is one that `View.describes`.
@@ -72,7 +69,7 @@ def solve_within(
       5.0
     """
     check_solver(solver, "uniform")
-    values = checked_forward(forward, certify, tolerance, fallback, report)
+    values = checked_forward(forward, report)
     left = left_to_lax(solver, "auto", values.by)
     plan_with = lambda by: _plan_within(f, args, solver, by, view, anew)  # noqa: E731
     plan = Left(left) if left else plan_with(values.by)

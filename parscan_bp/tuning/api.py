@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp.arguments import as_array, check_bool, check_number, described
 from parscan_bp.choice.choose import Question, Trial, on_trial
-from parscan_bp.forward import Forward
+from parscan_bp.forward import Auto, Forward
 from parscan_bp.jaxprs.stage import is_jit_disabled
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
@@ -117,10 +117,11 @@ def _methods(forward: Sequence[str | Forward]) -> dict[str, Forward]:
     alone = isinstance(forward, str) or not isinstance(forward, Sequence)
     for given in [forward] if alone else forward:
         made = NAMES[given]() if isinstance(given, str) and given in NAMES else given
-        if alone or not isinstance(made, Forward) or made.guess is not None:
+        usual = isinstance(made, Forward) and made == Auto().certifying(made)
+        if alone or not isinstance(made, Forward) or made.guess is not None or not usual:
             raise ValueError(
-                f"forward: got {given!r}; methods of parscan_bp.forward without a guess, or their "
-                "names, are wanted in a tuple"
+                f"forward: got {given!r}; methods of parscan_bp.forward without a guess and with "
+                "the usual certificate, or their names, are wanted in a tuple"
             )
         found[f"forward={made!r}"] = made
     return found

@@ -92,9 +92,7 @@ def test_attributes_of_the_layer_are_those_of_flax():
     for name in set(vars(theirs)) - {"cell", "rngs", "_pytree__state", "_pytree__nodes"}:
         assert getattr(ours, name) == getattr(theirs, name), name
     assert ours.cell is theirs.cell is cell
-    assert set(vars(ours)) - set(vars(theirs)) == {
-        *("solver", "forward", "report", "certify", "tolerance", "fallback"),
-    }
+    assert set(vars(ours)) - set(vars(theirs)) == {"solver", "forward", "report"}
     assert isinstance(ours, nnx.RNN)
 
 
@@ -104,7 +102,7 @@ def test_signatures_are_those_of_flax_and_what_is_beyond(name, method):
     theirs, ours = (getattr(getattr(m, name), method) for m in (nnx, parscan_bp.nnx))
     theirs, ours = (inspect.signature(f).parameters for f in (theirs, ours))
     beyond = {
-        "__init__": {"RNN": ["solver", "forward", "certify", "tolerance", "fallback", "report"]},
+        "__init__": {"RNN": ["solver", "forward", "report"]},
         "__call__": {name: ["mask", "reset"]},
     }
     assert list(ours) == [*theirs, *beyond[method].get(name, [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import parscan_bp as pb
-from parscan_bp.forward.evaluate import Certified, LoopFunctions, evaluate
+from parscan_bp.forward.evaluate import LoopFunctions, evaluate
 from tests.forward.methods import METHODS
 from tests.forward.piecewise import PIECEWISE
 from tests.forward.systems import FAMILIES, TRAINED, drawn, exponent, sequential, spread
@@ -47,7 +48,7 @@ def _runner(family, name, certify, jit, length):
 
     def run(params, h, us):
         functions = LoopFunctions(lambda p, h, u: (step(p, h, u), None), None)
-        how = Certified(METHODS[name].method, certify, fallback=False)
+        how = dataclasses.replace(METHODS[name].method, certify=certify, fallback=False)
         states, _, told = evaluate(how, functions, params, h, us, length, None)
         return states, told
 

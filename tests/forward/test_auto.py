@@ -18,7 +18,7 @@ from parscan_bp.choice import store
 from parscan_bp.choice.facts import Facts
 from parscan_bp.choice.forward_map import Map, Point, forward_map
 from parscan_bp.choice.wisdom import Timing
-from parscan_bp.forward import Recurrence
+from parscan_bp.forward import Auto, Recurrence
 from parscan_bp.forward.exponent import forgetting
 from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.api import loop_options, plan_of
@@ -65,8 +65,8 @@ def explain(f, init=INIT, xs=XS, **how):
     return pb.explain(f, init, xs, forward="auto", **how)
 
 
-def reported(f, init=INIT, xs=XS, **how):
-    return pb.scan(f, init, xs, forward="auto", report=True, **how)
+def reported(f, init=INIT, xs=XS, **asked):
+    return pb.scan(f, init, xs, forward=Auto(**asked), report=True)
 
 
 def check_equal(got, want, atol=1e-5):
@@ -147,7 +147,7 @@ def test_reverse_and_other_options(measured):
     *_, report = reported(CALM, tolerance=1e-2, fallback=False)
     assert np.isclose(report.forward.tolerance, 1e-2)
     with pytest.raises(ValueError, match="fallback: False wants report=True"):
-        pb.scan(CALM, INIT, XS, forward="auto", fallback=False)
+        pb.scan(CALM, INIT, XS, forward=Auto(fallback=False))
 
 
 def integer(carry, x):

@@ -74,7 +74,7 @@ def test_a_batch_of_nothing(name):
 
 
 def test_a_bound_of_nothing():
-    how = {"forward": "chunks", "certify": "bound", "report": True}
+    how = {"forward": pb.Chunks(certify="bound"), "report": True}
     *_, report = pb.scan(functools.partial(step, W), H[:0], XS[:, :0], **how)
     assert report.forward.status == pb.Status.OK and report.forward.error == 0
 

@@ -114,6 +114,6 @@ def test_what_no_result_depends_on_may_have_no_rule():
         return h, (jnp.argmax(h), jnp.max(h))
 
     xs = jnp.sin(jnp.arange(27.0)).reshape(9, 3)
-    how = {"forward": pb.FixedPoint(), "certify": "bound", "report": True}
+    how = {"forward": pb.FixedPoint(certify="bound"), "report": True}
     *_, report = pb.scan(step, jnp.zeros(3), xs, **how)
     assert report.forward.status == pb.Status.OK and not report.fell_back

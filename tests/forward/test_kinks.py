@@ -1,5 +1,6 @@
 """Steps with kinks: what an error makes of the other side, of all kinks and at every depth."""
 
+import dataclasses
 import functools
 
 import jax
@@ -21,14 +22,15 @@ from tests.quickly import jit_quickly
 SLOW = pytest.mark.slow
 
 
-def _told(step, first, xs, **how):
+def _told(step, first, xs, forward):
     """What is told of the trajectory of a method, how far it is from the true one, and whether
     what is returned is what `jax.lax.scan` makes of it."""
     both = lambda c, x: (h := step(c, x), h)  # noqa: E731
+    without_fallback = dataclasses.replace(forward, fallback=False)
 
     @jit_quickly
     def made(first, xs):
-        dropped = pb.scan(both, first, xs, report=True, fallback=False, **how)
+        dropped = pb.scan(both, first, xs, report=True, forward=without_fallback)
         return dropped[1], dropped[2].forward, lax.scan(both, first, xs)[1]
 
     got, told, want = made(first, xs)
@@ -263,7 +265,7 @@ def test_a_proof_takes_no_kinks(f):
     """Nor any control flow: of what is zero on either side the second derivative says nothing."""
     step = lambda c, u: (h := jnp.tanh(0.5 * f(c) + u), h)  # noqa: E731
     with pytest.raises(NotImplementedError, match="certify: 'bound'"):
-        pb.scan(step, jnp.zeros(2), jnp.ones((9, 2)), forward=pb.FixedPoint(), certify="bound")
+        pb.scan(step, jnp.zeros(2), jnp.ones((9, 2)), forward=pb.FixedPoint(certify="bound"))
 
 
 # --- random systems -------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """The layers of Flax with their values by a method."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -48,12 +50,10 @@ def test_linen(cell):
 
 def test_masks_and_reports():
     mask = jnp.arange(40) < jnp.array([[25], [40]])
+    kept = dataclasses.replace(TO_THE_END, fallback=False, tolerance=1e-3)
     layers = [
         parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)), **how)
-        for how in (
-            {"forward": TO_THE_END, "report": True, "fallback": False, "tolerance": 1e-3},
-            {},
-        )
+        for how in ({"forward": kept, "report": True}, {})
     ]
     (got, report), want = (layer(X, mask=mask) for layer in layers)
     _close(got, want)
@@ -63,7 +63,7 @@ def test_masks_and_reports():
 
 def test_options_are_checked():
     layer = parscan_bp.nnx.RNN(
-        nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)), forward="chunks", fallback=False
+        nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)), forward=pb.Chunks(fallback=False)
     )
     with pytest.raises(ValueError, match="fallback: False wants report=True"):
         layer(X)

@@ -45,7 +45,7 @@ def test_what_cancels_in_a_product_of_the_inputs_is_in_the_floor(certify):
             h = jnp.tanh(0.5 * c + x @ v)
             return h, h
 
-        how = {"forward": pb.FixedPoint(), "certify": certify, "report": True, "fallback": False}
+        how = {"forward": pb.FixedPoint(certify=certify, fallback=False), "report": True}
         _, ys, report = pb.scan(step, jnp.zeros(3, jnp.float32), u, **how)
         return ys, report.forward
 
@@ -69,7 +69,7 @@ def test_what_is_rounded_to_less_inside_of_a_step_is_in_the_floor(short):
             h = jnp.tanh((c.astype(short) * 0.9).astype(c.dtype) + x)
             return h, h
 
-        how = {"forward": pb.FixedPoint(), "fallback": False, "report": True}
+        how = {"forward": pb.FixedPoint(fallback=False), "report": True}
         return pb.scan(step, jnp.zeros(4), us, **how)[2].forward
 
     found = told(jnp.asarray(np.random.default_rng(0).normal(size=(33, 4)) * 0.3))
@@ -103,4 +103,4 @@ def test_a_proof_takes_no_step_that_rounds_to_less(short):
 
     xs = jnp.ones((9, 4))
     with pytest.raises(NotImplementedError, match=rf"rounds float\d+ to {short}, which jumps"):
-        pb.scan(step, jnp.zeros(4), xs, forward=pb.FixedPoint(), certify="bound")
+        pb.scan(step, jnp.zeros(4), xs, forward=pb.FixedPoint(certify="bound"))

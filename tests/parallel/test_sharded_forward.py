@@ -20,7 +20,7 @@ from tests.parallel.sharded_cases import case, line_mesh, modes, placed, referen
 
 mesh = line_mesh(4)
 SOLVER = pb.Sharded("time", mesh)
-HOW = {"solver": SOLVER, "forward": pb.Chunks(rounds=3), "tolerance": 1e-11}
+HOW = {"solver": SOLVER, "forward": pb.Chunks(rounds=3, tolerance=1e-11)}
 
 def close(got, want, atol=1e-10):
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -68,7 +68,8 @@ ALL = (
     + """
 # Without inputs; and chunks of a device.
 count = lambda x, _: (0.5 * x + 1, x)
-got, _, report = pb.scan(count, 0.0, length=4096, **{**HOW, "forward": pb.Chunks(4)}, report=True)
+how = {**HOW, "forward": pb.Chunks(4, tolerance=1e-11)}
+got, _, report = pb.scan(count, 0.0, length=4096, **how, report=True)
 assert abs(got - 2) < 1e-10 and report.forward.iterations == 1, report
 check("diagonal", 37)
 check("block", 8, reverse=True)
@@ -83,7 +84,7 @@ xs = placed(jnp.zeros(64), mesh)
 
 # Device k is exact after k rounds, whatever the recurrence does.
 for rounds in (1, 3):
-    how = {"forward": pb.Chunks(1, rounds=rounds), "fallback": False}
+    how = {"forward": pb.Chunks(1, rounds=rounds, fallback=False, tolerance=1e-11)}
     (_, got), (_, want), report = reported(logistic(3.9), 0.3, xs, **how)
     exact = 16 * (rounds + 1)
     np.testing.assert_array_equal(got[:exact], want[:exact])
@@ -170,7 +171,7 @@ for name, mode in (("diagonal", "jvp"), ("diagonal", "product"), ("factored", "p
     check(name, 37, mode)
 for method in ("turns", "corrections", "all_gather"):
     check("diagonal", 37, solver=pb.Sharded("time", mesh, method=method))
-check("dense", 50, forward=pb.Chunks(2, rounds=7), tolerance=None)
+check("dense", 50, forward=pb.Chunks(2, rounds=7))
 
 # Of a batch that is divided over another axis, too, and of a mesh that the arrays say.
 from jax.sharding import AxisType, NamedSharding
@@ -232,7 +233,7 @@ def test_methods_that_want_one_place_say_so(name):
 
 def test_a_bound_wants_one_place():
     with pytest.raises(NotImplementedError, match=r"certify='bound'.*'estimate' go over devices"):
-        pb.scan(step, 0.0, jnp.ones(8), **on_one_device(forward="chunks", certify="bound"))
+        pb.scan(step, 0.0, jnp.ones(8), **on_one_device(forward=pb.Chunks(certify="bound")))
 
 
 def test_what_was_measured_is_of_one_place():

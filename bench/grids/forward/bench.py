@@ -75,7 +75,8 @@ def _method(
         return pb.scan(*args, forward=METHODS[name], **how)
 
     def alone(*args: Any, **how: Any) -> Any:
-        return scan(*args, report=True, fallback=False, **how)
+        method = dataclasses.replace(METHODS[name], fallback=False)
+        return pb.scan(*args, forward=method, report=True, **how)
 
     reported = _program(alone, systems[0], size)
     trials = []
