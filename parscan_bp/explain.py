@@ -202,11 +202,14 @@ def explain_chain(
 
 def _explanation(plan: ScanPlan) -> Explanation:
     s = None if plan.step is None else plan.step.structure
-    stored = "what lax.scan stores"
+    stored = "what lax.scan stores" if plan.stored is None else str(plan.stored)
     if plan.rule is not None:
         body = plan.rule.loop.body
         own = body.num_carry - len(set(body.forwarded.values()))
         stored = f"the carries: {own} of {body.num_carry} leaves beside the outputs"
+        if plan.rule.storage is not None:
+            found = plan.rule.storage(plan.rule.scan.length)
+            stored = str(found) if found.sizes else f"{stored}: about {found.bytes:,} bytes"
         slow = ", and of the linearised steps what is slow to make again"
         stored += slow if plan.rule.keeps else ""
         once = ", and what the step makes of its constants alone, which is made once"

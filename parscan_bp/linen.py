@@ -47,6 +47,7 @@ class RNN(nn.RNN):
         with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
         arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
+      memory_limit: as in `parscan_bp.scan`, bytes.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`; of a call that makes parameters, whether its result is finite. A layer
         within another, as in `Bidirectional`, is not to.
@@ -63,6 +64,7 @@ class RNN(nn.RNN):
 
     solver: Solver | None = None
     forward: str | Fused | Forward | Auto = "exact"
+    memory_limit: int | None = None
     report: bool = False
 
     def __post_init__(self):
@@ -138,7 +140,9 @@ class RNN(nn.RNN):
             result = forward(self, *args)
             result = result if view is None else result[0]
             return (result, report_on_values(result)) if self.report else result
-        options = {name: getattr(self, name) for name in ("solver", "forward", "report")}
+        options = {
+            name: getattr(self, name) for name in ("solver", "forward", "memory_limit", "report")
+        }
         options["view"] = view
         return lift_direct_transform(_lifted, (forward,), self, options, *args)
 

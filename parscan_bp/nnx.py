@@ -63,6 +63,7 @@ class RNN(FlaxRNN):
         with ``None``, and raises `NotImplementedError` with a named one.
       forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
         arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
+      memory_limit: as in `parscan_bp.scan`, bytes.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`. A layer within another, as in `Bidirectional`, is not to.
 
@@ -89,6 +90,7 @@ class RNN(FlaxRNN):
         rngs: Rngs | bool = True,
         solver: Solver | None = None,
         forward: str | Fused | Forward | Auto = "exact",
+        memory_limit: int | None = None,
         report: bool = False,
     ):
         super().__init__(
@@ -106,6 +108,7 @@ class RNN(FlaxRNN):
         check_bool("report", report)
         self.solver = solver
         self.forward = forward
+        self.memory_limit = memory_limit
         self.report = report
 
     def __call__(
@@ -175,6 +178,7 @@ class RNN(FlaxRNN):
         view = view_of(cell, NNX, nnx)
         forward = _forward if view is None else _forward_with_params
         how: dict[str, Any] = {"solver": self.solver, "forward": self.forward, "view": view}
+        how |= {"memory_limit": self.memory_limit}
         how |= {"anew": not is_fixed((layer, rngs)), "report": self.report}
         run = split_inputs(functools.partial(_solve, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)

@@ -60,6 +60,12 @@ def scan_counts(eqn: JaxprEqn) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
+def split_operands(eqn: JaxprEqn, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """The operands of a scan equation, or what stands for them: constants, carries and inputs."""
+    a, b = scan_counts(eqn)
+    return list(args[:a]), list(args[a : a + b]), list(args[a + b :])
+
+
 def shape_of(atom: Any) -> tuple[int, ...]:
     """The shape of a variable or literal; () for tokens and the like."""
     return tuple(getattr(atom.aval, "shape", ()))

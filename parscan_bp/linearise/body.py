@@ -140,6 +140,11 @@ class Body:
         """Bytes of all values that one step computes."""
         return nbytes([v.aval for eqn in self.jaxpr.jaxpr.eqns for v in eqn.outvars])
 
+    @property
+    def x_bytes(self) -> int:
+        """Bytes of the inputs of one step, and of their cotangents."""
+        return nbytes(list(self.x_avals)) + nbytes(list(filter(is_differentiable, self.x_avals)))
+
     @functools.cached_property
     def float_y(self) -> tuple[int, ...]:
         """y leaves that have tangents of their own: not merely the new carry."""

@@ -154,7 +154,7 @@ def scan(
     values, plan = decided(values, plan, args, plan_with)
     if check_jacobian:
         plan.check_jacobian(args)
-    if plan.rule is None:
+    if plan.rule is None and plan.stored is None:
         result = lax_scan(f, copied(init), copied(xs), **how)
         return (*result, report_on_values(result, fell_back=plan.fell_back)) if report else result
     result, told = plan(args, guess=values.guess, report=report)

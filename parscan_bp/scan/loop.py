@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from parscan_bp.jaxprs.hoist import Hoist
+from parscan_bp.jaxprs.read import split_operands
 from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
 from parscan_bp.originals import lax_scan
@@ -181,7 +182,10 @@ class Loop:
     @property
     def avals(self) -> list[Any]:
         """The types of the arguments of the body's loop."""
-        avals = [v.aval for v in self.equation.invars]
+        consts, init, xs = split_operands(self.equation, [v.aval for v in self.equation.invars])
+        length = self.how["length"]  # which may be that of a part
+        xs = [a if a.shape[0] == length else a.update(shape=(length, *a.shape[1:])) for a in xs]
+        avals = [*consts, *init, *xs]
         if self.hoist is not None:
             n = self.hoist.num_consts
             avals[n:n] = self.hoist.made.out_avals

@@ -11,8 +11,9 @@ import jax
 
 from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
+from parscan_bp.devices import HERE
 from parscan_bp.jaxprs.obstacles import replicated_output
-from parscan_bp.jaxprs.read import is_differentiable, scan_counts
+from parscan_bp.jaxprs.read import is_differentiable, names_axis, scan_counts, split_operands
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.body import Body
@@ -21,12 +22,15 @@ from parscan_bp.report import report_on_values
 from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.fused import Fused, FusedLoop
+from parscan_bp.scan.in_stretches import in_stretches
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.scan.step import Step, forms
+from parscan_bp.scan.storage import Costs, Storage, fastest, within
 from parscan_bp.solvers import Solver, Sweep
+from parscan_bp.trees import nbytes
 from parscan_bp.types import PyTree
 
 
@@ -42,6 +46,7 @@ class ScanPlan:
       rule: the differentiation rule, ``None`` for `lax.scan` itself.
       extra: values that a given Jacobian closes over.
       fell_back: whether a named solver leaves the call to `lax.scan`.
+      stored: of a call that is left to `lax.scan`, what it stores under a limit.
     """
 
     staged: Staged
@@ -51,6 +56,7 @@ class ScanPlan:
     rule: ScanRule | None = None
     extra: Sequence[Any] = ()
     fell_back: bool = False
+    stored: Storage | None = None
 
     @functools.cached_property
     def measured(self) -> RememberedForward | None:
@@ -81,7 +87,7 @@ class ScanPlan:
         def run(values):
             nonlocal told
             if rule is None:
-                outs = bind(self.staged.equation, values)
+                outs = self._by_lax(values)
                 told = report_on_values(outs, fell_back=self.fell_back) if report else None
             elif report:
                 outs, told = rule.reported(values, extra)
@@ -90,6 +96,26 @@ class ScanPlan:
             return outs
 
         return self.staged.run(args, run), told
+
+    def _by_lax(self, values: Sequence[Any]) -> list[Any]:
+        equation = self.staged.equation
+        if self.stored is None:
+            return bind(equation, values)
+        count, params = scan_counts(equation)[1], equation.params
+
+        def run(n):
+            part = equation.replace(params={**params, "length": n})
+
+            def call(*split):
+                outs = bind(part, [v for values in split for v in values])
+                return outs[:count], outs[count:]
+
+            return call
+
+        how = self.stored.length, self.stored.sizes
+        split = split_operands(equation, values)
+        carry, ys = in_stretches(run, *how, reverse=params["reverse"])(*split)
+        return [*carry, *ys]
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
         """The check of its step, where the linear model holds that.
@@ -125,6 +151,7 @@ class Left:
     fell_back: bool = False
     rule: None = None
     extra: tuple[()] = ()
+    stored: None = None
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
         """Nothing is assumed."""
@@ -185,6 +212,8 @@ def make_plan(
     if staged.hi_type is not None:
         if not may_be_left:
             raise NotImplementedError(f"solver={solver!r}, forward={forward!r}: {staged.hi_type}")
+        if memory_limit is not None:
+            raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {staged.hi_type}")
         told = staged.hi_type if solver is None else left_by(solver, staged.hi_type)
         return Left(told, fell_back=solver is not None)
     params, traced = staged.equation.params, Body(staged.body, *scan_counts(staged.equation))
@@ -192,10 +221,10 @@ def make_plan(
         forward.check(staged, traced)
     if not traced.float_carry or params["length"] == 0:
         nothing = "no step carries a derivative: there is nothing to solve"
-        return ScanPlan(staged, Choice(None, nothing))
+        return ScanPlan(staged, Choice(None, nothing), stored=_left_storage(staged, memory_limit))
     why = staged.symbolic_size or _replicated(traced) if may_be_left else None
     if why is not None:
-        return _left(staged, solver, why)
+        return _left(staged, solver, why, memory_limit)
     step = Step.of(staged, traced, cell, jacobian, trees)
     adjoins = solver is None and jacobian == "auto"
     other = None
@@ -207,7 +236,7 @@ def make_plan(
             raise NotImplementedError(
                 f"solver={solver!r}: {why}; solver=None runs such a step through jax.lax.scan"
             )
-        return _left(staged, solver, why)
+        return _left(staged, solver, why, memory_limit)
     plan = _solved(step, solver, other, memory_limit)
     if forward is not None and plan.rule is not None and plan.rule.loop.is_placed:
         forward.check_placed(plan.rule.scan.solver)
@@ -233,12 +262,47 @@ def _solved(
         choice = dataclasses.replace(choice, solver=limited)
     linear, extra = step.linearise(formed=forms(choice.solver))
     if choice.solver is None:
-        return ScanPlan(step.staged, choice, step, facts)
+        stored = _left_storage(step.staged, memory_limit)
+        return ScanPlan(step.staged, choice, step, facts, stored=stored)
     linear, answered = linear.answered()
     loop = Loop(step.staged.equation, step.body, choice.solver, step.hoist, other, answered)
     scan = LinearScan(linear, choice.solver, step.length, step.reverse, fused)
-    rule = ScanRule(loop, scan, auto and other is None, step.staged.symbolic_size)
+    storage = _storage(step, scan, extra, other, memory_limit)
+    rule = ScanRule(loop, scan, auto and other is None, step.staged.symbolic_size, storage)
     return ScanPlan(step.staged, choice, step, facts, rule, extra)
+
+
+def _storage(
+    step: Step,
+    scan: LinearScan,
+    extra: Sequence[Any],
+    other: FusedLoop | ParallelLoop | None,
+    memory_limit: int | None,
+) -> Callable[[int], Storage] | None:
+    """What is stored of so many steps.
+
+    Raises:
+      ValueError: if nothing meets the limit.
+    """
+    solver, one_place = scan.solver, scan.solver.place is HERE
+    if step.staged.symbolic_size is not None:
+        return None
+    costs = step.costs(scan, extra)
+    if memory_limit is None:
+        plain = other is None and one_place and solver.differentiable and not solver.keeps
+        return functools.partial(fastest, costs=costs) if plain else None
+    if other is not None:
+        whole = Storage(step.length, costs)
+        if whole.bytes > memory_limit:
+            raise ValueError(
+                f"memory_limit: got {memory_limit:,} bytes; a forward pass other than 'exact' has "
+                f"all carries at once, and takes about {whole.bytes:,}"
+            )
+        return None
+    storage = functools.partial(within, costs=costs, limit=memory_limit)
+    if one_place:
+        storage(step.length)  # raises here
+    return storage
 
 
 def left_by(solver: Solver, why: str) -> str:
@@ -246,11 +310,33 @@ def left_by(solver: Solver, why: str) -> str:
     return f"{solver!r} leaves it to lax.scan: {why}"
 
 
-def _left(staged: Staged, solver: Solver | None, why: str) -> ScanPlan:
+def _left(staged: Staged, solver: Solver | None, why: str, memory_limit: int | None) -> ScanPlan:
     """The plan of a call that is left to `lax.scan`."""
+    stored = _left_storage(staged, memory_limit)
     if solver is None:
-        return ScanPlan(staged, Choice(None, why))
-    return ScanPlan(staged, Choice(None, left_by(solver, why)), fell_back=True)
+        return ScanPlan(staged, Choice(None, why), stored=stored)
+    choice = Choice(None, left_by(solver, why))
+    return ScanPlan(staged, choice, fell_back=True, stored=stored)
+
+
+def _left_storage(staged: Staged, memory_limit: int | None) -> Storage | None:
+    """What `lax.scan` stores under a limit: of a step, no more than all values that it makes.
+
+    Raises:
+      NotImplementedError: if nothing is known of that, or a step cannot be made again.
+    """
+    if memory_limit is None or staged.equation.params["length"] == 0:
+        return None
+    why = staged.symbolic_size
+    effects = [effect for effect in staged.body.effects if not names_axis(effect)]
+    why = f"the step has effects, {effects[0]}, and would have them again" if effects else why
+    if why is not None:
+        raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {why}")
+    body = Body(staged.body, *scan_counts(staged.equation))
+    carry = nbytes(list(body.carry_avals))
+    costs = Costs(carry, carry + body.nbytes, body.x_bytes, solving=lambda n: 0)
+    stored = within(staged.equation.params["length"], costs, memory_limit)
+    return stored if stored.sizes else None
 
 
 def _replicated(body: Body) -> str | None:

@@ -13,13 +13,13 @@ from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
-from parscan_bp.scan.api import left_to_lax, within
+from parscan_bp.scan.api import checked_solver, left_to_lax, within
 from parscan_bp.scan.auto_forward import decided
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import Left, ScanPlan, make_plan, or_left
 from parscan_bp.scan.traces import TracesOf, plan_anew
-from parscan_bp.solvers import Solver, check_solver
+from parscan_bp.solvers import Solver
 from parscan_bp.types import PyTree
 
 
@@ -28,6 +28,7 @@ def solve_within(
     *args: PyTree,
     solver: Solver | None = None,
     forward: str | Fused | Forward | Auto = "exact",
+    memory_limit: int | None = None,
     view: View | None = None,
     anew: bool = False,
     report: bool = False,
@@ -45,6 +46,7 @@ def solve_within(
         `jax.lax.scan` is left to it, and of a known cell may be stored what `jax.lax.scan` would
         store.
       forward: as in `parscan_bp.scan`; "fused" wants a ``view``.
+      memory_limit: as in `parscan_bp.scan`.
       view: the cell that the step of the scan is, where that is known. Then ``f`` returns a pair:
         its result, and the parameters of ``view`` as they enter the scan. The cell's Jacobian is
         used if the traced step is one that `View.describes`.
@@ -68,10 +70,10 @@ def solve_within(
       >>> float(jax.grad(ours)(2.0, jnp.ones(3)))
       5.0
     """
-    check_solver(solver, "uniform")
+    solver = checked_solver(solver, "auto", memory_limit)
     values = checked_forward(forward, report)
     left = left_to_lax(solver, "auto", values.by)
-    plan_with = lambda by: _plan_within(f, args, solver, by, view, anew)  # noqa: E731
+    plan_with = lambda by: _plan_within(f, args, solver, by, memory_limit, view, anew)  # noqa: E731
     plan = Left(left) if left else plan_with(values.by)
     leaves = jax.tree.leaves(args)
     values, plan = decided(values, plan, leaves, plan_with)
@@ -97,16 +99,17 @@ def _call_of(get: Callable[[], Callable]) -> Callable:
 _OF_FUNCTIONS = TracesOf(_call_of)
 
 
-def _plan_within(f, args, solver, forward, view, anew) -> ScanPlan | Left:
+def _plan_within(f, args, solver, forward, memory_limit, view, anew) -> ScanPlan | Left:
     def make(staged):
         cell = None if view is None else _cell_of(staged, view)
-        return make_plan(staged, cell=cell, solver=solver, forward=forward)
+        options = {"solver": solver, "forward": forward, "memory_limit": memory_limit}
+        return make_plan(staged, cell=cell, **options)
 
     def plan():
         traces = None if anew else _OF_FUNCTIONS(f)
         if traces is None:
             return plan_anew(_call_of(lambda: f), None, args, make)
-        return traces.plan(None, args, make, (solver, forward, view, choose.state()))
+        return traces.plan(None, args, make, (solver, forward, memory_limit, view, choose.state()))
 
     return or_left(plan, solver, forward)
 

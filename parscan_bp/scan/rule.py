@@ -17,16 +17,19 @@ import jax
 
 from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
+from parscan_bp.jaxprs.read import split_operands
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import zeros_of
 from parscan_bp.report import Report, worst_of
 from parscan_bp.scan.evaluated import Evaluated
+from parscan_bp.scan.in_stretches import in_stretches
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.recorded import Recorded
 from parscan_bp.scan.reported import report_on_scan, with_forward
 from parscan_bp.scan.spread import Run, spread
+from parscan_bp.scan.storage import Storage
 from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array
 
@@ -40,12 +43,14 @@ class ScanRule:
       scan: how derivatives are solved for.
       one_loop: whether forward-mode is `lax.scan`'s own loop, not a solve.
       obstacle: what keeps a solver from derivatives, if anything does.
+      storage: what is stored of so many steps; ``None`` stores what every step has.
     """
 
     loop: Loop
     scan: LinearScan
     one_loop: bool = False
     obstacle: str | None = None
+    storage: Callable[[int], Storage] | None = None
 
     @property
     def keeps(self) -> bool:
@@ -79,16 +84,35 @@ class ScanRule:
     def _everywhere(self) -> Run:
         count = self.scan.body.num_carry
 
-        def run(solver, length):
-            rule = self.of(solver, length)
-
+        def of(rule):
             def call(args, extra):
                 outs = rule._values(list(args), extra)
                 return outs[:count], outs[count:]
 
             return call
 
-        return spread(self.loop, self.scan.solver, run)
+        return spread(self.loop, self.scan.solver, self._by_stretches(of))
+
+    def _by_stretches(self, make: Callable[[ScanRule], Run]) -> Callable[[Solver, int], Run]:
+        """``(solver, n)`` -> the scan of n steps in one place, of which ``make`` makes a part."""
+
+        def run(solver, length):
+            sizes = () if self.storage is None else self.storage(length).sizes
+            if not sizes:
+                return make(self.of(solver, length))
+            part = functools.cache(lambda n: make(self.of(solver, n)))
+            reverse = self.loop.how["reverse"]
+
+            def call(args, extra):
+                def steps(n):
+                    return lambda consts, init, xs: part(n)([*consts, *init, *xs], extra)
+
+                split = split_operands(self.loop.equation, args)
+                return in_stretches(steps, length, sizes, reverse=reverse)(*split)
+
+            return call
+
+        return run
 
     def of(self, solver: Solver, length: int) -> ScanRule:
         """The rule of so many steps by a solver."""
@@ -133,9 +157,7 @@ class ScanRule:
         """The report on a scan wherever its steps are; exact ones are run once more for it."""
         structure: list[Any] = []
 
-        def run(solver, length):
-            rule = self.of(solver, length)
-
+        def of(rule):
             def call(args, extra):
                 args = rule.loop.hoisted(args)
                 made = rule.loop.run(args, extra.states)
@@ -147,7 +169,7 @@ class ScanRule:
 
             return call
 
-        everywhere = spread(self.loop, self.scan.solver, run)
+        everywhere = spread(self.loop, self.scan.solver, self._by_stretches(of))
 
         @jax.jit
         def report(args, extra):

@@ -26,7 +26,9 @@ from parscan_bp.linearise.check import check_linearisation
 from parscan_bp.linearise.derived import derived
 from parscan_bp.linearise.given import Given
 from parscan_bp.linearise.layout import CarryLayout
+from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.probe import Probe
+from parscan_bp.scan.storage import Costs
 from parscan_bp.solvers import Solver
 from parscan_bp.structure import (
     ALONG_MAPPED_AXIS,
@@ -209,6 +211,25 @@ class Step:
         operator = jax.eval_shape(jacobians, *avals)
         # With bfloat16 no kernel was run on a GPU yet.
         return operator.dtype == jnp.float32 and ON_CHIP.takes(operator)
+
+    def costs(self, scan: LinearScan, extra: Sequence[Any]) -> Costs:
+        """The bytes that derivatives store of it; a carry that is an output is the caller's."""
+        body, solver = self.body, scan.solver
+        own = [a for k, a in enumerate(body.carry_avals) if k not in body.forwarded.values()]
+
+        @functools.cache
+        def each():
+            operator = scan.operator_type(extra)
+            stacked = [a for a, ndim in operator.leaves() if len(a.shape) > ndim]
+            return nbytes(stacked) // self.length
+
+        vector = nbytes([body.carry_avals[k] for k in body.float_carry])
+        return Costs(
+            carry=nbytes(list(body.carry_avals)),
+            step=nbytes(own),
+            x=body.x_bytes,
+            solving=lambda n: solver.memory(n, each(), vector),
+        )
 
     @functools.cached_property
     def key(self) -> str:

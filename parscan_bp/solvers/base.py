@@ -100,6 +100,16 @@ class Solver(abc.ABC):
         """
         return self
 
+    def memory(self, n: int, each: int, vector: int) -> int:
+        """Bytes of what there is at once while n steps are solved for.
+
+        Args:
+          n: number of steps.
+          each: bytes of one, linearised.
+          vector: bytes of one of the vectors, of which there are as many as steps.
+        """
+        return self.complexity(n).operators * each + n * vector
+
     def with_memory_limit(self, limit: int) -> Solver:
         """The same solver under another limit in bytes; one that has none is itself."""
         return self

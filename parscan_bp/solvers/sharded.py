@@ -136,6 +136,9 @@ class Sharded(Solver):
         """What solves a device's own steps."""
         return Sweep() if self.inner is None else self.inner
 
+    def memory(self, n, each, vector):
+        return self._own.memory(n, each, vector)
+
     def with_memory_limit(self, limit):
         inner = None if self.inner is None else self.inner.with_memory_limit(limit)
         return dataclasses.replace(self, inner=inner, memory_limit=limit)

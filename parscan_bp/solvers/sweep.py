@@ -112,6 +112,9 @@ class Sweep(Solver):
 
         return in_chunks(n, size, system.backward, visit, (state, sums, stacked))
 
+    def memory(self, n, each, vector):
+        return (each + vector) * min(self.chunk or steps_per_chunk(n, each, 0), n)
+
     def run_ragged(self, system):
         return sweep_layers(system.operators, system.g)
 

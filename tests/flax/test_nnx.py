@@ -92,7 +92,7 @@ def test_attributes_of_the_layer_are_those_of_flax():
     for name in set(vars(theirs)) - {"cell", "rngs", "_pytree__state", "_pytree__nodes"}:
         assert getattr(ours, name) == getattr(theirs, name), name
     assert ours.cell is theirs.cell is cell
-    assert set(vars(ours)) - set(vars(theirs)) == {"solver", "forward", "report"}
+    assert set(vars(ours)) - set(vars(theirs)) == {"solver", "forward", "memory_limit", "report"}
     assert isinstance(ours, nnx.RNN)
 
 
@@ -102,7 +102,7 @@ def test_signatures_are_those_of_flax_and_what_is_beyond(name, method):
     theirs, ours = (getattr(getattr(m, name), method) for m in (nnx, parscan_bp.nnx))
     theirs, ours = (inspect.signature(f).parameters for f in (theirs, ours))
     beyond = {
-        "__init__": {"RNN": ["solver", "forward", "report"]},
+        "__init__": {"RNN": ["solver", "forward", "memory_limit", "report"]},
         "__call__": {name: ["mask", "reset"]},
     }
     assert list(ours) == [*theirs, *beyond[method].get(name, [])]
@@ -349,3 +349,16 @@ def test_second_derivatives():
         return jax.jvp(jax.grad(loss), (params,), (params,))[1]
 
     assert_close(curvature(parscan_bp.nnx, solver=pb.Sweep(chunk=4)), curvature(nnx))
+
+
+def test_a_memory_limit_is_that_of_scan():
+    x = jnp.ones((2, 400, 2))
+    limited, whole = (
+        parscan_bp.nnx.RNN(_cell(nnx.LSTMCell), memory_limit=limit) for limit in (8000, None)
+    )
+    loss = lambda layer: jnp.sum(layer(x)[:, -1] ** 2)  # noqa: E731
+    got, want = (nnx.grad(loss)(layer) for layer in (limited, whole))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert jnp.allclose(a, b, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="memory_limit: got 10 bytes; "):
+        parscan_bp.nnx.RNN(_cell(nnx.LSTMCell), memory_limit=10)(x)
