@@ -18,6 +18,7 @@ BENCHES = {
     "compile": "bench.grids.compile",
     "forward": "bench.grids.forward.bench",
     "scaled": "bench.grids.scaled",
+    "memory": "bench.grids.memory",
     "mesh": "bench.grids.mesh.bench",
     "lenet": "bench.paper.images.lenet",
     "vgg11": "bench.paper.vgg11.bench",

@@ -12,8 +12,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from parscan_bp.jaxprs.batching import mapped, unbatchable
-from parscan_bp.jaxprs.dependence import forwarded
-from parscan_bp.jaxprs.differentiated import has_rules, values_after_derivative
+from parscan_bp.jaxprs.dependence import dependencies, forwarded
+from parscan_bp.jaxprs.differentiated import has_rules, pushed, values_after_derivative
 from parscan_bp.jaxprs.precision import shortest_dtype
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
@@ -139,6 +139,22 @@ class Body:
     def nbytes(self) -> int:
         """Bytes of all values that one step computes."""
         return nbytes([v.aval for eqn in self.jaxpr.jaxpr.eqns for v in eqn.outvars])
+
+    @functools.cached_property
+    def slopes_read(self) -> tuple[bool, ...]:
+        """For each carry leaf, whether derivatives by anything read it: of others nothing is kept.
+
+        All where an axis of an outer `jax.vmap` is not bound here.
+        """
+        moving = [k for k, a in enumerate(self.jaxpr.in_avals) if is_differentiable(a)]
+        floats = [k for k, a in enumerate(self.jaxpr.out_avals) if is_differentiable(a)]
+        try:
+            depends = dependencies(pushed(self.jaxpr, moving))
+        except NameError:
+            return (True,) * self.num_carry
+        count = len(self.jaxpr.out_avals)
+        tangents = np.asarray(depends[[count + k for k in floats]].any(0))
+        return tuple(map(bool, tangents[self.num_consts : self.num_consts + self.num_carry]))
 
     @property
     def x_bytes(self) -> int:

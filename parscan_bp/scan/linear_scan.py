@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
@@ -19,7 +20,7 @@ from parscan_bp.scan.fused import FusedLoop
 from parscan_bp.scan.systems import Primal
 from parscan_bp.scan.trajectory import before
 from parscan_bp.solvers.base import Solver
-from parscan_bp.trees import eval_shape
+from parscan_bp.trees import eval_shape, nbytes
 from parscan_bp.types import Array
 
 
@@ -150,6 +151,33 @@ class LinearScan:
 
         stacked = self.body.stacked_avals(self.length)
         return eval_shape(made, list(self.body.const_avals), *stacked, list(extra))
+
+    def bytes_of_a_step(self, extra: Sequence[Array]) -> tuple[int, int]:
+        """Bytes of a linearised step, and of its vector with what a pullback is made from.
+
+        Args:
+          extra: values that a given Jacobian closes over.
+        """
+        body, linear = self.body, self.linearisation
+        floats = [k for k, a in enumerate(body.const_avals) if is_differentiable(a)]
+        inputs = [k for k, a in enumerate(body.x_avals) if is_differentiable(a)]
+        active = Active(tuple(floats), tuple(inputs), ())
+
+        def made(consts, carry, xs, extra):
+            extra = linear.invariants(consts, extra)
+            steps = Steps(consts, carry, xs, carry, extra)
+            if not linear.is_products:
+                return linear.adjoint_operator(steps, active), None
+            operator = linear.adjoint_operator(steps, active)
+            vectors = linear.pack([carry[k] for k in body.float_carry], cotangent=True)
+            return operator, operator.matvec_and_aux(vectors)[1]
+
+        stacked = body.stacked_avals(self.length)
+        operator, aux = eval_shape(made, list(body.const_avals), *stacked, list(extra))
+        leaves = [a for a, ndim in operator.leaves() if len(a.shape) > ndim]
+        beside = nbytes(aux) // self.length if linear.is_products else body.nbytes
+        vector = nbytes([body.carry_avals[k] for k in body.float_carry])
+        return nbytes(leaves) // self.length, vector + beside
 
     @functools.cached_property
     def groups(self) -> Sequence[tuple[int, ...]]:

@@ -334,7 +334,8 @@ def _left_storage(staged: Staged, memory_limit: int | None) -> Storage | None:
         raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {why}")
     body = Body(staged.body, *scan_counts(staged.equation))
     carry = nbytes(list(body.carry_avals))
-    costs = Costs(carry, carry + body.nbytes, body.x_bytes, solving=lambda n: 0)
+    shared = nbytes(list(filter(is_differentiable, body.const_avals)))
+    costs = Costs(carry, carry + body.nbytes, body.x_bytes, shared, solving=lambda n: 0)
     stored = within(staged.equation.params["length"], costs, memory_limit)
     return stored if stored.sizes else None
 

@@ -18,6 +18,7 @@ from parscan_bp.choice.rules import ON_CHIP
 from parscan_bp.choice.work import Work, work_of
 from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.hoist import Hoist
+from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
@@ -215,20 +216,19 @@ class Step:
     def costs(self, scan: LinearScan, extra: Sequence[Any]) -> Costs:
         """The bytes that derivatives store of it; a carry that is an output is the caller's."""
         body, solver = self.body, scan.solver
-        own = [a for k, a in enumerate(body.carry_avals) if k not in body.forwarded.values()]
+        own = [k for k in range(body.num_carry) if k not in body.forwarded.values()]
+        each = functools.cache(lambda: scan.bytes_of_a_step(extra))
 
-        @functools.cache
-        def each():
-            operator = scan.operator_type(extra)
-            stacked = [a for a, ndim in operator.leaves() if len(a.shape) > ndim]
-            return nbytes(stacked) // self.length
+        def solving(n):
+            linearised, beside = each()
+            return solver.memory(n, linearised, beside)
 
-        vector = nbytes([body.carry_avals[k] for k in body.float_carry])
         return Costs(
             carry=nbytes(list(body.carry_avals)),
-            step=nbytes(own),
+            step=nbytes([body.carry_avals[k] for k in own if body.slopes_read[k]]),
             x=body.x_bytes,
-            solving=lambda n: solver.memory(n, each(), vector),
+            shared=nbytes(list(filter(is_differentiable, body.const_avals))),
+            solving=solving,
         )
 
     @functools.cached_property

@@ -5,13 +5,14 @@ of them, and of one stretch at a time what a derivative of n steps stores. With 
 and s of a step,
 
     levels   stretches of        bytes                              each step is made again
-    0        all                 T s + k(T)                         0 times
-    1        n                   (T / n) c + n (s + x) + k(n)       once
-    L        n_1 > ... > n_L     sum_i (n_{i-1} / n_i c + n_i x)
-                                 + n_L s + k(n_L),   n_0 = T        L times
+    0        all                 T s + k(T) + w                     0 times
+    1        n                   (T / n) c + n (s + x) + k(n) + 2 w once
+    L        n_1 > ... > n_L     sum_i (n_{i-1} / n_i c + n_i x + w)
+                                 + n_L s + k(n_L) + w,   n_0 = T    L times
 
-of which x are the inputs of a step and their cotangents, and k(n) the linearised steps that a
-solver has at once, with a vector of each: a chunk, or all of a tree's. One
+of which x are the inputs of a step and their cotangents, w the cotangents of what all steps share,
+and k(n) the linearised steps that a solver has at once, with a vector of each: a chunk, or all of a
+tree's. One
 level is least for n = sqrt(T c / s); L levels of T^(1 / (L + 1)) steps, and log2(T) of them take
 O(log T). Where a trajectory leaves the cache, one level is faster than none: memory is slower than
 the steps. What a caller has as outputs is no part of it.
@@ -35,19 +36,21 @@ class Costs:
       carry: c, of the carry that enters a stretch.
       step: s, of each step of a stretch.
       x: of its inputs and their cotangents.
+      shared: w, of the cotangents of what all steps share.
       solving: k, of so many steps while they are solved for.
     """
 
     carry: int
     step: int
     x: int
+    shared: int
     solving: Callable[[int], int]
 
     def of(self, length: int, sizes: Sequence[int]) -> int:
         """The bytes in the table above."""
-        total, n = 0, length
+        total, n = self.shared, length
         for size in sizes:
-            total += -(-n // size) * self.carry + size * self.x
+            total += -(-n // size) * self.carry + size * self.x + self.shared
             n = size
         return total + n * self.step + self.solving(n)
 

@@ -21,12 +21,12 @@ H, T = 8, 90
 # The planner
 
 
-def costs(carry=64, step=64, x=0, each=0):
-    return Costs(carry, step, x, lambda n: each * min(n, 4))
+def costs(carry=64, step=64, x=0, shared=0, each=0):
+    return Costs(carry, step, x, shared, lambda n: each * min(n, 4))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 100, 1023, 4096, 10**6])
-@pytest.mark.parametrize("what", [{}, {"x": 8}, {"step": 640}, {"each": 100}])
+@pytest.mark.parametrize("what", [{}, {"x": 8}, {"step": 640}, {"each": 100}, {"shared": 99}])
 def test_every_limit_is_met_or_told(length, what):
     of = costs(**what)
     whole = Storage(length, of).bytes
