@@ -9,9 +9,10 @@ import pytest
 from bench.__main__ import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[1]
+DOCS = ("choose", "devices", "extend", "gpu", "horizons", "pipelines", "use")
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
-    *(f"docs/{name}.md" for name in ("choose", "devices", "extend", "gpu", "pipelines", "use")),
+    *(f"docs/{name}.md" for name in DOCS),
 )
 
 
@@ -41,6 +42,7 @@ def test_every_example_of_the_readme_runs():
         ),
         "docs/extend.md",
         "docs/gpu.md",
+        "docs/horizons.md",
     ],
 )
 def test_every_example_of_the_docs_runs(page):
