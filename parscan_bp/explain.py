@@ -13,6 +13,7 @@ from parscan_bp.chain.stages import Stages
 from parscan_bp.choice.facts import Facts
 from parscan_bp.devices import Traffic
 from parscan_bp.forward import Auto, Forward
+from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.planner import Plan
 from parscan_bp.scan.api import as_cell, checked_solver, left_to_lax, loop_options, plan_of
 from parscan_bp.scan.auto_forward import ForwardChoice, by_method, choose_forward
@@ -56,6 +57,8 @@ class Explanation:
       collectives: of a solver over several devices, what each takes part in, by its purpose.
       forward: what makes the values with ``forward="auto"``.
       fused: what ``forward="fused"`` would change, where it was neither asked for nor impossible.
+      linear_step: of a solver by products, the transposed linear map of a step as two programs:
+        what is made of all steps ahead of the loop, and what the loop does. ``print`` it.
     """
 
     choice: str
@@ -69,6 +72,7 @@ class Explanation:
     collectives: Mapping[str, Traffic] = dataclasses.field(default_factory=dict)
     forward: ForwardChoice | None = None
     fused: str | None = None
+    linear_step: LinearStep | None = dataclasses.field(default=None, repr=False)
 
     def __str__(self):
         lines = [] if self.forward is None else [str(self.forward)]
@@ -224,6 +228,7 @@ def _explanation(plan: ScanPlan) -> Explanation:
         stored=stored,
         candidates=() if plan.facts is None else _candidates(plan.facts),
         collectives=_collectives(plan),
+        linear_step=None if plan.rule is None else plan.rule.scan.linear_step(plan.extra),
     )
 
 

@@ -19,6 +19,7 @@ from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.layout import CarryLayout
+from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
@@ -118,6 +119,18 @@ class Linearisation(abc.ABC):
           steps: where.
           active: what `pullback` will be asked for; its ``aux`` is what the operator makes for it.
         """
+
+    def linear_step(
+        self, shared: PyTree, own: PyTree, active: Active | None, *, cotangent: bool
+    ) -> LinearStep | None:
+        """The map of one step as two programs; ``None`` where it is formed.
+
+        Args:
+          shared, own: of `Steps.shared_and_own`, of one step; or their types.
+          active: see `adjoint_operator`.
+          cotangent: whether it is the transposed one.
+        """
+        return None
 
     def tangent_operator(self, steps: Steps) -> Operator:
         """The stack of Jacobians."""

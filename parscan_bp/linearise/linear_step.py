@@ -164,11 +164,12 @@ class LinearStep:
     @property
     def is_stored(self) -> bool:
         """Whether a loop stores aux: far more of it is sooner made again, of all v at once."""
-        numbers = [sum(math.prod(a.shape) for a in of) for of in (self._aux_types, self.vector)]
+        numbers = [sum(math.prod(a.shape) for a in of) for of in (self.aux_types, self.vector)]
         return numbers[0] <= MOST_AUX * numbers[1]
 
     @property
-    def _aux_types(self) -> Sequence[Any]:
+    def aux_types(self) -> Sequence[Any]:
+        """The types of aux, each value once."""
         return self.apply.out_avals[self.width :]
 
     @functools.cached_property

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Var
 from parscan_bp.jaxprs.batching import mapped, unbatchable
 from parscan_bp.jaxprs.read import depending, part
 from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.trees import nbytes
 from parscan_bp.types import PyTree
 
 
@@ -52,6 +53,12 @@ class PerStep:
         jaxpr = self.jaxpr.jaxpr
         touched = depending(jaxpr, jaxpr.invars[self.shared :])
         return tuple(isinstance(v, Var) and v in touched for v in jaxpr.outvars)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what there is of each step."""
+        pairs = zip(self.jaxpr.out_avals, self.varies, strict=True)
+        return nbytes([aval for aval, varies in pairs if varies])
 
     @functools.cached_property
     def _in_turn(self) -> bool:

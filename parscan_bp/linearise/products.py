@@ -103,13 +103,7 @@ class ByProducts(Linearisation):
     def linear_step(
         self, shared: PyTree, own: PyTree, active: Active | None, *, cotangent: bool
     ) -> LinearStep:
-        """The map of one step, transposed or not, made once for each trace that JAX makes of it.
-
-        Args:
-          shared, own: of `Steps.shared_and_own`, of one step; or their types.
-          active: see `adjoint_operator`.
-          cotangent: whether it is the transposed one.
-        """
+        """See `Linearisation`; made once for each trace that JAX makes of it."""
         carry = own[0]
         vector = eval_shape(lambda: [carry[k] for k in self.body.float_carry])
         traced = self._map(active, cotangent).trace(shared, own, vector)

@@ -13,6 +13,7 @@ from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.primitives.zeros import nonzero, zeros_of
@@ -152,8 +153,10 @@ class LinearScan:
         stacked = self.body.stacked_avals(self.length)
         return eval_shape(made, list(self.body.const_avals), *stacked, list(extra))
 
-    def bytes_of_a_step(self, extra: Sequence[Array]) -> tuple[int, int]:
-        """Bytes of a linearised step, and of its vector with what a pullback is made from.
+    def linear_step(self, extra: Sequence[Array]) -> LinearStep | None:
+        """The transposed map of a step for all that may be differentiated, from types alone.
+
+        ``None`` where Jacobians are formed.
 
         Args:
           extra: values that a given Jacobian closes over.
@@ -163,21 +166,27 @@ class LinearScan:
         inputs = [k for k, a in enumerate(body.x_avals) if is_differentiable(a)]
         active = Active(tuple(floats), tuple(inputs), ())
 
-        def made(consts, carry, xs, extra):
+        def one(consts, carry, x, extra):
             extra = linear.invariants(consts, extra)
-            steps = Steps(consts, carry, xs, carry, extra)
-            if not linear.is_products:
-                return linear.adjoint_operator(steps, active), None
-            operator = linear.adjoint_operator(steps, active)
-            vectors = linear.pack([carry[k] for k in body.float_carry], cotangent=True)
-            return operator, operator.matvec_and_aux(vectors)[1]
+            return Steps(consts, carry, x, carry, extra).shared_and_own
 
-        stacked = body.stacked_avals(self.length)
-        operator, aux = eval_shape(made, list(body.const_avals), *stacked, list(extra))
+        avals = list(body.const_avals), list(body.carry_avals), list(body.x_avals)
+        shared, own = eval_shape(one, *avals, list(extra))
+        return linear.linear_step(shared, own, active, cotangent=True)
+
+    def bytes_of_a_step(self, extra: Sequence[Array]) -> tuple[int, int]:
+        """Bytes of a linearised step, and of its vector with what a pullback is made from.
+
+        Args:
+          extra: values that a given Jacobian closes over.
+        """
+        vector = nbytes([self.body.carry_avals[k] for k in self.body.float_carry])
+        step = self.linear_step(extra)
+        if step is not None:
+            return step.known.nbytes, vector + nbytes(list(step.aux_types))
+        operator = self.operator_type(extra)
         leaves = [a for a, ndim in operator.leaves() if len(a.shape) > ndim]
-        beside = nbytes(aux) // self.length if linear.is_products else body.nbytes
-        vector = nbytes([body.carry_avals[k] for k in body.float_carry])
-        return nbytes(leaves) // self.length, vector + beside
+        return nbytes(leaves) // self.length, vector + self.body.nbytes
 
     @functools.cached_property
     def groups(self) -> Sequence[tuple[int, ...]]:

@@ -54,3 +54,16 @@ def test_the_loop_back_of_a_gru_stores_nothing_but_its_vectors():
 
 def test_the_loop_back_of_an_lstm_stores_those_of_its_pre_activations():
     assert _stored_by_loops(pb.cells.LSTM()) >= 1 + 4 / 2
+
+
+def test_explain_prints_the_loop():
+    """A sweep of an Elman step multiplies a vector by slopes and one matrix, made ahead of it."""
+    step = lambda h, x: (jnp.tanh(h @ W + x), h)  # noqa: E731
+    found = pb.explain(step, jnp.zeros((2, 4)), jnp.ones((9, 2, 4)), solver=pb.Sweep()).linear_step
+    loop = [eqn.primitive.name for eqn in found.apply.eqns]
+    assert loop.count("row_product") == 1 and "tanh" not in loop
+    ahead, _, within = str(found).partition("in it:")
+    assert "transpose" in ahead and "row_product" in within
+    assert (
+        pb.explain(step, jnp.zeros(4), jnp.ones((9, 4)), solver=pb.Blelloch()).linear_step is None
+    )
