@@ -23,7 +23,7 @@ from parscan_bp.forward.base import Carry, Inputs, Recurrence
 from parscan_bp.jaxprs.control_flow import within
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CONTROL_FLOW, CUSTOM_CALLS
-from parscan_bp.jaxprs.read import called, inner_jaxprs, needed_equations, walk
+from parscan_bp.jaxprs.read import called, cut_to, inner_jaxprs, walk
 from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
@@ -58,11 +58,11 @@ def are_all(flags: PyTree) -> Array:
 def program_of(recurrence: Recurrence) -> tuple[ClosedJaxpr, jax.tree_util.PyTreeDef]:
     """The step on flat leaves [*carry, *inputs], and the structure of what it returns.
 
-    Equations that only its outputs beside the carry depend on are left out.
+    What only its outputs beside the carry depend on is left out: it may have no derivative.
     """
     first = jax.tree.map(lambda a: a[0], recurrence.inputs)
     closed, shape = jax.make_jaxpr(recurrence.step, return_shape=True)(recurrence.init, first)
-    needed = closed.jaxpr.replace(eqns=needed_equations(closed.jaxpr))
+    needed = cut_to(closed.jaxpr, len(closed.jaxpr.outvars))
     return ClosedJaxpr(needed, closed.consts), jax.tree.structure(shape)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
-from jax.interpreters import partial_eval as pe
 
 from parscan_bp.arguments import described
 from parscan_bp.forward.base import Carry, Recurrence, over_steps
+from parscan_bp.jaxprs.read import cut_to
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.structure import CarryStructure, find_structure
@@ -91,7 +91,7 @@ def traced(step: Any, *args: Any) -> tuple[Body, list[Array]]:
     names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
     invars = [*jaxpr.constvars, *jaxpr.invars]
     opened = jaxpr.replace(constvars=[], invars=invars, debug_info=names)
-    opened, _ = pe.dce_jaxpr(opened, [True] * len(opened.outvars), instantiate=True)
+    opened = cut_to(opened, len(opened.outvars))
     count = len(jax.tree.leaves(args[0]))
     return Body(ClosedJaxpr(opened, []), len(closed.consts), count), list(closed.consts)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun, jaxprs_in_params
+from jax.interpreters import partial_eval as pe
 
 from parscan_bp.jaxprs.hijax import kind_of, operation_of, program_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS, NO_EXCHANGE, ZERO_DERIVATIVE
@@ -145,6 +146,16 @@ def depending(jaxpr: Jaxpr, on: Collection[Var]) -> set[Var]:
         if not found.isdisjoint(variables(eqn.invars)):
             found.update(eqn.outvars)
     return found
+
+
+def cut_to(jaxpr: Jaxpr, count: int) -> Jaxpr:
+    """The program of the first ``count`` outputs; what they need not is left out at any depth.
+
+    Its inputs are the same.
+    """
+    names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    wanted = [k < count for k in range(len(jaxpr.outvars))]
+    return pe.dce_jaxpr(jaxpr.replace(debug_info=names), wanted, instantiate=True)[0]
 
 
 def with_known(jaxpr: Jaxpr, known: Mapping[Var, Var]) -> Jaxpr:

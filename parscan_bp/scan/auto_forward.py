@@ -22,7 +22,7 @@ from parscan_bp.choice.forward_map import forward_map
 from parscan_bp.forward import Auto, Chunks, FixedPoint, Forward, Newton
 from parscan_bp.forward.evaluate import stop_of, tolerance_of
 from parscan_bp.forward.kinks import unknown_kinks
-from parscan_bp.jaxprs.read import needed_equations
+from parscan_bp.jaxprs.read import cut_to
 from parscan_bp.scan.forward_option import ForwardOption
 from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.parallel import Parallel
@@ -148,10 +148,7 @@ def choose_forward(
 def _unknown_kinks(step: Step) -> list[str]:
     """The primitives for which every trajectory of a step would be dropped."""
     body = step.body
-    jaxpr = body.jaxpr.jaxpr
-    names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    jaxpr = jaxpr.replace(outvars=jaxpr.outvars[: body.num_carry], debug_info=names)
-    jaxpr = jaxpr.replace(eqns=needed_equations(jaxpr))
+    jaxpr = cut_to(body.jaxpr.jaxpr, body.num_carry)
     begin, end = body.num_consts, body.num_consts + body.num_carry
     return unknown_kinks(jaxpr, [begin <= k < end for k in range(len(jaxpr.invars))])
 
