@@ -105,7 +105,10 @@ class _Augmented:
         """
         types = enumerate(self.scan.body.jaxpr.in_avals)
         moving = tuple(k for k, a in types if is_differentiable(a))
-        return self.scan.after_derivative(moving) is self.scan
+        try:
+            return self.scan.after_derivative(moving) is self.scan
+        except NameError:  # an axis of an outer `jax.vmap`, not bound here; it is where `matvec` is
+            return False
 
     def matvec(self, residuals, u):
         """The rows above."""
