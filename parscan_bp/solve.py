@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import check_concrete, described
-from parscan_bp.operators import Operator
+from parscan_bp.jaxprs.differentiated import has_rules
+from parscan_bp.operators import MatrixFree, Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.report import Report, Rounds, report_on
 from parscan_bp.solvers import Solver, Sweep, check_solver
@@ -128,10 +129,21 @@ def _uniform(system: Uniform, solver: Solver) -> Array:
     solver.check(type(system.operators))
     if system.length == 0:
         return jnp.asarray(system.g)
-    g = _promoted(system)
-    if solver.differentiable:
+    g, rule = _promoted(system), _uniform_rule(solver)
+    if solver.differentiable and not _has_rules(rule.matvec, system.operators, g):
         return _upper(solver, system.operators, g)
-    return _uniform_rule(solver)(system.operators, g)
+    return rule(system.operators, g)
+
+
+def _has_rules(matvec, operators: Any, g: Any) -> bool:
+    """Whether products are by functions with a `jax.custom_jvp`.
+
+    Up to jax 0.10 a loop takes of such a rule what it is told of the first derivative only.
+    """
+    kinds = jax.tree.leaves(operators, is_leaf=lambda a: isinstance(a, MatrixFree))
+    if not any(isinstance(a, MatrixFree) for a in kinds):
+        return False
+    return has_rules(jax.make_jaxpr(matvec)(operators, g).jaxpr)
 
 
 def _promoted(system: Uniform) -> Array:
@@ -158,7 +170,12 @@ def _uniform_rule(solver: Solver) -> LinearSolve:
         state, _, shown = solved(solver, system, jnp.zeros_like(ct[0]))
         return jnp.concatenate([shown, (ct[-1] + state)[None]]).astype(ct.dtype)
 
-    return LinearSolve(matvec, functools.partial(_upper, solver), backward)
+    return LinearSolve(matvec, functools.partial(_upper, solver), backward, is_own=_is_asked)
+
+
+def _is_asked() -> bool:
+    """Rules make of the products of `MatrixFree` operators others: `LinearSolve` reads which."""
+    return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +254,7 @@ def _ragged_rule(solver: Solver) -> LinearSolve:
     def backward(operators, cts):
         return _as(cts, solve_lower(solver, [a.transpose() for a in operators], cts))
 
-    return LinearSolve(matvec, forward, backward)
+    return LinearSolve(matvec, forward, backward, is_own=_is_asked)
 
 
 def _as(like: Sequence[Array], values: Sequence[Array]) -> list[Array]:

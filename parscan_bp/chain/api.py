@@ -51,6 +51,10 @@ def chain(
     What layers close over may be traced, as by a `jax.grad` around the call: it counts as a
     parameter. All else that they close over is read when the stack is traced, as under `jax.jit`.
 
+    Where the rule of a layer's `jax.custom_jvp` returns a value that is no call of its function, as
+    one with a surrogate slope may, later derivatives of the activations are those of that value,
+    and JAX's own: no layer has an operator for it.
+
     Layers share parameters where the same arrays stand in ``params`` twice; their cotangents
     add up.
 

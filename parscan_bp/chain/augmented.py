@@ -71,18 +71,21 @@ class Augmented:
       layers: the layers.
       solver: what solves the bi-diagonal system.
       active: what is differentiated.
+      is_own: whether the layers are after any derivative what they were.
     """
 
     layers: tuple[Layer, ...]
     solver: Solver
     active: ActiveLayers
+    is_own: bool = True
 
     def solve(self) -> LinearSolve:
         """Its solution, with the transposed one."""
         # Whether the solver's own program may be differentiated: it forms few products.
         through = self.solver.differentiable
         matvec, forward, backward = map(jax.jit, (self._matvec, self._forward, self._backward))
-        return LinearSolve(matvec, forward, backward, through=through)
+        own = lambda: self.is_own  # noqa: E731
+        return LinearSolve(matvec, forward, backward, through=through, is_own=own)
 
     def _matvec(self, residuals, u):
         params, xs = residuals

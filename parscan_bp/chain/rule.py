@@ -10,12 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from parscan_bp.chain.augmented import ActiveLayers, Augmented
+from parscan_bp.chain.later import Activations, activations_beside, all_that_move
 from parscan_bp.jaxprs.obstacles import check_no_obstacle, explicit_sharding, symbolic_size
 from parscan_bp.jaxprs.replay import vary_alike, varying_as
 from parscan_bp.layers import Layer
@@ -58,8 +60,9 @@ class ChainRule:
 
         def jvp(primals, tangents):
             check_no_obstacle(obstacle(*primals), self.solver)
-            xs = self._activations(*primals)
-            return xs[-1], self._tangents(primals, tangents, xs, whole=False)[-1]
+            active = _active(tangents, whole=False)
+            xs = self._beside(primals, active)
+            return xs[-1], self._tangents(primals, tangents, xs, active)[-1]
 
         return WithRule(value, jvp)
 
@@ -71,11 +74,22 @@ class ChainRule:
             return batched_activations(self.layers, params, x)
 
         def jvp(primals, tangents):
-            xs = values(*primals)
-            return xs, self._tangents(primals, tangents, xs, whole=True)
+            active = _active(tangents, whole=True)
+            xs = self._beside(primals, active)
+            return xs, self._tangents(primals, tangents, xs, active)
 
-        values = WithRule(run, jvp)
-        return values
+        return WithRule(run, jvp)
+
+    def _beside(self, primals, active: ActiveLayers) -> list[Array]:
+        """[x_0, ..., x_n] as they are beside the tangents."""
+        made = None
+        if not self._is_own(primals):
+            made = self._later(primals, (active.leaves, active.x))
+        return (made or self._activations)(*primals)
+
+    def _is_own(self, primals) -> bool:
+        """Whether the layers are after any derivative what they were."""
+        return self._later(primals, (all_that_move(primals[0]), True)) is None
 
     @functools.cached_property
     def report(self):
@@ -97,27 +111,35 @@ class ChainRule:
 
         return lambda params, x: report(*lax.stop_gradient((list(params), x)))
 
-    def _tangents(self, primals, tangents, xs, *, whole):
+    def _later(self, primals, moving) -> Activations | None:
+        """See `activations_beside`; once for all primals of the same types."""
+        types, tree = jax.tree.flatten(jax.tree.map(jax.typeof, primals))
+        key = (moving, tree, *types)
+        if key not in self._made:
+            params, x = jax.tree.unflatten(tree, types)
+            self._made[key] = activations_beside(self.layers, params, x, *moving)
+        return self._made[key]
+
+    @functools.cached_property
+    def _made(self) -> dict[Any, Activations | None]:
+        return {}
+
+    def _tangents(self, primals, tangents, xs, active: ActiveLayers):
         """Tangents of the activations; where they are not unknowns, symbolic zeros."""
         params, _ = primals
         t_params, t_x = tangents
-        t_leaves = [jax.tree.leaves(t) for t in t_params]
-        moving = [
-            tuple(j for j, t in enumerate(own) if not isinstance(t, SymbolicZero))
-            for own in t_leaves
-        ]
-        active = ActiveLayers(tuple(moving), not isinstance(t_x, SymbolicZero), whole)
         out = zeros_of(xs)
-        if not active.x and not any(moving):
+        if not active.x and not any(active.leaves):
             return out
-        dp = [[own[j] for j in kept] for own, kept in zip(t_leaves, moving, strict=True)]
+        pairs = zip(map(jax.tree.leaves, t_params), active.leaves, strict=True)
+        dp = [[own[j] for j in kept] for own, kept in pairs]
         dx = [t_x] if active.x else []
         # Of a tangent that loses its weak type here, the cotangent has it again.
         dp, dx = jax.tree.map(lambda t: lax.convert_element_type(t, t.dtype), (dp, dx))
         (params, varied), dp, dx = vary_alike(((params, xs), dp, dx))
         tie = empty_of((dp, dx))
         zeros = [tied_zeros(tie, varied[k]) for k in active.unknown]
-        *_, d = self.solve(active)((params, varied), (dp, dx, zeros))
+        *_, d = self.solve(active, self._is_own(primals))((params, varied), (dp, dx, zeros))
         for k, t in zip(active.unknown, d, strict=True):
             out[k] = varying_as(t, xs[k])
         if active.x:
@@ -126,8 +148,17 @@ class ChainRule:
 
     @functools.cached_property
     def solve(self):
-        """Function from a choice of active inputs to its augmented solve."""
-        return functools.cache(lambda active: Augmented(self.layers, self.solver, active).solve())
+        """Function from a choice of active inputs to its augmented solve, see `Augmented`."""
+        return functools.cache(lambda *how: Augmented(self.layers, self.solver, *how).solve())
+
+
+def _active(tangents, *, whole: bool) -> ActiveLayers:
+    params, x = tangents
+    moving = tuple(
+        tuple(j for j, t in enumerate(jax.tree.leaves(own)) if not isinstance(t, SymbolicZero))
+        for own in params
+    )
+    return ActiveLayers(moving, not isinstance(x, SymbolicZero), whole)
 
 
 def obstacle(params: Sequence[PyTree], x: Array) -> str | None:

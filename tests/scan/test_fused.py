@@ -1,6 +1,8 @@
 """``forward="fused"``: values, derivatives of every kind, and what is refused. Simulated."""
 
+import dataclasses
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp import kernels
+from parscan_bp.cells.gated import Gated
 
 needs_kernels = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
 FUSED = pb.Fused(interpret=True)
@@ -203,3 +206,37 @@ def test_explain_says_so():
     params, carry, xs = _case("gru")
     step = functools.partial(CELLS["gru"], params)
     assert "fused kernel" in pb.explain(step, carry, xs, forward=FUSED).reason
+
+
+@dataclasses.dataclass(frozen=True)
+class _Linear(Gated):
+    """h_t = x_t W_i + h_{t-1} W_h + b."""
+
+    is_value: ClassVar[bool] = True
+    parts: ClassVar = 1
+    past: ClassVar = ()
+
+    def activate(self, a):
+        return [a[0]]
+
+    def update(self, gates, past):
+        return gates
+
+    def gates(self, params, carry, x, new_carry):
+        return [new_carry]
+
+    def pull(self, gates, past, new, cts):
+        return [cts[0]], []
+
+
+@needs_kernels
+def test_a_linear_cell_is_transposed_as_the_program_of_lax_scan():
+    params, carry, xs = _case("elman")
+    steps = functools.partial(_Linear(), {**params, "b": jnp.zeros(H)})
+    ct = jnp.sin(carry), jnp.cos(jnp.ones((T, B, H)))
+    got, want = (
+        jax.linear_transpose(functools.partial(scan, steps), carry, xs)(ct)
+        for scan in (functools.partial(pb.scan, forward=FUSED), lax.scan)
+    )
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -33,7 +33,8 @@ def test_a_rule_that_applies_itself_is_opened_once(question):
 
     body = jax.make_jaxpr(twice)(jnp.ones((2, 3)))
     assert QUESTIONS[question](body)
-    assert len(opened) == 1
+    # Of a rule that is opened JAX keeps the program, but for jax_custom_jvp3.
+    assert 1 <= len(opened) <= 1 + getattr(jax.config, "jax_custom_jvp3", False)
 
 
 def test_what_a_function_of_tangents_detaches_is_followed():
