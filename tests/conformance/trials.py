@@ -1,4 +1,4 @@
-"""What is compared of a program: its value, its gradient, a product with its Hessian."""
+"""What is compared of a program: value, gradient, tangent, and a product with the Hessian."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def results(program: tuple[Callable, tuple]) -> dict[str, Any]:
     def all_of_them(*args):
         gradient = jax.grad(loss, every)
         value, (grads, product) = loss(*args), jax.jvp(gradient, args, tangents)
-        return {"value": value, "gradient": grads, "Hessian's product": product}
+        made = {"value": value, "gradient": grads, "Hessian's product": product}
+        return {**made, "tangent": jax.jvp(loss, args, tangents)[1]}
 
     return jit_quickly(all_of_them)(*args)
 
