@@ -109,9 +109,9 @@ OPTIMISERS = {
         optax.apply_if_finite(optax.chain(DECAY, SGD), 9), "refused", NO_MASK
     ),
     "loss scaling": Optimiser(
-        optax.apply_if_finite(optax.chain(optax.scale(1 / 128), SGD), 9), "all"
+        optax.apply_if_finite(optax.chain(optax.scale(1 / 16), SGD), 9), "all"
     ),
-    "prodigy": Optimiser(contrib.prodigy(0.1), "all"),
+    "prodigy": Optimiser(contrib.prodigy(0.1, estim_lr0=0.1), "all"),
     "flatten": Optimiser(optax.flatten(optax.adam(0.02)), "all"),
     "lbfgs without line search": Optimiser(optax.lbfgs(0.1, linesearch=None), "all"),
     "a norm of the step before": Optimiser(optax.chain(_remembers(), SGD), "all"),
