@@ -144,13 +144,14 @@ class Body:
     def slopes_read(self) -> tuple[bool, ...]:
         """For each carry leaf, whether derivatives by anything read it: of others nothing is kept.
 
-        All where an axis of an outer `jax.vmap` is not bound here.
+        All where no tangents can be pushed through the step: an axis of an outer `jax.vmap` is not
+        bound here, a primitive has no derivative, a function has a VJP of its own.
         """
         moving = [k for k, a in enumerate(self.jaxpr.in_avals) if is_differentiable(a)]
         floats = [k for k, a in enumerate(self.jaxpr.out_avals) if is_differentiable(a)]
         try:
             depends = dependencies(pushed(self.jaxpr, moving))
-        except NameError:
+        except (NameError, NotImplementedError, TypeError):
             return (True,) * self.num_carry
         count = len(self.jaxpr.out_avals)
         tangents = np.asarray(depends[[count + k for k in floats]].any(0))
