@@ -54,8 +54,8 @@ def scan(
         lambda_{t-1} = g_{t-1} + J_t^T lambda_t        (BPPSA eq. 3)
 
     solved by ``solver``, and from batched products for parameters and inputs. The carries
-    are stored, and nothing else (not twice where they are outputs already); wrap the scan
-    in `jax.checkpoint` to store nothing, or name ``Sweep(recompute=False)`` to store what is
+    are stored, and nothing else (not twice where they are outputs already); of long scans those
+    that enter stretches of steps. Give a ``memory_limit`` to store less, or name ``Sweep(recompute=False)`` to store what is
     slow to make again, too. What the step makes of its constants alone, such as a transposed
     weight matrix, is made once where the scan is differentiated, as by `jax.lax.scan`.
     Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
@@ -108,10 +108,13 @@ def scan(
         of one step, on the carry's leaves joined along their features, leading axes being
         batch axes. One operator that the whole batch shares, without its axes, is refused; it may
         be a factor of a `Product` with one that has them.
-      memory_limit: bytes that a solver which forms Jacobians may use, an int; replaces the
-        solver's own limit; one that was remembered and needs more is left for what the rules
-        choose. The axes of an outer `jax.vmap` are not seen: each of its entries
-        may use so many.
+      memory_limit: bytes that derivatives may store, an int: the trajectory, and the Jacobians of a
+        solver which forms them, whose own limit it replaces. Steps are then made again, stretch by
+        stretch, in as many levels as it takes; docs/horizons.md says how, and `explain` what is
+        stored. A limit that nothing meets is refused, with the least that would do. One that was
+        remembered of solvers and needs more is left for what the rules choose. The axes of an outer
+        `jax.vmap` are not seen: each of its entries may use so many. ``None`` makes again what was
+        measured to be slower to store.
       check_jacobian: debug check, at the first two steps. Compares the structure found with random
         products of the step's derivative; and what a given Jacobian or the cell states, whichever
         solver runs: products of its operators and of their `transpose` and `as_dense` (up to 2**24
