@@ -34,8 +34,8 @@ ROOMS = {
     "test_pages": {"scan", "chain", "pipeline", "forward", "adapters", "tuning", "explain"},
 }
 """What is tested by folders and files that do not have the name of a room."""
-ALWAYS = ("test_house", "test_changed")
-ELSEWHERE = ("family", "mutants")
+ALWAYS = ("test_house", "test_changed", "mutants")
+ELSEWHERE = ("family",)
 """Folders of the tests that others use."""
 
 
