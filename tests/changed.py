@@ -1,8 +1,9 @@
 """``pytest --changed [REV]``: the tests of what differs from a revision, and of all above it.
 
 A room of the package is tested by the folder of its name, what is in another place says so in
-`ROOMS`, and by the files that import from it. Files that are not of the package, such as the test's own helpers, select all tests of
-their folder; those at the top of the tests, and the project's settings, select everything.
+`ROOMS`, and by the files that import from it. Files that are not of the package, such as the test's
+own helpers, select all tests of their folder; those at the top of the tests, and the project's
+settings, select everything.
 """
 
 from __future__ import annotations
