@@ -63,12 +63,6 @@ MUTANTS = (
         "rows = _size(eqn.invars[1 - at]) // max(summed, 1)",
     ),
     Mutant(
-        "cpu-columns-of-a-row-product",
-        "cpu/row_product.py",
-        "columns = jnp.expand_dims(jnp.moveaxis(rows, axis, -1), -1)",
-        "columns = jnp.expand_dims(rows, -1)",
-    ),
-    Mutant(
         "deep-rnn-state-in-place-of-output",
         "deep_rnn.py",
         'blocks.append(_chained(slopes[j]["hx"], between[i, j], slopes[i]["yh"]))',
@@ -111,10 +105,10 @@ MUTANTS = (
         "count = x.shape[0] * math.prod(self.spatial)",
     ),
     Mutant(
-        "jaxprs-joined-parts-without-the-gap",
-        "jaxprs/joined_pads.py",
-        "pieces += [*self._zeros(start - at, part), part]",
-        "pieces += [part, *self._zeros(start - at, part)]",
+        "jaxprs-every-callback-takes-a-batch",
+        "jaxprs/batching.py",
+        "return None if one_by_one else name",
+        "return None",
     ),
     Mutant(
         "jaxprs-equal-outputs-of-the-first-kind",
@@ -147,16 +141,22 @@ MUTANTS = (
         "take = inside & ((source < 0) | (best <= value))",
     ),
     Mutant(
-        "linearise-columns-as-rows",
-        "linearise/columns.py",
-        "return jnp.moveaxis(columns, 0, -2)",
-        "return jnp.moveaxis(columns, 0, -1)",
+        "linearise-columns-of-a-row-product",
+        "linearise/passes/row_product.py",
+        "columns = jnp.expand_dims(jnp.moveaxis(rows, axis, -1), -1)",
+        "columns = jnp.expand_dims(rows, -1)",
     ),
     Mutant(
         "linearise-conjugate-is-forgotten",
         "linearise/layout.py",
         "imag = -flat.imag if cotangent else flat.imag",
         "imag = flat.imag",
+    ),
+    Mutant(
+        "linearise-joined-parts-without-the-gap",
+        "linearise/passes/join_pads.py",
+        "pieces += [*self._zeros(start - at, part), part]",
+        "pieces += [part, *self._zeros(start - at, part)]",
     ),
     Mutant(
         "operators-lower-triangle-as-upper",
