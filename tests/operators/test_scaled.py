@@ -68,7 +68,7 @@ def test_ldexp_differentiates():
 def test_normalise(dtype):
     draw = Draw(0, "complex64" if dtype == "complex64" else "float32")
     tiny, huge = float(jnp.finfo(dtype).tiny), float(jnp.finfo(dtype).max)
-    sizes = np.asarray([[1.0], [tiny * 8], [huge / 8], [0.0]], np.float32)
+    sizes = np.asarray([[1.0], [tiny * 8], [huge / 8], [0.0]], jnp.result_type(float))
     x = jax.jit(lambda a: (a * sizes).astype(dtype))(draw(4, 5))
     mantissa, exponent = jax.jit(normalise)(x)
     parts = np.maximum(np.abs(wide(mantissa).real), np.abs(wide(mantissa).imag))
