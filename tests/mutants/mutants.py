@@ -185,8 +185,8 @@ MUTANTS = (
     Mutant(
         "pipeline-one-batch-later",
         "pipeline/stale.py",
-        "slot = stage.count % delay",
-        "slot = (stage.count + 1) % delay",
+        "lax.cond(stage.count >= delay, arrived, waiting)",
+        "lax.cond(stage.count > delay, arrived, waiting)",
     ),
     Mutant(
         "planner-cut-after-the-dearest",

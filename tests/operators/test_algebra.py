@@ -151,6 +151,16 @@ def test_every_pair(all_products, a, b):
     assert_close(reference(got), product(ops[b], ops[a]), "float32", terms=40)
 
 
+def test_what_is_transposed_has_products_of_its_own():
+    """Below the diagonal, by columns, from the other side: of each structure, in one program."""
+    ops = {name: (made(name, (2,), 0), made(name, (2,), 1)) for name in DISTINCT}
+    square = lambda a, b: compose(b.transpose(), a.transpose())  # noqa: E731
+    products = jit_once(lambda ops: {name: square(*pair) for name, pair in ops.items()})(ops)
+    for name, (a, b) in ops.items():
+        want = transposed(product(b, a))
+        np.testing.assert_array_equal(reference(products[name]), want, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "want"),
     [
