@@ -201,10 +201,10 @@ MUTANTS = (
         "axes.plot(x[: len(mean)], mean,",
     ),
     Mutant(
-        "primitives-places-out-of-reach-are-zero",
+        "primitives-tangent-of-a-residual",
         "primitives/linear_solve.py",
-        "out = [v if r else ct for v, ct, r in zip(solved, cts, part.reached, strict=True)]",
-        "out = [v for v, ct, r in zip(solved, cts, part.reached, strict=True)]",
+        "given[k] - p if k in given else -p for k, p",
+        "given[k] + p if k in given else -p for k, p",
     ),
     Mutant(
         "pruning-masked-numbers-stay",
