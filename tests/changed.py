@@ -1,8 +1,9 @@
 """``pytest --changed [REV]``: the tests of what differs from a revision, and of all above it.
 
-A room of the package is tested by the folder of its name; what is in another place says so in
-`ROOMS`. Files that are not of the package, such as the test's own helpers, select all tests of
-their folder; those at the top of the tests, and the project's settings, select everything.
+A room of the package is tested by the folder of its name, what is in another place says so in
+`ROOMS`, and by the files that import from it. Files that are not of the package, such as the test's
+own helpers, select all tests of their folder; those at the top of the tests, and the project's
+settings, select everything.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tests import rooms
 
 ROOT = pathlib.Path(__file__).parents[1]
 ROOMS = {
+    "solvers": {"solvers", "solve", "system", "report", "deep_rnn"},
     "flax": {"adapters", "nnx", "linen"},
     "words": {"scan", "chain", "adapters", "nnx"},
     "conformance": {"scan", "originals"},
@@ -34,8 +36,8 @@ ROOMS = {
     "test_pages": {"scan", "chain", "pipeline", "forward", "adapters", "tuning", "explain"},
 }
 """What is tested by folders and files that do not have the name of a room."""
-ALWAYS = ("test_house", "test_changed")
-ELSEWHERE = ("family", "mutants")
+ALWAYS = ("test_house", "test_changed", "mutants")
+ELSEWHERE = ("family",)
 """Folders of the tests that others use."""
 
 
@@ -76,7 +78,7 @@ class Selection:
         paths = [pathlib.PurePosixPath(f) for f in files]
         ours = {rooms.room_of(ROOT / p) for p in paths if p.parts[0] == "parscan_bp"}
         tests = {p.parts[1].removesuffix(".py") for p in paths if p.parts[0] == "tests"}
-        self._rooms = rooms.at_and_above(ours)
+        self._changed, self._rooms = ours, rooms.at_and_above(ours)
         self._tests = tests
         helpers = {t for t in tests if t in ELSEWHERE or (ROOT / f"tests/{t}.py").exists()}
         helpers = {t for t in helpers if not t.startswith("test_")}
@@ -96,7 +98,9 @@ class Selection:
             return True
         if name == "bench" and self._bench:
             return True
-        return bool(ROOMS.get(name, {name}) & self._rooms)
+        if ROOMS.get(name, {name}) & self._rooms:
+            return True
+        return any(room in self._changed for _, room in rooms.imports(path))
 
 
 def pytest_configure(config: pytest.Config) -> None:

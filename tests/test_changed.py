@@ -8,7 +8,7 @@ import pytest
 from tests import rooms
 from tests.changed import ALWAYS, ELSEWHERE, ROOMS, ROOT, Selection
 
-ALWAYS_RUN = {f"{name}.py" for name in ALWAYS}
+ALWAYS_RUN = {p.name for p in (ROOT / "tests").iterdir() if p.stem in ALWAYS}
 
 
 def wanted(*files):
@@ -32,6 +32,19 @@ def test_what_imports_a_room_is_selected(room):
     above = rooms.at_and_above({room})
     for importer in rooms.importers()[room]:
         assert rooms.at_and_above({importer}) <= above
+
+
+def test_rooms_without_a_folder_are_tested_where_it_is_said():
+    """And by each file that imports from what changed, whatever folder it is in."""
+    for file in ("deep_rnn.py", "solve.py", "system.py", "report.py"):
+        assert "solvers" in wanted(f"parscan_bp/{file}"), file
+    folders = {path.name for path in (ROOT / "tests").iterdir()}
+    tested = set().union(*ROOMS.values(), folders)
+    for room in set(rooms.importers()) - tested - {"__init__"}:
+        assert rooms.at_and_above({room}) & folders, room
+    selection = Selection(["parscan_bp/scan/api.py"])
+    assert selection.wants(ROOT / "tests/forward/test_auto.py")
+    assert not selection.wants(ROOT / "tests/forward/test_chunks.py")
 
 
 def test_tests_and_pages_select_themselves_and_settings_everything():

@@ -16,6 +16,7 @@ Example:
   >>> assert_derivatives_close(got, reference(floats), tolerance, case=case.name)
 """
 
+from tests.family.arrays import array
 from tests.family.cases import STEPS, StepCase, step_cases
 from tests.family.cells import Parts
 from tests.family.compare import (
@@ -28,6 +29,7 @@ from tests.family.compile import jit_once
 from tests.family.features import FEATURES
 from tests.family.modes import DERIVATIVE_MODES, evaluator, modes_for
 from tests.family.problem import Draw, Problem, float_leaves, is_float
+from tests.family.together import together
 
 __all__ = [
     "DERIVATIVE_MODES",
@@ -37,6 +39,7 @@ __all__ = [
     "Parts",
     "Problem",
     "StepCase",
+    "array",
     "assert_derivatives_close",
     "compare_outputs",
     "evaluator",
@@ -45,6 +48,7 @@ __all__ = [
     "jit_once",
     "modes_for",
     "step_cases",
+    "together",
     "tolerances",
     "ulp_sensitivity",
 ]

@@ -199,6 +199,11 @@ for layer, features in layers:
 """
 
 
+def test_a_batch_is_normalised_over_all_its_parts(run_on_devices):
+    grid = "Grid(data=2, height=2)"
+    run_on_devices(f"{SETTING}\ncheck([SyncBatchNorm()], (5, 2), {grid}, batch=4)", 4)
+
+
 @pytest.mark.parametrize("program", [GRIDS, BATCH_NORM, SOLVERS], ids=["grids", "norm", "solvers"])
 def test_values_and_gradients_are_those_of_one_device(program, run_on_devices):
     run_on_devices(program, 8)

@@ -4,12 +4,14 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.test_util import check_grads
 
 import parscan_bp as pb
 from parscan_bp.linearise.passes.row_product import as_row_product
+from tests.family import array
 
 # Shape and summed axis of the rows, and of the matrix.
 PRODUCTS = {
@@ -54,6 +56,29 @@ def test_values_and_derivatives_are_those_of_the_product(name):
     check_grads(
         jax.jit(product), (rows, taken), order=2, modes=("fwd", "rev"), rtol=0.02, atol=0.02
     )
+
+
+def test_every_product_and_its_cotangents_in_one_program():
+    def both(cases):
+        made = []
+        for name, (rows, matrix) in cases.items():
+            _, axis, of_matrix, summed = PRODUCTS[name]
+            assert matrix.shape == of_matrix
+            dot, product = _product(rows, matrix, axis, summed)
+            taken = (lambda m: m.T) if summed == 1 else lambda m: m
+            ours = lambda r, m, f=product, taken=taken: jnp.sum(jnp.sin(f(r, taken(m))))  # noqa: E731
+            plain = lambda r, m, f=dot: jnp.sum(jnp.sin(f(r, m)))  # noqa: E731
+            made.append([jax.value_and_grad(f, (0, 1))(rows, matrix) for f in (ours, plain)])
+        return made
+
+    rng = np.random.default_rng(0)
+    cases = {
+        name: [array(rng.normal(size=shape), "float32") for shape in (rows, matrix)]
+        for name, (rows, _, matrix, _) in PRODUCTS.items()
+    }
+    for got, want in jax.jit(both)(cases):
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("axes", [(0, None), (1, None), (None, 0), (0, 0), (0, 1)])

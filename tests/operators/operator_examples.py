@@ -33,6 +33,7 @@ from parscan_bp.operators import (
     Sum,
 )
 from parscan_bp.sparsity import Pattern
+from tests.family import array
 
 X64 = jnp.result_type(float) == jnp.float64
 DTYPES = ["float32", "bfloat16", "complex64", *(["float64", "complex128"] if X64 else [])]
@@ -70,14 +71,14 @@ class Draw:
         x = self.rng.standard_normal(shape)
         if jnp.issubdtype(self.dtype, jnp.complexfloating):
             x = x + 1j * self.rng.standard_normal(shape)
-        return jnp.asarray(x, self.dtype)
+        return array(x, self.dtype)
 
 
 class Integers(Draw):
     """Small integers as floats: products of a few matrices are exact, also in float32."""
 
     def __call__(self, *shape):
-        return jnp.asarray(self.rng.integers(-2, 3, shape), self.dtype)
+        return array(self.rng.integers(-2, 3, shape), self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,7 +293,7 @@ def make_selection(draw, stack, transposed=False):
     choose = draw.rng.integers(0, 2, (*stack, 3, 2))
     ends = np.array([[0, 1], [1, 2], [2, 2]])
     source = np.take_along_axis(np.broadcast_to(ends, (*stack, 3, 2)), choose, axis=-1)
-    return Selection(jnp.asarray(source, jnp.int32), draw(*stack, 3, 2), WINDOWS, transposed)
+    return Selection(array(source, jnp.int32), draw(*stack, 3, 2), WINDOWS, transposed)
 
 
 # As one program: what costs time in these tests is compiling.

@@ -46,7 +46,7 @@ from parscan_bp.operators import (
     to_scaled,
     to_structure,
 )
-from tests.family import jit_once
+from tests.family import jit_once, together
 
 NAMES = [example.name for example in SQUARE]
 # One of the factored rows stands for all: they are the same to the algebra. Convolutions have
@@ -151,6 +151,16 @@ def test_every_pair(all_products, a, b):
     assert_close(reference(got), product(ops[b], ops[a]), "float32", terms=40)
 
 
+def test_what_is_transposed_has_products_of_its_own():
+    """Below the diagonal, by columns, from the other side: of each structure, in one program."""
+    ops = {name: (made(name, (2,), 0), made(name, (2,), 1)) for name in DISTINCT}
+    square = lambda a, b: compose(b.transpose(), a.transpose())  # noqa: E731
+    products = jit_once(lambda ops: {name: square(*pair) for name, pair in ops.items()})(ops)
+    for name, (a, b) in ops.items():
+        want = transposed(product(b, a))
+        np.testing.assert_array_equal(reference(products[name]), want, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "want"),
     [
@@ -179,15 +189,13 @@ def test_joins(a, b, want):
 def test_a_diagonal_never_becomes_dense():
     """No array of n^2 numbers appears where a chain is diagonal."""
     n = 1000
-    ops = [
-        Diagonal(jnp.ones(n)),
-        Scaled.of(Diagonal(jnp.ones(n))),
-        Identity(n),
-        Diagonal(jnp.ones(n)),
-    ]
-    jaxpr = jax.make_jaxpr(lambda ops, v: functools.reduce(compose, ops).matvec(v))(
-        ops, jnp.ones(n)
-    )
+    ones = np.ones(n, np.float32)
+
+    def chain(plain, v):
+        ops = [plain, Scaled.of(plain), Identity(n), plain]
+        return functools.reduce(compose, ops).matvec(v)
+
+    jaxpr = jax.make_jaxpr(chain)(Diagonal(ones), ones)
     sizes = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars]
     assert max(sizes) == n
 
@@ -237,7 +245,7 @@ def test_rectangular_operators():
 
 def test_compose_cost():
     n, b, maps = 6, 2, 7
-    zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
+    zeros = functools.partial(np.zeros, dtype=np.float32)
     dense, diagonal = Dense(zeros((maps, n, n))), Diagonal(zeros((maps, n)))
     blocks = BlockDiagonal(zeros((maps, n // b, b, b)))
     threes = BlockDiagonal(zeros((n // 3, 3, 3)))
@@ -263,40 +271,50 @@ def test_compose_cost():
     assert compose_cost(gru, gru).flops == 2 * 2 * SIZE**3
 
 
+def above(op: Operator, name: str) -> list[Structure]:
+    """Structures that hold an operator."""
+    found = [Structure(Dense, 0, True)]
+    if not isinstance(op, Scaled):
+        found.append(Structure(Dense))
+    if isinstance(op, (Identity, Diagonal)) or name == "blocks-of-2":
+        found += [Structure(BlockDiagonal, 2), Structure(BlockDiagonal, 6, True)]
+    if isinstance(op, (Identity, Diagonal)):
+        found += [Structure(kind) for kind in PATTERNED]
+    if isinstance(op, (Selection, ChannelDense, Banded)) or name == "blocks-of-2":
+        found.append(Structure(Sparse))
+    if isinstance(op, Selection):
+        found.append(Structure(ChannelDense))
+    return found
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_to_structure(name):
+def test_to_structure(name, request):
+    def case(name):
+        targets = above(made(name, (2,), 0), name)
+        convert = lambda op: ([to_structure(op, target) for target in targets], to_scaled(op))  # noqa: E731
+        return convert, [made(name, (2,), 0)]
+
     op = made(name, (2,), 0)
     assert to_structure(op, structure_of(op)) is op
-    above = [Structure(Dense, 0, True)]
-    if not isinstance(op, Scaled):
-        above.append(Structure(Dense))
-    if isinstance(op, (Identity, Diagonal)) or name == "blocks-of-2":
-        above += [Structure(BlockDiagonal, 2), Structure(BlockDiagonal, 6, True)]
-    if isinstance(op, (Identity, Diagonal)):
-        above += [Structure(kind) for kind in PATTERNED]
-    if isinstance(op, (Selection, ChannelDense, Banded)) or name == "blocks-of-2":
-        above.append(Structure(Sparse))
-    if isinstance(op, Selection):
-        above.append(Structure(ChannelDense))
-    for target in above:
-        got = to_structure(op, target)
+    converted, scaled = together(request, case)
+    for got, target in zip(converted, above(op, name), strict=True):
         assert structure_of(got) == target
         np.testing.assert_array_equal(reference(got), reference(op))
-    scaled = to_scaled(op)
     assert isinstance(scaled, Scaled)
     np.testing.assert_array_equal(reference(scaled), reference(op))
 
 
 def test_to_structure_refuses_what_does_not_fit():
-    dense, twos = Dense(jnp.ones((6, 6))), BlockDiagonal(jnp.ones((3, 2, 2)))
+    ones = lambda *shape: np.ones(shape, np.float32)  # noqa: E731
+    dense, twos = Dense(ones(6, 6)), BlockDiagonal(ones(3, 2, 2))
     with pytest.raises(ValueError, match="does not hold every Dense"):
         to_structure(dense, Diagonal)
     with pytest.raises(ValueError, match=r"blocks of order 3 do not hold .* blocks of order 2"):
         to_structure(twos, Structure(BlockDiagonal, 3))
     with pytest.raises(ValueError, match="blocks of order 4 do not hold maps of order 6"):
-        to_structure(Diagonal(jnp.ones(6)), Structure(BlockDiagonal, 4))
+        to_structure(Diagonal(ones(6)), Structure(BlockDiagonal, 4))
     with pytest.raises(ValueError, match="without the exponent"):
-        to_structure(to_scaled(dense), Dense)
+        to_structure(jax.eval_shape(to_scaled, dense), Dense)
     with pytest.raises(ValueError, match="BlockDiagonal alone does not say which"):
         to_structure(twos, BlockDiagonal)
     with pytest.raises(TypeError, match="structure: got 2"):
@@ -333,7 +351,7 @@ def test_compose_differentiates():
     draw = Draw(0, "float32")
     a, b, w = Dense(draw(3, 3)), Diagonal(draw(3)), draw(3, 3)
     loss = lambda a, b: jnp.sum(w * compose(a, b).as_dense())  # noqa: E731
-    a_bar, b_bar = jax.grad(loss, argnums=(0, 1))(a, b)
+    a_bar, b_bar = jit_once(jax.grad(loss, argnums=(0, 1)))(a, b)
     assert_close(a_bar.matrix, transposed(reference(b)) @ np.asarray(w), "float32")
     assert_close(b_bar.diagonal, np.sum(np.asarray(w) * reference(a), axis=1), "float32", terms=3)
 

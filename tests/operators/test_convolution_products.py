@@ -21,7 +21,7 @@ from parscan_bp.operators import (
     to_structure,
 )
 from parscan_bp.sparsity import Pattern
-from tests.family import jit_once
+from tests.family import array, jit_once, together
 
 POSITIONS, CHANNELS = 12, 2
 SIZE = POSITIONS * CHANNELS
@@ -31,13 +31,13 @@ KEPT = Pattern.from_coordinates([0, 2, 3, 5], [1, 0, 1, 1], (6, 2))
 
 def numbers(seed, *shape):
     """Small integers: their products are exact."""
-    return jnp.asarray(np.random.default_rng(seed).integers(-2, 3, shape), jnp.float32)
+    return array(np.random.default_rng(seed).integers(-2, 3, shape), "float32")
 
 
 def convolution(seed, mask=None, groups=1, **options):
     kernel = numbers(seed, 3, CHANNELS // groups, CHANNELS)
     if mask is not None:
-        kernel = kernel * mask.as_mask().reshape(kernel.shape)
+        kernel = array(np.asarray(kernel) * mask.as_mask().reshape(kernel.shape))
     return Convolution(kernel, (POSITIONS,), padding=((1, 1),), groups=groups, mask=mask, **options)
 
 
@@ -48,7 +48,7 @@ def windows() -> Pattern:
 
 def selection() -> Operator:
     source = np.minimum(np.arange(POSITIONS)[:, None] + [0, 1], POSITIONS - 1)
-    return Selection(jnp.asarray(source, jnp.int32), numbers(1, POSITIONS, CHANNELS), windows())
+    return Selection(array(source, jnp.int32), numbers(1, POSITIONS, CHANNELS), windows())
 
 
 CONVOLUTIONS = {
@@ -76,25 +76,29 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def products():
-    """Every pair in one program, both operands as matrices beside it."""
-    run = jit_once(lambda ops: {(a, b): compose(ops[a], ops[b]) for a, b in PAIRS})
-    dense = jit_once(lambda ops: {name: op.as_dense() for name, op in ops.items()})
-    return run(OTHERS), jax.tree.map(np.asarray, dense(OTHERS))
+    """Every pair, and the matrices of the products and of the operands, in one program."""
+
+    def everything(ops):
+        made = {(a, b): compose(ops[a], ops[b]) for a, b in PAIRS}
+        return made, *({name: op.as_dense() for name, op in each.items()} for each in (made, ops))
+
+    made, *matrices = jit_once(everything)(OTHERS)
+    return made, *jax.tree.map(np.asarray, matrices)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_products_are_those_of_the_matrices(products, a, b):
-    made, dense = products
+    made, matrices, dense = products
     got = made[a, b]
-    np.testing.assert_array_equal(got.as_dense(), dense[b] @ dense[a])
+    np.testing.assert_array_equal(matrices[a, b], dense[b] @ dense[a])
     want = compose_shape(OTHERS[a], OTHERS[b])
     assert jax.tree.structure(got) == jax.tree.structure(want)
     assert compose_cost(OTHERS[a], OTHERS[b]).flops > 0
 
 
 def test_structures_of_products(products):
-    made, _ = products
+    made, *_ = products
     for other in ("diagonal", "selection", "blocks", "transposed"):
         assert type(made["transposed", other]) is ChannelDense
     for other in ("diagonal", "selection", "sparse"):
@@ -102,11 +106,16 @@ def test_structures_of_products(products):
     assert type(made["dense", "plain"]) is Dense
 
 
+def both_ways(op):
+    """As a matrix, and the matrices of what it is converted to."""
+    return op.as_dense(), [to_structure(op, kind).as_dense() for kind in (ChannelDense, Sparse)]
+
+
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_conversions_hold_the_same_matrix(name):
-    op = CONVOLUTIONS[name]
-    for kind in (ChannelDense, Sparse):
-        np.testing.assert_array_equal(to_structure(op, kind).as_dense(), op.as_dense())
+def test_conversions_hold_the_same_matrix(name, request):
+    want, converted = together(request, lambda name: (both_ways, [CONVOLUTIONS[name]]))
+    for got in converted:
+        np.testing.assert_array_equal(got, want)
 
 
 def test_a_pruned_kernel_gives_its_own_entries_only():
@@ -115,22 +124,22 @@ def test_a_pruned_kernel_gives_its_own_entries_only():
 
 def test_geometries_with_strides_dilation_and_pruning():
     mask = Pattern.from_coordinates([0, 3, 5, 7, 9], [1, 0, 2, 3, 1], (3 * 2 * 2, 4))
-    kernel = numbers(0, 3, 2, 2, 4) * mask.as_mask().reshape(3, 2, 2, 4)
+    kernel = array(np.asarray(numbers(0, 3, 2, 2, 4)) * mask.as_mask().reshape(3, 2, 2, 4))
     op = Convolution(
         kernel, (5, 4), (2, 1), ((1, 0), (0, 2)), (1, 2), groups=2, mask=mask
     ).transpose()
-    want = np.asarray(op.as_dense())
-    for kind in (ChannelDense, Sparse):
-        np.testing.assert_array_equal(to_structure(op, kind).as_dense(), want)
+    want, converted = jit_once(both_ways)(op)
+    for got in converted:
+        np.testing.assert_array_equal(got, want)
 
 
 def test_a_full_product_of_blocks_is_dense():
     wide = Convolution(numbers(0, 5, 1, 1), (4,), padding=((2, 2),))
-    assert type(compose(wide, wide)) is Dense
+    assert type(jit_once(compose)(wide, wide)) is Dense
 
 
 def test_a_mask_of_another_shape_is_refused():
     short = Pattern.from_coordinates([0], [0], (4, 2))
     op = Convolution(numbers(0, 3, 2, 2), (POSITIONS,), mask=short)
     with pytest.raises(ValueError, match=r"mask: got shape \(4, 2\); that of the kernel, \(6, 2\)"):
-        op.transpose().matvec(jnp.ones(SIZE))
+        op.transpose().matvec(np.ones(SIZE, np.float32))

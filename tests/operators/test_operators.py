@@ -25,7 +25,7 @@ from parscan_bp.operators import (
     Operator,
     Product,
 )
-from tests.family import jit_once
+from tests.family import together
 
 pytestmark = pytest.mark.parametrize("example", EXAMPLES, ids=repr)
 
@@ -39,7 +39,6 @@ def make(example: Example, dtype: str = "float32", stack=(LENGTH,), seed: int = 
     return example.make(Draw(seed, dtype), stack)
 
 
-@jit_once
 def everything(op, v, w):
     """All that an operator computes, as one program: matrices, products, cotangents."""
 
@@ -60,16 +59,21 @@ def everything(op, v, w):
     + [(dtype, (LENGTH,)) for dtype in DTYPES[3:]],
     ids=str,
 )
-def test_against_matrices(example, dtype, stack):
+def test_against_matrices(example, dtype, stack, request):
     """Cotangents too: A^T w for the vector, for the leaves that of w^T dense(op) v."""
-    draw = Draw(0, dtype)
-    op = example.make(draw, stack)
+
+    def case(example, dtype, stack):
+        draw = Draw(0, dtype)
+        op = example.make(draw, stack)
+        v, w = (draw(3, *op.stack_shape, size) for size in op.shape[::-1])
+        return everything, (op, v, w)
+
+    op, v, w = case(example, dtype, stack)[1]
+    results, op_bar, want_bar = together(request, case)
     want = reference(op)
     assert op.stack_shape == want.shape[:-2]
     assert op.shape == want.shape[-2:]
     assert op.dtype == jnp.dtype(dtype)
-    v, w = draw(3, *op.stack_shape, op.shape[1]), draw(3, *op.stack_shape, op.shape[0])
-    results, op_bar, want_bar = everything(op, v, w)
     assert all(a.dtype == jnp.dtype(dtype) for a in results)
     dense, dense_t, forward, backward, v_bar = results
     assert_close(dense, want, dtype, terms=6)
@@ -84,17 +88,17 @@ def test_against_matrices(example, dtype, stack):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("stack", STACKS, ids=str)
-def test_parts_of_the_stack(example, stack):
+def test_parts_of_the_stack(example, stack, request):
     op = make(example, stack=stack)
 
-    @jit_once
     def parts(op, k):
         leaves, rebuild = op.unstack()
         rebuilt = rebuild([leaf[k] for leaf in leaves])
         assert op.slice(1, 0).length in (0, None)
         return op.take(k), op.take(-2), rebuilt, op.slice(k, 2), op.broadcast(LENGTH)
 
-    one, last, rebuilt, cut, full = parts(op, 1)
+    case = lambda example, stack: (parts, (make(example, stack=stack), 1))  # noqa: E731
+    one, last, rebuilt, cut, full = together(request, case)
     assert jax.tree.structure(one) == jax.tree.structure(op)
     for leaf, ndim in full.leaves():
         assert leaf.shape[: leaf.ndim - ndim] == (LENGTH, *op.stack_shape[1:])
@@ -136,58 +140,61 @@ def test_indices_outside_the_stack_raise(example):
         op.slice(0, LENGTH + 1)
 
 
-def test_an_axis_of_size_one_stands_for_the_whole_stack(example):
-    draw = Draw(2, "float32")
-    one = example.make(draw, (1, BATCH))
-    more = Product((one, Diagonal(draw(LENGTH, BATCH, one.shape[1]))))
-    assert more.length == LENGTH
-
-    @jit_once
+def test_an_axis_of_size_one_stands_for_the_whole_stack(example, request):
     def parts(op):
         leaves, rebuild = op.unstack()
         rebuilt = rebuild([leaf[4] for leaf in leaves])
         return op.take(3), op.slice(2, 2), op.broadcast(LENGTH), rebuilt
 
-    want = reference(more)
-    for part, index in zip(parts(more), (3, slice(2, 4), slice(None), 4), strict=True):
+    def case(example):
+        draw = Draw(2, "float32")
+        one = example.make(draw, (1, BATCH))
+        return parts, [Product((one, Diagonal(draw(LENGTH, BATCH, one.shape[1]))))]
+
+    (more,) = case(example)[1]
+    assert more.length == LENGTH
+    want, made = reference(more), together(request, case)
+    for part, index in zip(made, (3, slice(2, 4), slice(None), 4), strict=True):
         assert_close(reference(part), want[index], "float32")
 
 
-def test_unstack_in_a_loop(example):
-    op = make(example)
-    v = Draw(3, "float32")(BATCH, op.shape[1])
-
-    @jit_once
+def test_unstack_in_a_loop(example, request):
     def loop(op, v):
         leaves, rebuild = op.unstack()
         assert all(leaf.shape[0] == LENGTH for leaf in leaves)
         step = lambda carry, leaves: (carry, rebuild(leaves).matvec(v))  # noqa: E731
         return jax.lax.scan(step, None, leaves, length=LENGTH)[1]
 
+    def case(example):
+        op = make(example)
+        return loop, (op, Draw(3, "float32")(BATCH, op.shape[1]))
+
+    op, v = case(example)[1]
     want = apply(reference(op)[..., None, :, :], v)
     want = np.broadcast_to(want, (LENGTH, BATCH, op.shape[0]))
-    assert_close(loop(op, v), want, "float32", terms=6)
+    assert_close(together(request, case), want, "float32", terms=6)
 
 
-def test_vmap_over_the_stack_and_back(example):
+def test_vmap_over_the_stack_and_back(example, request):
     """All leaves mapped, and, with an operator of axes, all but the shared ones."""
-    draw = Draw(5, "float32")
-    op = example.make(draw, (LENGTH,))
-    v = draw(LENGTH, op.shape[1])
-    u = draw(op.shape[1])
-    axes = op.map_leaves(lambda leaf, ndim: 0 if leaf.ndim > ndim else None)
 
     def one(op, v):
         assert op.stack_shape == ()
         return op, op.transpose(), op.matvec(v)
 
-    @jit_once
-    def over_both(op, v):
+    def over_both(op, v, u):
+        axes = op.map_leaves(lambda leaf, ndim: 0 if leaf.ndim > ndim else None)
         full = jax.vmap(one)(op.broadcast(LENGTH), v)
         shared = jax.vmap(lambda op, v: op.matvec(v), in_axes=(axes, 0))(op, v)
         return full, shared, op.matvec(u)
 
-    (same, back, out), shared, of_one = over_both(op, v)
+    def case(example):
+        draw = Draw(5, "float32")
+        op = example.make(draw, (LENGTH,))
+        return over_both, (op, draw(LENGTH, op.shape[1]), draw(op.shape[1]))
+
+    op, v, u = case(example)[1]
+    (same, back, out), shared, of_one = together(request, case)
     want = np.broadcast_to(reference(op), (LENGTH, *op.shape))
     assert_close(out, apply(want, v), "float32", terms=6)
     assert_close(shared, apply(want, v), "float32", terms=6)

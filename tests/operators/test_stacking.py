@@ -17,12 +17,14 @@ from parscan_bp.operators import (
     structure_of,
     to_scaled,
 )
+from tests.family import together
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=repr)
-def test_stack_and_concatenate_undo_take_and_slice(example):
-    op = example.make(Draw(0, "float32"), (LENGTH,))
-    again, longer, same = jax.jit(_taken_apart)(op)
+def test_stack_and_concatenate_undo_take_and_slice(example, request):
+    made = lambda example: example.make(Draw(0, "float32"), (LENGTH,))  # noqa: E731
+    op = made(example)
+    again, longer, same = together(request, lambda example: (_taken_apart, [made(example)]))
     assert jax.tree.structure(again) == jax.tree.structure(op)
     np.testing.assert_array_equal(reference(again), reference(op))
     # The weights of a cell are still there once.

@@ -1,5 +1,6 @@
 """Small networks in blocks of different widths, their data, and what a run of them does."""
 
+import functools
 import itertools
 
 import jax
@@ -10,6 +11,9 @@ import optax
 import parscan_bp as pb
 
 ROWS, CLASSES = 8, 3
+
+# One optimiser for the same numbers: what updates is compiled once for each shape then.
+sgd, adam = functools.cache(optax.sgd), functools.cache(optax.adam)
 
 
 def _affine(params, x):
@@ -90,7 +94,7 @@ class Log:
 
 def run(schedule, blocks=3, batches=30, optimiser=None, dtype=jnp.float32, **options):
     """A run and its log."""
-    optimiser = optax.sgd(0.1, momentum=0.9) if optimiser is None else optimiser
+    optimiser = sgd(0.1, momentum=0.9) if optimiser is None else optimiser
     functions, params = net(blocks, dtype=dtype)
     log = Log(params)
     made = pb.pipeline.simulate(

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import networks
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 from networks import cross_entropy, data
@@ -31,7 +30,7 @@ EACH = pytest.mark.parametrize(
 
 
 def _run(blocks, schedule, params, states=None, observe=None):
-    optimiser = optax.sgd(0.1, momentum=0.9)
+    optimiser = networks.sgd(0.1, momentum=0.9)
     return pipeline.simulate(
         blocks, schedule, optimiser, cross_entropy, params, data(12), states=states, observe=observe
     )

@@ -4,8 +4,8 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import networks
 import numpy as np
-import optax
 import pytest
 from alike import line
 from networks import same_bits
@@ -29,7 +29,7 @@ def error(y, labels):
 def given(schedule, batches):
     """The arguments of executors."""
     params = [jnp.eye(4, dtype=jnp.float32) / 2] * 3
-    return [block] * 3, schedule, optax.sgd(0.01, momentum=0.9), error, params, batches
+    return [block] * 3, schedule, networks.sgd(0.01, momentum=0.9), error, params, batches
 
 
 def fed(schedule):
@@ -144,7 +144,7 @@ def in_pairs(params, state, x, key):
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_random_keys_are_the_simulators(schedule):
     batches, params = batches_of_numpy(), given(schedule, [])[4]
-    rest = {"schedule": schedule, "optimiser": optax.sgd(0.01), "loss": error}
+    rest = {"schedule": schedule, "optimiser": networks.sgd(0.01), "loss": error}
     key = jax.random.key(3)
     layer = pipeline.Block(dropout)
     own = pipeline.Pipeline([layer] * 3, params, split=(1, 1, 1), key=key, **rest)
@@ -156,7 +156,7 @@ def test_random_keys_are_the_simulators(schedule):
 
 def test_several_layers_in_a_block_split_its_key():
     batches, w = batches_of_numpy(), jnp.eye(4, dtype=jnp.float32) / 2
-    rest = {"schedule": pipeline.GPipe(2), "optimiser": optax.sgd(0.01), "loss": error}
+    rest = {"schedule": pipeline.GPipe(2), "optimiser": networks.sgd(0.01), "loss": error}
     own = pipeline.Pipeline([pipeline.Block(dropout)] * 4, [w] * 4, split=(2, 2), **rest)
     losses = own.fit(batches)
     pairs = [pipeline.Block(in_pairs)] * 2

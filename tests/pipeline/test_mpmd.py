@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import networks
 import numpy as np
-import optax
 import pytest
 from networks import cross_entropy, data, net, same_bits
 from schedule_cases import CASES
@@ -20,7 +19,7 @@ from parscan_bp.pipeline.schedules.table import last_reads
 
 EACH = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 SOME = ("DSP(1,1,0;4,2,0)", "DelayedGradients", "PipeDream2BW")
-SGD = optax.sgd(0.1, momentum=0.9)
+SGD = networks.sgd(0.1, momentum=0.9)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_a_scan_in_a_block_and_the_pipeline_between_blocks():
         x = jnp.tanh(x @ a["kernel"] + a["bias"]) @ b["kernel"] + b["bias"]
         return cross_entropy(x, batch[1])
 
-    sgd = optax.sgd(0.1)
+    sgd = networks.sgd(0.1)
     made = pipeline.run_mpmd(
         [recurrent, layered], pipeline.BackPropagation(), sgd, cross_entropy, params, batches
     )

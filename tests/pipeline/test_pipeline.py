@@ -10,6 +10,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import networks
 import numpy as np
 import optax
 import pytest
@@ -21,7 +22,7 @@ from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.pipeline_report import modelled_bubble
 from parscan_bp.pipeline.progress import Progress
 
-SGD = optax.sgd(0.1, momentum=0.9)
+SGD = networks.sgd(0.1, momentum=0.9)
 NAMES = ("DSP(2,0,1,0;7,4,3,0)", "FeaturesReplay", "OneFOneB", "PipeDream2BW", "ZeroBubble, H2")
 SOME = ("DSP(2,0,1,0;7,4,3,0)", "PipeDream2BW")
 EACH = pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_keys_and_states_are_resumed_too(tmp_path):
             states,
             split=(1, 1, 1),
             schedule=pipeline.PipeDream(),
-            optimiser=optax.adam(0.01),
+            optimiser=networks.adam(0.01),
             loss=cross_entropy,
             key=jax.random.key(5),
         )

@@ -68,7 +68,7 @@ def test_every_gradient_is_the_oracles_to_the_last_bit(case):
 
 @pytest.mark.parametrize("name", ["DSP(2,0,1,0;7,4,3,0)", "GPipe", "PipeDream2BW"])
 def test_every_update_is_the_optimisers(name):
-    case, optimiser = CASES[name], optax.adam(0.01)
+    case, optimiser = CASES[name], networks.adam(0.01)
     made, log = run(case.schedule, case.blocks, 20, optimiser)
     step = jax.jit(optimiser.update)
     for k, weights in enumerate(log.weights):
@@ -97,7 +97,7 @@ def _plain(optimiser, steps, dtype=jnp.float32, blocks=3):
     return params, jnp.stack(losses)
 
 
-@pytest.mark.parametrize("optimiser", [optax.sgd(0.1, momentum=0.9), optax.adamw(1e-2)])
+@pytest.mark.parametrize("optimiser", [networks.sgd(0.1, momentum=0.9), optax.adamw(1e-2)])
 def test_without_delays_it_is_jax_grad_after_50_steps(optimiser):
     wanted, losses = _plain(optimiser, 50)
     plain, _ = run(pipeline.BackPropagation(), batches=50, optimiser=optimiser)
@@ -110,7 +110,7 @@ def test_without_delays_it_is_jax_grad_after_50_steps(optimiser):
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_flushed_schedules_equal_sequential_gradients_in_double_precision(name):
     with jax.enable_x64(True):
-        optimiser = optax.sgd(0.1, momentum=0.9)
+        optimiser = networks.sgd(0.1, momentum=0.9)
         wanted, _ = _plain(optimiser, 8, jnp.float64)
         made, _ = run(CASES[name].schedule, batches=8, optimiser=optimiser, dtype=jnp.float64)
         assert networks.largest_difference(made.params, wanted) < 1e-10
@@ -146,7 +146,7 @@ def test_between_ticks_the_queues_hold_p_m_and_q_arrays(name):
         for shape in shapes:
             counted.setdefault(shape, set()).add(_live(shape) - before[shape])
 
-    optimiser = optax.sgd(0.01, momentum=0.9)
+    optimiser = networks.sgd(0.01, momentum=0.9)
     pipeline.simulate(
         functions, schedule, optimiser, cross_entropy, params, batches, observe=observe
     )
@@ -182,7 +182,13 @@ def test_the_most_that_is_held_is_what_the_table_says(name):
             most[k, "kernels"] = max(most.get((k, "kernels"), 0), alive)
 
     pipeline.simulate(
-        functions, case.schedule, optax.sgd(0.01), cross_entropy, params, data(12), observe=observe
+        functions,
+        case.schedule,
+        networks.sgd(0.01),
+        cross_entropy,
+        params,
+        data(12),
+        observe=observe,
     )
     for k, held in enumerate(case.schedule.held(blocks)):
         for what in ("inputs", "linearisations", "weights", "outputs"):
@@ -212,7 +218,7 @@ def test_dropout_is_replayed_with_the_key_of_its_own_forward_pass():
     made = pipeline.simulate(
         [pipeline.Block(noisy), lambda w, x: x * w, lambda w, x: x * w],
         PAPER["DSP(2,2,0;6,3,0)"],
-        optax.sgd(0.0),
+        networks.sgd(0.0),
         lambda y, labels: y.sum(),
         [jnp.ones(4), jnp.ones(()), jnp.ones(())],
         data(20),
@@ -240,7 +246,7 @@ def test_statistics_move_once_a_batch(schedule):
     made = pipeline.simulate(
         [pipeline.Block(_normalised), lambda w, x: w * x, lambda w, x: w * x],
         schedule,
-        optax.sgd(0.1),
+        networks.sgd(0.1),
         lambda y, labels: jnp.mean(y**2),
         [jnp.ones(4), jnp.ones(()), jnp.ones(())],
         batches,
@@ -258,7 +264,7 @@ def test_statistics_move_once_a_batch(schedule):
 
 def test_a_run_goes_on_where_another_one_ended():
     functions, params = net(3)
-    batches, optimiser = data(16), optax.adam(0.01)
+    batches, optimiser = data(16), networks.adam(0.01)
     go = functools.partial(
         pipeline.simulate, functions, pipeline.BackPropagation(), optimiser, cross_entropy
     )
@@ -285,7 +291,7 @@ def test_batches_may_be_made_on_demand_and_inputs_may_be_integers():
     made = pipeline.simulate(
         [embed, lambda w, x: x @ w],
         pipeline.DSP((1, 0), (2, 0)),
-        optax.sgd(0.1),
+        networks.sgd(0.1),
         cross_entropy,
         params,
         Tokens(),
@@ -299,7 +305,7 @@ def _spoiled(**new):
     given = {
         "blocks": functions,
         "schedule": pipeline.FeaturesReplay(),
-        "optimiser": optax.sgd(0.1),
+        "optimiser": networks.sgd(0.1),
         "loss": cross_entropy,
         "params": params,
         "batches": data(8),
@@ -335,7 +341,7 @@ def _spoiled(**new):
         ({"states": [(), ()]}, ValueError, "states: got 2 for 3 blocks"),
         ({"params": {"a": 1}}, TypeError, "params: got"),
         (
-            {"optimiser": optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))},
+            {"optimiser": optax.chain(optax.clip_by_global_norm(1.0), networks.sgd(0.1))},
             NotImplementedError,
             "the update of stage 0 depends on the gradient of stage 1.*global norm",
         ),
@@ -354,7 +360,7 @@ def test_a_state_that_changes_its_shape_is_refused():
         pipeline.simulate(
             [grows],
             pipeline.BackPropagation(),
-            optax.sgd(0.1),
+            networks.sgd(0.1),
             lambda y, l: y.sum(),
             [jnp.ones(())],
             data(2),
@@ -367,7 +373,7 @@ def test_the_loss_falls_at_a_small_rate_whatever_the_schedule():
     functions, params = net(4)
     for schedule in (PAPER["DSP(3,3,3,0;15,10,5,0)"], pipeline.PipeDream()):
         made = pipeline.simulate(
-            functions, schedule, optax.sgd(0.05), cross_entropy, params, batches
+            functions, schedule, networks.sgd(0.05), cross_entropy, params, batches
         )
         assert made.losses[-10:].mean() < 0.85 * made.losses[:3].mean()
 
@@ -375,7 +381,7 @@ def test_the_loss_falls_at_a_small_rate_whatever_the_schedule():
 def test_an_optimiser_with_labels_is_each_blocks_own():
     labels = {"slope": "trained", "offset": "kept"}
     optimiser = optax.multi_transform(
-        {"trained": optax.sgd(0.1), "kept": optax.set_to_zero()}, labels
+        {"trained": networks.sgd(0.1), "kept": optax.set_to_zero()}, labels
     )
     block = lambda w, x: x * w["slope"] + w["offset"]  # noqa: E731
     params = {"slope": jnp.full((), 0.5), "offset": jnp.ones(())}

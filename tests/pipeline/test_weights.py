@@ -2,8 +2,8 @@
 
 import jax
 import jax.numpy as jnp
+import networks
 import numpy as np
-import optax
 import pytest
 from alike import assert_close, assert_same
 from jax.sharding import Mesh
@@ -63,7 +63,7 @@ def plain(params, batches, late):
 def test_a_weighed_gradient_is_that_of_the_batch_in_double_precision(name):
     with jax.enable_x64(True):
         params, batches = given(np.float64)
-        how = (PARTS[name], optax.sgd(0.1), masked, params, batches)
+        how = (PARTS[name], networks.sgd(0.1), masked, params, batches)
         made = pipeline.simulate([block] * BLOCKS, *how, weight=valid_rows)
         wanted, losses = plain(params, batches, late=name == "PipeDream2BW")
         assert made.losses.dtype == jnp.float64
@@ -137,7 +137,7 @@ def test_every_executor_weighs_parts_and_compares_the_first_batch(name, schedule
 
 def check(name, schedule):
     params, batches = given()
-    how = ([block] * BLOCKS, PARTS[schedule], optax.sgd(0.1), masked, params, batches)
+    how = ([block] * BLOCKS, PARTS[schedule], networks.sgd(0.1), masked, params, batches)
     made = EXECUTORS[name](*how, weight=valid_rows)
     wanted, losses = plain(params, batches, late=schedule == "PipeDream2BW")
     assert_close(made.params, wanted, 1e-6)
@@ -152,7 +152,7 @@ def test_rows_that_are_divided_over_devices_are_parts_too(run_on_devices):
 
 def check_divided():
     params, batches = given()
-    how = ([block] * BLOCKS, pipeline.PipeDream(), optax.sgd(0.1), masked, params, batches)
+    how = ([block] * BLOCKS, pipeline.PipeDream(), networks.sgd(0.1), masked, params, batches)
     with pytest.raises(ValueError, match=r"of its 2 parts .* give weight="):
         _spmd(2)(*how)
     made = _spmd(2)(*how, weight=valid_rows)
@@ -162,9 +162,9 @@ def check_divided():
 def test_weights_of_one_part_and_equal_weights_change_nothing():
     params, batches = given()
     even = [(x, (wanted, np.ones_like(valid))) for x, (wanted, valid) in batches]
-    how = ([block] * BLOCKS, pipeline.GPipe(2), optax.sgd(0.1), masked, params, even)
+    how = ([block] * BLOCKS, pipeline.GPipe(2), networks.sgd(0.1), masked, params, even)
     assert_same(pipeline.simulate(*how, weight=valid_rows), pipeline.simulate(*how))
-    one = ([block] * BLOCKS, pipeline.PipeDream(), optax.sgd(0.1), masked, params, batches)
+    one = ([block] * BLOCKS, pipeline.PipeDream(), networks.sgd(0.1), masked, params, batches)
     assert_same(pipeline.simulate(*one, weight=valid_rows), pipeline.simulate(*one))
 
 
@@ -181,7 +181,7 @@ def test_a_loss_that_is_no_mean_over_rows_is_named(name):
     params, batches = given()
     x, (wanted, valid) = batches[0]
     batches[0] = x, (wanted, valid * (np.arange(ROWS) < ROWS // 2))
-    how = ([block] * BLOCKS, pipeline.GPipe(2), optax.sgd(0.1), LOSSES[name], params, batches)
+    how = ([block] * BLOCKS, pipeline.GPipe(2), networks.sgd(0.1), LOSSES[name], params, batches)
     with pytest.raises(ValueError, match="loss: of the first batch"):
         pipeline.simulate(*how, weight=valid_rows)
     pipeline.simulate(how[0], pipeline.BackPropagation(), *how[2:])
@@ -203,13 +203,13 @@ def test_what_blocks_do_with_a_part_is_no_matter_of_the_loss():
         return jnp.mean((y.sum(-1) - labels[0]) ** 2) + 0.1 * aux
 
     blocks = [pipeline.Block(normal), last]
-    how = (blocks, pipeline.OneFOneB(4), optax.sgd(0.1), loss, params, batches)
+    how = (blocks, pipeline.OneFOneB(4), networks.sgd(0.1), loss, params, batches)
     assert jnp.isfinite(pipeline.simulate(*how).losses).all()
 
 
 def test_mistakes_about_weights():
     params, batches = given()
-    how = ([block] * BLOCKS, pipeline.GPipe(2), optax.sgd(0.1), masked, params, batches)
+    how = ([block] * BLOCKS, pipeline.GPipe(2), networks.sgd(0.1), masked, params, batches)
     with pytest.raises(TypeError, match="weight: got 3, of type int; a function of the labels"):
         pipeline.simulate(*how, weight=3)
     with pytest.raises(ValueError, match=r"weight: of the labels of a part it makes float32\[4\]"):

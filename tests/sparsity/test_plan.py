@@ -59,6 +59,18 @@ def test_entries(seed, rows, middle, cols, density):
     assert made.nbytes == sum(leaf.nbytes for leaf in jax.tree.leaves(made))
 
 
+def test_sums_of_one_to_four_terms_in_one_program():
+    full = np.tril(np.ones((4, 4), bool))
+    a, b = Pattern.from_mask(full), Pattern.from_mask(full)
+    made, x, y = plan_product(a, b), integers(0, a.nnz), integers(1, b.nnz)
+    assert [left.shape[0] for left, _, _ in made.groups] == [1, 2, 3]
+    got = jax.jit(lambda x, y: made.sum(lambda i, j: x[i] * y[j], axis=-1))(x, y)
+    left, right, dense = np.zeros((3, 4, 4))
+    left[full], right[full] = x, y
+    dense[made.pattern.rows, made.pattern.indices] = got
+    np.testing.assert_array_equal(dense, left @ right)
+
+
 def test_sums_longer_than_what_is_unrolled():
     a = Pattern.from_mask(np.ones((3, 40)))
     b = Pattern.from_mask(np.random.default_rng(0).random((40, 5)) < 0.8)

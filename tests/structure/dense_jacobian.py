@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from zoo_case import Case
 
 from parscan_bp.structure import CarryStructure
@@ -27,57 +32,85 @@ def random_like(tree, seed: int) -> list:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.key(seed)
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            return jnp.full(leaf.shape, seed % 2, leaf.dtype)
+            return np.full(leaf.shape, seed % 2, leaf.dtype)
         values = rng.normal(size=leaf.shape)
         if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             values = values + 1j * rng.normal(size=leaf.shape)
-        return jnp.asarray(values, leaf.dtype)
+        return np.asarray(values, leaf.dtype)
 
     return [draw(leaf) for leaf in jax.tree.leaves(tree)]
 
 
-def jacobian_support(body, leaves, points, reverse=False) -> Support:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Question:
     """Where J is non-zero at any of the points, from one product per entry of each leaf.
 
-    Args:
+    Attributes:
       body: closed jaxpr of (carry..., xs...).
       leaves: flat carry positions of the leaves to differentiate.
       points: flat arguments of the body, one list per point.
       reverse: by rows, for bodies that have a vjp only.
     """
-    run = jaxpr_as_fun(body)
-    shapes = [body.in_avals[i].shape for i in leaves]
 
-    @jax.jit
-    def blocks(args):
+    body: ClosedJaxpr
+    leaves: Sequence[int]
+    points: Sequence[Sequence[Any]]
+    reverse: bool = False
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [self.body.in_avals[i].shape for i in self.leaves]
+
+    @property
+    def is_empty(self) -> bool:
+        return any(0 in shape for shape in self.shapes)
+
+    def nonzero(self, args) -> list[list[Any]]:
+        """Of each leaf, for each of its entries, where a product with J is not zero."""
+        run = jaxpr_as_fun(self.body)
+
         def step(moving):
             merged = list(args)
-            for i, value in zip(leaves, moving, strict=True):
+            for i, value in zip(self.leaves, moving, strict=True):
                 merged[i] = value
             outs = run(*merged)
-            return [outs[i] for i in leaves]
+            return [outs[i] for i in self.leaves]
 
-        at = [args[i] for i in leaves]
-        if reverse:
+        at = [args[i] for i in self.leaves]
+        if self.reverse:
             _, pull = jax.vjp(step, at)
-            return [jax.vmap(lambda ct: pull(ct)[0])(basis) for basis in _bases(at)]
-        return [
-            jax.vmap(lambda dot: jax.jvp(step, (at,), (dot,))[1])(basis) for basis in _bases(at)
-        ]
+            products = [jax.vmap(lambda ct: pull(ct)[0])(basis) for basis in _bases(at)]
+        else:
+            push = lambda dot: jax.jvp(step, (at,), (dot,))[1]  # noqa: E731
+            products = [jax.vmap(push)(basis) for basis in _bases(at)]
+        return [[a != 0 for a in answers] for answers in products]
 
-    n = len(leaves)
-    support = [[np.zeros(shapes[o] + shapes[i], bool) for i in range(n)] for o in range(n)]
-    for args in points if all(block.size for row in support for block in row) else ():
-        for i, answers in enumerate(blocks(args)):
-            for o, answer in enumerate(answers):
-                # A complex entry is probed twice, in its real and its imaginary direction.
-                nonzero = np.asarray(answer != 0).reshape(-1, *shapes[i], *shapes[o]).any(0)
-                block = np.moveaxis(nonzero, range(len(shapes[i])), range(-len(shapes[i]), 0))
-                if reverse:
-                    support[i][o] |= nonzero
-                else:
-                    support[o][i] |= block
-    return support
+    def support(self, found: Sequence[list[list[Any]]]) -> Support:
+        """From `nonzero` of every point."""
+        n, shapes = range(len(self.leaves)), self.shapes
+        support = [[np.zeros(shapes[o] + shapes[i], bool) for i in n] for o in n]
+        for i, o in itertools.product(n, n) if found else ():
+            # A complex entry is probed twice, in its real and its imaginary direction.
+            parts = [np.asarray(at[i][o]).reshape(-1, *shapes[i], *shapes[o]) for at in found]
+            nonzero = np.concatenate(parts).any(0)
+            if self.reverse:
+                support[i][o] |= nonzero
+            else:
+                ndim = len(shapes[i])
+                support[o][i] |= np.moveaxis(nonzero, range(ndim), range(-ndim, 0))
+        return support
+
+
+def jacobian_supports(questions: Sequence[Question]) -> list[Support]:
+    """Of all that have as many points, by one program."""
+    asked = [q for q in questions if not q.is_empty]
+    program = jax.jit(
+        lambda points: [q.nonzero(args) for q, args in zip(asked, points, strict=True)]
+    )
+    points = zip(*(q.points for q in asked), strict=True)
+    answers = zip(*(program(args) for args in points), strict=True)
+    found = dict(zip(map(id, asked), answers, strict=True))
+    return [q.support(found.get(id(q), ())) for q in questions]
 
 
 def _bases(leaves):
@@ -85,8 +118,9 @@ def _bases(leaves):
         units = np.eye(leaf.size).reshape(leaf.size, *leaf.shape)
         if jnp.iscomplexobj(leaf):
             units = np.concatenate([units, 1j * units])
-        zeros = [jnp.zeros((len(units), *other.shape), other.dtype) for other in leaves]
-        yield [jnp.asarray(units, leaf.dtype) if j == k else z for j, z in enumerate(zeros)]
+        zeros = [np.zeros((len(units), *other.shape), other.dtype) for other in leaves]
+        basis = [units.astype(leaf.dtype) if j == k else z for j, z in enumerate(zeros)]
+        yield [jnp.asarray(a) for a in basis]
 
 
 def along_axes(support: Support, axes: tuple[int, ...]) -> bool:

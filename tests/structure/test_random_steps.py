@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import jax
-from dense_jacobian import assert_claims_hold, jacobian_support, random_like
+from dense_jacobian import Question, assert_claims_hold, jacobian_supports, random_like
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_steps import BINARY, CARRIES, UNARY, build
@@ -27,7 +27,7 @@ def test_claims_hold_for_random_steps(shapes, program, picks):
     body = jax.make_jaxpr(build(shapes, program, picks))(carry, x)
     structure = find_structure(body, 0, len(shapes))
     points = [random_like((carry, x), seed) for seed in (0, 1)]
-    support = jacobian_support(body, structure.float_carry, points)
+    (support,) = jacobian_supports([Question(body, structure.float_carry, points)])
     assert_claims_hold(structure, support)
     # A dependence of the derivative is a dependence of the value.
     values = dependencies(body)

@@ -5,6 +5,7 @@ All axes have one size, so that an axis taken for another is noticed.
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import jax
@@ -189,94 +190,132 @@ def operands_of(eqn, seed):
 
     def draw(atom):
         if hasattr(atom, "val"):
-            return jnp.asarray(atom.val)
+            return np.asarray(atom.val)
         dtype, shape = atom.aval.dtype, atom.aval.shape
         if jnp.issubdtype(dtype, jnp.inexact):
-            return jnp.asarray(rng.uniform(0.2, 0.9, shape) + shift, dtype)
-        return jnp.asarray(rng.integers(0, 2, shape), dtype)
+            return np.asarray(rng.uniform(0.2, 0.9, shape) + shift, dtype)
+        return np.asarray(rng.integers(0, 2, shape), dtype)
 
     values = [draw(atom) for atom in eqn.invars]
     if eqn.primitive.name == "cholesky":
-        values[0] = values[0] @ values[0].mT + jnp.eye(N)
+        values[0] = values[0] @ np.swapaxes(values[0], -1, -2) + np.eye(N, dtype=values[0].dtype)
     if eqn.primitive.name == "eigh":
-        values[0] = values[0] + values[0].mT
+        values[0] = values[0] + np.swapaxes(values[0], -1, -2)
     return values
 
 
-def support(eqn, result, operand):
-    """Of operand values, the non-zero entries of d result / d operand, (*result, *operand)."""
-    shape, atom = shape_of(eqn.outvars[result]), eqn.invars[operand]
+def pairs_of(eqn):
+    """The results and operands between which there are derivatives."""
+    pairs = itertools.product(enumerate(eqn.outvars), enumerate(eqn.invars))
+    return [
+        (result, operand)
+        for (result, out), (operand, atom) in pairs
+        if is_inexact(out) and is_inexact(atom) and not hasattr(atom, "val")
+    ]
+
+
+def nonzero(eqn, result, operand, values):
+    """Of every unit vector, the non-zero entries of its product with d result / d operand."""
+    atom = eqn.invars[operand]
     size = int(np.prod(shape_of(atom)))
     units = np.eye(size).reshape(size, *shape_of(atom))
     if jnp.issubdtype(atom.aval.dtype, jnp.complexfloating):
         units = np.concatenate([units, 1j * units])
 
-    @jax.jit
-    def columns(values):
-        def f(value):
-            merged = (*values[:operand], value, *values[operand + 1 :])
-            outs = eqn.primitive.bind(*merged, **eqn.params)
-            return outs[result] if eqn.primitive.multiple_results else outs
+    def f(value):
+        merged = (*values[:operand], value, *values[operand + 1 :])
+        outs = eqn.primitive.bind(*merged, **eqn.params)
+        return outs[result] if eqn.primitive.multiple_results else outs
 
-        at = (values[operand],)
-        return lax.map(lambda dot: jax.jvp(f, at, (dot,))[1], jnp.asarray(units, atom.aval.dtype))
-
-    def entries(values):
-        nonzero = np.asarray(columns(values) != 0).reshape(-1, size, *shape).any(0)
-        return np.moveaxis(nonzero, 0, -1).reshape(*shape, *shape_of(atom))
-
-    return entries
+    push = lambda dot: jax.jvp(f, (values[operand],), (dot,))[1] != 0  # noqa: E731
+    return lax.map(push, jnp.asarray(units.astype(atom.aval.dtype)))
 
 
-def check(eqn):
-    maps = axis_maps(eqn)
+def supports(eqns):
+    """Of each, by pair: the non-zero entries (*result, *operand) at some point, of one program."""
     # Random indices may coincide with an axis, a clamp may meet none of its bounds: take several.
-    several = eqn.primitive.name == "clamp" or not all(is_inexact(atom) for atom in eqn.invars)
-    seeds = range(4 if several else 1)
-    points = [operands_of(eqn, seed) for seed in seeds]
+    several = [
+        eqn.primitive.name == "clamp" or not all(is_inexact(atom) for atom in eqn.invars)
+        for eqn in eqns
+    ]
+    program = jax.jit(
+        lambda points: [
+            {pair: nonzero(eqn, *pair, values) for pair in pairs_of(eqn)}
+            for eqn, values in zip(eqns, points, strict=True)
+        ]
+    )
+    seeds = [[k if many else 0 for many in several] for k in range(4 if any(several) else 1)]
+    points = [list(map(operands_of, eqns, own)) for own in seeds]
+    found = [program(values) for values in points]
+    return [
+        {pair: _entries(eqn, *pair, [at[n][pair] for at in found]) for pair in pairs_of(eqn)}
+        for n, eqn in enumerate(eqns)
+    ]
+
+
+def _entries(eqn, result, operand, found):
+    out, of = shape_of(eqn.outvars[result]), shape_of(eqn.invars[operand])
+    parts = [np.asarray(a).reshape(-1, int(np.prod(of)), *out) for a in found]
+    return np.moveaxis(np.concatenate(parts).any(0), 0, -1).reshape(*out, *of)
+
+
+def check(eqn, blocks):
+    maps = axis_maps(eqn)
     assert [len(row) for row in maps] == [len(eqn.invars)] * len(eqn.outvars)
-    pairs = itertools.product(enumerate(eqn.outvars), enumerate(eqn.invars))
-    for (result, out), (operand, atom) in pairs:
-        if not is_inexact(out) or not is_inexact(atom) or hasattr(atom, "val"):
-            continue
-        axis_map = maps[result][operand]
-        entries = support(eqn, result, operand)
-        block = sum(entries(values) for values in points) > 0
+    for result, operand in pairs_of(eqn):
+        axis_map, block = maps[result][operand], blocks[result, operand]
         where = np.argwhere(block).T
         if axis_map is None:
             assert not block.any()
             continue
-        rank = len(shape_of(out))
+        out, of = shape_of(eqn.outvars[result]), shape_of(eqn.invars[operand])
+        rank = len(out)
         assert len(axis_map) == rank
         assert block.any()
-        for k, a in itertools.product(range(rank), range(len(shape_of(atom)))):
-            size = shape_of(atom)[a]
-            elementwise = shape_of(out)[k] == size and (where[k] == where[rank + a]).all()
-            assert (axis_map[k] == a) == elementwise or size == 1, (result, operand, k, a)
+        for k, a in itertools.product(range(rank), range(len(of))):
+            elementwise = out[k] == of[a] and (where[k] == where[rank + a]).all()
+            assert (axis_map[k] == a) == elementwise or of[a] == 1, (result, operand, k, a)
 
 
-def skip_without(name):
+def is_missing(name):
+    """Why a primitive has no case in this jax, if so."""
     if name in ("log2", "one_minus_square", "polynomial") and not hasattr(lax, name):
-        pytest.skip(f"this jax has no lax.{name}")
+        return f"this jax has no lax.{name}"
     if name in ("frexp", "ldexp") and jax.__version_info__ < (0, 12):
-        pytest.skip(f"jnp.{name} is made of other operations in this jax")
+        return f"jnp.{name} is made of other operations in this jax"
+    return ""
 
 
-@pytest.mark.parametrize("name, f, shapes", CASES, ids=[case[0] for case in CASES])
-def test_rule(name, f, shapes):
-    skip_without(name)
-    check(equation(name, f, shapes))
+def case_of(name):
+    return ELEMENTWISE_CASES.get(name, (getattr(lax, name, None), (M,)))
 
 
-@pytest.mark.parametrize("name", sorted(ELEMENTWISE))
-def test_elementwise(name):
-    f, shapes = ELEMENTWISE_CASES.get(name, (getattr(lax, name, None), (M,)))
-    skip_without(name)
-    eqn = equation(name, f, shapes)
-    if name in NO_DERIVATIVE:
-        assert axis_maps(eqn)[0][-1] == (0, 1)
-        return
-    check(eqn)
+ALL = [*CASES, *((name, *case_of(name)) for name in sorted(ELEMENTWISE - NO_DERIVATIVE))]
+HERE = [k for k, (name, *_) in enumerate(ALL) if not is_missing(name)]
+TOGETHER = 16
+"""Rules that are checked by one program."""
+
+
+@functools.cache
+def truths(number):
+    """The equations and supports of so many cases, by their places in `ALL`."""
+    places = HERE[number * TOGETHER : (number + 1) * TOGETHER]
+    eqns = [equation(*ALL[k]) for k in places]
+    return dict(zip(places, zip(eqns, supports(eqns), strict=True), strict=True))
+
+
+@pytest.mark.parametrize("k", range(len(ALL)), ids=[name for name, *_ in ALL])
+def test_rule(k):
+    if why := is_missing(ALL[k][0]):
+        pytest.skip(why)
+    check(*truths(HERE.index(k) // TOGETHER)[k])
+
+
+@pytest.mark.parametrize("name", sorted(NO_DERIVATIVE & ELEMENTWISE))
+def test_elementwise_without_derivative(name):
+    if why := is_missing(name):
+        pytest.skip(why)
+    assert axis_maps(equation(name, *case_of(name)))[0][-1] == (0, 1)
 
 
 def test_every_rule_has_a_case():
