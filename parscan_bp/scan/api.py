@@ -56,8 +56,9 @@ def scan(
     solved by ``solver``, and from batched products for parameters and inputs. The carries
     are stored, and nothing else (not twice where they are outputs already); of long scans those
     that enter stretches of steps. Give a ``memory_limit`` to store less, or name
-    ``Sweep(recompute=False)`` to store what is slow to make again, too. What the step makes of its constants alone, such as a transposed
-    weight matrix, is made once where the scan is differentiated, as by `jax.lax.scan`.
+    ``Sweep(recompute=False)`` to store what is slow to make again, too. What the step makes of its
+    constants alone, such as a transposed weight matrix, is made once where the scan is
+    differentiated, as by `jax.lax.scan`.
     Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
     stores nothing. Leaves of the carry and outputs that a derivative does not reach, over any
     number of steps, take no part in it: they cost nothing, and may have derivatives that are NaN.
