@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.jaxprs.batching import mapped, unbatchable
 from parscan_bp.jaxprs.dependence import dependencies, forwarded
 from parscan_bp.jaxprs.differentiated import has_rules, pushed, values_after_derivative
 from parscan_bp.jaxprs.precision import shortest_dtype
-from parscan_bp.jaxprs.read import is_differentiable
+from parscan_bp.jaxprs.read import is_differentiable, scan_counts
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.structure.reach import Reach
@@ -38,6 +38,18 @@ class Body:
     num_consts: int
     num_carry: int
     only: tuple[int, ...] | None = None
+
+    @classmethod
+    def of_scan(cls, equation: JaxprEqn) -> Body:
+        """That of a traced scan."""
+        return cls(equation.params["jaxpr"], *scan_counts(equation))
+
+    def moved(self, moving: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The carry leaves and outputs that have tangents if the args at these positions do."""
+        a, b = self.num_consts, self.num_consts + self.num_carry
+        consts = [k for k in moving if k < a]
+        carry = [k - a for k in moving if a <= k < b]
+        return self.reach.forward(consts, carry, [k - b for k in moving if k >= b])
 
     def __hash__(self):
         return id(self.jaxpr)

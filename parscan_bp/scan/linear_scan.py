@@ -70,10 +70,7 @@ class LinearScan:
 
     def moved(self, moving: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The carry leaves and outputs that have tangents if the args at these positions do."""
-        a, b = self.body.num_consts, self.body.num_consts + self.body.num_carry
-        consts = [k for k in moving if k < a]
-        carry = [k - a for k in moving if a <= k < b]
-        return self.body.reach.forward(consts, carry, [k - b for k in moving if k >= b])
+        return self.body.moved(moving)
 
     def effective(self, args: Sequence[Array], tangents: Sequence[Any]) -> list[Any]:
         """The tangents, zero where nothing has a derivative by the argument."""

@@ -28,7 +28,7 @@ from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.scan.step import Step, forms
-from parscan_bp.scan.storage import Costs, Storage, fastest, within
+from parscan_bp.scan.storage import Costs, Storage, fastest, whole, within
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.trees import nbytes
 from parscan_bp.types import PyTree
@@ -216,7 +216,7 @@ def make_plan(
             raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {staged.hi_type}")
         told = staged.hi_type if solver is None else left_by(solver, staged.hi_type)
         return Left(told, fell_back=solver is not None)
-    params, traced = staged.equation.params, Body(staged.body, *scan_counts(staged.equation))
+    params, traced = staged.equation.params, Body.of_scan(staged.equation)
     if forward is not None:
         forward.check(staged, traced)
     if not traced.float_carry or params["length"] == 0:
@@ -293,16 +293,19 @@ def _storage(
         plain &= jax.default_backend() == "cpu"  # elsewhere nothing was measured
         return functools.partial(fastest, costs=costs) if plain else None
     if other is not None:
-        whole = Storage(step.length, costs)
-        if whole.bytes > memory_limit:
+        all_carries = Storage(step.length, costs)
+        if all_carries.bytes > memory_limit:
             raise ValueError(
                 f"memory_limit: got {memory_limit:,} bytes; a forward pass other than 'exact' has "
-                f"all carries at once, and takes about {whole.bytes:,}"
+                f"all carries at once, and takes about {all_carries.bytes:,}"
             )
         return None
+    if not (one_place and solver.exact):
+        # A stretch of each device's steps is none of the scan's, and what is cut off of one is not
+        # what is cut off of all.
+        return functools.partial(whole, costs=costs, limit=memory_limit)
     storage = functools.partial(within, costs=costs, limit=memory_limit)
-    if one_place:
-        storage(step.length)  # raises here
+    storage(step.length)  # raises here
     return storage
 
 
@@ -333,7 +336,7 @@ def _left_storage(staged: Staged, memory_limit: int | None) -> Storage | None:
     why = f"the step has effects, {effects[0]}, and would have them again" if effects else why
     if why is not None:
         raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {why}")
-    body = Body(staged.body, *scan_counts(staged.equation))
+    body = Body.of_scan(staged.equation)
     carry = nbytes(list(body.carry_avals))
     shared = nbytes(list(filter(is_differentiable, body.const_avals)))
     costs = Costs(carry, carry + body.nbytes, body.x_bytes, shared, solving=lambda n: 0)

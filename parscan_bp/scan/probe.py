@@ -10,7 +10,6 @@ import jax
 
 from parscan_bp.forward import Recurrence
 from parscan_bp.forward.exponent import Forgetting, forgetting
-from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.linearise.body import Body
 
 SHARE, LEAST, MOST = 32, 16, 128
@@ -40,7 +39,7 @@ class Probe:
     @functools.cached_property
     def _run(self) -> Callable[[list[Any]], Forgetting]:
         equation, n = self._equation, self.steps
-        body = Body(equation.params["jaxpr"], *scan_counts(equation))
+        body = Body.of_scan(equation)
         cut = slice(-n, None) if equation.params["reverse"] else slice(n)
 
         @jax.jit

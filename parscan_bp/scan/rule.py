@@ -18,9 +18,10 @@ import jax
 from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.jaxprs.read import split_operands
+from parscan_bp.linearise.body import Body
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
-from parscan_bp.primitives.zeros import zeros_of
+from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
 from parscan_bp.report import Report, worst_of
 from parscan_bp.scan.evaluated import Evaluated
 from parscan_bp.scan.in_stretches import in_stretches
@@ -31,6 +32,7 @@ from parscan_bp.scan.reported import report_on_scan, with_forward
 from parscan_bp.scan.spread import Run, spread
 from parscan_bp.scan.storage import Storage
 from parscan_bp.solvers.base import Solver
+from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
 
@@ -91,7 +93,48 @@ class ScanRule:
 
             return call
 
-        return spread(self.loop, self.scan.solver, self._by_stretches(of))
+        by_stretches = self._by_stretches(of)
+
+        def run(solver, length):
+            call = by_stretches(solver, length)
+            rule = self.of(solver, length)
+            return call if rule.is_whole else rule._whole_until_differentiated(call)
+
+        return spread(self.loop, self.scan.solver, run)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a derivative takes all steps as one."""
+        return self.storage is None or not self.storage(self.scan.length).sizes
+
+    def _whole_until_differentiated(self, parts: Run) -> Run:
+        """A scan in stretches where it is differentiated, and whose values are the loop's."""
+        count, traced = self.scan.body.num_carry, Body.of_scan(self.loop.equation)
+
+        def jvp(primals, tangents):
+            (args, extra), moving = primals, nonzero(tangents[0])
+            if not moving:
+                made = values(*primals)
+                return made, zeros_of(made)
+
+            def run(*moved):
+                carry, ys = parts(replace_at(args, moving, moved), extra)
+                return [*carry, *ys]
+
+            at, ts = ([v[k] for k in moving] for v in (args, tangents[0]))
+            made, out_ts = jax.jvp(run, at, ts)
+            carry, y = traced.moved(moving)
+            reached = {*carry, *(count + j for j in y)}
+            kept = [t if k in reached else None for k, t in enumerate(out_ts)]
+            return made, filled(made, kept)
+
+        values = WithRule(lambda args, extra: self.loop.values(args, extra.states), jvp)
+
+        def call(args, extra):
+            outs = values(list(args), extra)
+            return outs[:count], outs[count:]
+
+        return call
 
     def _by_stretches(self, make: Callable[[ScanRule], Run]) -> Callable[[Solver, int], Run]:
         """``(solver, n)`` -> the scan of n steps in one place, of which ``make`` makes a part."""

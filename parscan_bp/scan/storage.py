@@ -98,9 +98,9 @@ def within(length: int, costs: Costs, limit: int) -> Storage:
     Raises:
       ValueError: if there is none within the limit, with the least that would do.
     """
-    least = whole = Storage(length, costs)
-    if whole.bytes <= limit:
-        return whole
+    least = Storage(length, costs)
+    if least.bytes <= limit:
+        return least
     for levels in range(1, max(length.bit_length(), 2)):
         found = [Storage(length, costs, sizes) for sizes in _sizes(length, levels)]
         fits = [one for one in found if one.bytes <= limit]
@@ -111,6 +111,21 @@ def within(length: int, costs: Costs, limit: int) -> Storage:
         f"memory_limit: got {limit:,} bytes; {least.bytes:,} are the least that a derivative of "
         f"these {length:,} steps takes, which stores {least.kept}"
     )
+
+
+def whole(length: int, costs: Costs, limit: int) -> Storage:
+    """The storage of steps that are not taken apart, as those of a device among several.
+
+    Raises:
+      ValueError: if they take more than the limit.
+    """
+    found = Storage(length, costs)
+    if found.bytes > limit:
+        raise ValueError(
+            f"memory_limit: got {limit:,} bytes; a derivative of {length:,} steps takes "
+            f"{found.bytes:,}, and by this solver they are not made again stretch by stretch"
+        )
+    return found
 
 
 def fastest(length: int, costs: Costs) -> Storage:

@@ -119,6 +119,13 @@ MODES = {
 }
 
 
+def _least(scan):
+    """What is told to be the least limit."""
+    with pytest.raises(ValueError, match="are the least") as raised:
+        scan(1)
+    return int(str(raised.value).split("bytes; ")[1].split(" ")[0].replace(",", ""))
+
+
 def limited(memory_limit, solver=None):
     how = {"memory_limit": memory_limit, "solver": solver}
     plan = pb.explain(
@@ -151,6 +158,18 @@ CASES = [
     pytest.param("three levels", pb.Sweep(), marks=SLOW),
     pytest.param("three levels", pb.Sweep(recompute=False), marks=SLOW),
 ]
+
+
+@pytest.mark.parametrize("length", [5, 13])
+def test_values_without_a_derivative_are_by_the_loop_itself(length):
+    """XLA makes other programs of stretches of two and three steps."""
+    w, xs = W[:3, :3], XS[:length, :3]
+    f = lambda c, x: (c * jax.nn.sigmoid(c @ w + x) + jnp.tanh(x @ w), None)  # noqa: E731
+    scan = lambda scan, **how: jax.jit(lambda: scan(f, H0[:3], xs, **how))()[0]  # noqa: E731
+    how = {"solver": pb.Sweep()}
+    how["memory_limit"] = _least(lambda limit: pb.scan(f, H0[:3], xs, memory_limit=limit, **how))
+    assert "made again" in pb.explain(f, H0[:3], xs, **how).stored
+    np.testing.assert_array_equal(scan(pb.scan, **how), scan(lax.scan))
 
 
 @pytest.mark.parametrize(("name", "solver"), CASES, ids=str)
@@ -261,6 +280,43 @@ def test_a_method_has_all_carries_at_once():
         pb.scan(
             f, H0.astype(jnp.float32), XS.astype(jnp.float32), forward="chunks", memory_limit=1000
         )
+
+
+@pytest.mark.parametrize("solver", [pb.Truncated(5), pb.Truncated(5, sliding=True)], ids=str)
+def test_what_is_cut_off_is_that_of_all_steps(solver):
+    """A gradient is not another one for the sake of a limit."""
+    f = lambda c, x: (jnp.tanh(0.9 * c + x), None)  # noqa: E731
+    loss = lambda xs, **how: jnp.sum(pb.scan(f, H0, xs, solver=solver, **how)[0] ** 2)  # noqa: E731
+    got, want = jax.grad(loss)(XS, memory_limit=10**6), jax.grad(loss)(XS)
+    np.testing.assert_array_equal(got, want)
+    with pytest.raises(ValueError, match="by this solver they are not made again"):
+        jax.grad(loss)(XS, memory_limit=1000)
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np, parscan_bp as pb
+from jax.sharding import Mesh
+mesh = Mesh(np.array(jax.devices()), ("time",))
+w = jax.random.normal(jax.random.key(0), (4, 4)) / 2
+f = lambda w: lambda c, x: (jnp.tanh(c @ w + x), None)
+xs, h = jnp.sin(jnp.arange(43 * 4.0)).reshape(43, 4), jnp.ones(4)
+for method in ("turns", "ppermute"):
+    how = {"solver": pb.Sharded("time", mesh, method=method)}
+    loss = lambda w, **how: jnp.sum(pb.scan(f(w), h, xs, **how)[0] ** 2)
+    got = jax.jit(lambda w: jax.grad(loss)(w, memory_limit=10**6, **how))(w)
+    want = jax.grad(lambda w: jnp.sum(jax.lax.scan(f(w), h, xs)[0] ** 2))(w)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    try:
+        jax.grad(loss)(w, memory_limit=100, **how)
+    except ValueError as error:
+        assert "by this solver they are not made again" in str(error), error
+    else:
+        raise AssertionError(method)
+"""
+
+
+def test_steps_of_a_device_are_not_taken_apart(run_on_devices):
+    run_on_devices(SHARDED, 4)
 
 
 def test_effects_are_not_had_twice():
