@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
@@ -170,6 +171,18 @@ class LinearScan:
         avals = list(body.const_avals), list(body.carry_avals), list(body.x_avals)
         shared, own = eval_shape(one, *avals, list(extra))
         return linear.linear_step(shared, own, active, cotangent=True)
+
+    def kept_bytes(self, extra: Sequence[Array]) -> int:
+        """Bytes that a forward pass keeps of a linearised step, where it does.
+
+        Args:
+          extra: values that a given Jacobian closes over.
+        """
+        step = self.linear_step(extra) if self.solver.keeps else None
+        if step is None:
+            return 0
+        kept = Cut.of(step.known.varying, step.known.shared).kept
+        return nbytes([v.aval for v in kept])
 
     def bytes_of_a_step(self, extra: Sequence[Array]) -> tuple[int, int]:
         """Bytes of a linearised step, and of its vector with what a pullback is made from.

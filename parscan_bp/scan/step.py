@@ -225,7 +225,8 @@ class Step:
 
         return Costs(
             carry=nbytes(list(body.carry_avals)),
-            step=nbytes([body.carry_avals[k] for k in own if body.slopes_read[k]]),
+            step=nbytes([body.carry_avals[k] for k in own if body.slopes_read[k]])
+            + scan.kept_bytes(extra),
             x=body.x_bytes,
             shared=nbytes(list(filter(is_differentiable, body.const_avals))),
             solving=solving,

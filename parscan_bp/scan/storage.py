@@ -50,7 +50,8 @@ class Costs:
         """The bytes in the table above."""
         total, n = self.shared, length
         for size in sizes:
-            total += -(-n // size) * self.carry + size * self.x + self.shared
+            sums = 2 if n % size else 1  # what is left over has sums of its own
+            total += -(-n // size) * self.carry + size * self.x + sums * self.shared
             n = size
         return total + n * self.step + self.solving(n)
 
