@@ -11,7 +11,7 @@ import jax
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.chain.stages import Stages
 from parscan_bp.choice.facts import Facts
-from parscan_bp.devices import HERE, Traffic
+from parscan_bp.devices import Traffic
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.planner import Plan
@@ -211,7 +211,7 @@ def _explanation(plan: ScanPlan) -> Explanation:
         body = plan.rule.loop.body
         own = body.num_carry - len(set(body.forwarded.values()))
         stored = f"the carries: {own} of {body.num_carry} leaves beside the outputs"
-        if plan.rule.storage is not None and plan.rule.scan.solver.place is HERE:
+        if plan.rule.storage is not None and plan.rule.scan.solver.place.is_one:
             found = plan.rule.storage(plan.rule.scan.length)
             stored = str(found) if found.sizes else f"{stored}: about {found.bytes:,} bytes"
         slow = ", and of the linearised steps what is slow to make again"

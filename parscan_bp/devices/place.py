@@ -33,6 +33,11 @@ class Place:
         """
         return None
 
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one place, and no line of devices."""
+        return self.line(reverse=False) is None
+
     def line(self, *, reverse: bool) -> Line | None:
         """The devices, in the order of a scan; ``None`` where all steps are in one place.
 

@@ -11,7 +11,6 @@ import jax
 
 from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
-from parscan_bp.devices import HERE
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import is_differentiable, names_axis, scan_counts, split_operands
 from parscan_bp.jaxprs.replay import bind
@@ -284,7 +283,7 @@ def _storage(
     Raises:
       ValueError: if nothing meets the limit.
     """
-    solver, one_place = scan.solver, scan.solver.place is HERE
+    solver, one_place = scan.solver, scan.solver.place.is_one
     if step.staged.symbolic_size is not None:
         return None
     costs = step.costs(scan, extra)
