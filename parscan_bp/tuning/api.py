@@ -56,8 +56,8 @@ def autotune(
         parameters of ``functools.partial(cell, params)``), "init" and "xs".
       forward: methods of the forward pass that take part, as `scan` takes them, such as
         ``("chunks", "newton")``. They make other values than `jax.lax.scan`, certified within the
-        tolerance that they come with: so none does unless it is named here, and what is found is remembered
-        for calls with ``forward="auto"`` alone.
+        tolerance that they come with: so none does unless it is named here, and what is found is
+        remembered for calls with ``forward="auto"`` alone.
       budget_s: seconds for the timing; compilation comes on top.
       progress: whether progress is shown on stderr.
 
