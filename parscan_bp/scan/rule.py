@@ -150,7 +150,7 @@ class ScanRule:
                 def steps(n):
                     return lambda consts, init, xs: part(n)([*consts, *init, *xs], extra)
 
-                split = split_operands(self.loop.equation, args)
+                split = split_operands(self.loop.equation, list(map(_strong, args)))
                 return in_stretches(steps, length, sizes, reverse=reverse)(*split)
 
             return call
@@ -227,3 +227,8 @@ class ScanRule:
     def _recorded(self) -> Callable[..., Recorded]:
         """The forward pass of a derivative."""
         return functools.cache(functools.partial(Recorded, self.loop))
+
+
+def _strong(a: Array) -> Array:
+    """An array of a dtype of its own; so is its cotangent that of what it was made of."""
+    return jax.lax.convert_element_type(a, a.dtype) if jax.typeof(a).weak_type else a

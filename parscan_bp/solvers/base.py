@@ -215,6 +215,9 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
         raise TypeError(f"solver: {name} is a class; {name}() is wanted, or {wanted}")
     if not isinstance(solver, Solver):
         raise TypeError(f"solver: got {described(solver)}; None, or {wanted}, is wanted")
+    if not isinstance(solver.place, Place):
+        name = type(solver).__name__
+        raise TypeError(f"{name}.place: got {described(solver.place)}; a Place is wanted")
     if solver.needs not in ("operators", "products"):
         name = type(solver).__name__
         raise ValueError(f"{name}.needs: got {solver.needs!r}; 'operators' or 'products' is wanted")

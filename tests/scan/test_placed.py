@@ -76,3 +76,10 @@ def test_without_a_place_the_values_are_the_bound_equation():
     (call,) = (e for e in ours.eqns if e.primitive.name == "call_with_rule")
     (scan,) = call.params["call_jaxpr"].eqns
     assert scan.primitive.name == "scan" and len(scan.outvars) == 3
+
+
+@pytest.mark.parametrize("place", [None, "here", Place], ids=str)
+def test_a_place_is_one(place):
+    solver = type("Nowhere", (pb.Sweep,), {"place": place})()
+    with pytest.raises(TypeError, match=r"Nowhere\.place: got .*; a Place is wanted"):
+        pb.scan(step, (jnp.ones(2), 0), XS[:, None], solver=solver)

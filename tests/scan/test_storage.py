@@ -202,6 +202,17 @@ def test_cotangents_of_carries_and_inputs_keep_their_bits():
     np.testing.assert_allclose(got[0], want[0], rtol=CLOSE, atol=CLOSE)
 
 
+def test_cotangents_of_weak_types_are_weak():
+    f = lambda c, x: (jnp.sin(c) * x, None)  # noqa: E731
+    limit = _least(lambda limit: pb.scan(f, 1.0, XS[:, 0], solver=pb.Sweep(), memory_limit=limit))
+    how = {"solver": pb.Sweep(), "memory_limit": limit}
+    last = lambda scan, xs, **how: scan(f, jnp.ones((), DTYPE), xs, **how)[0]  # noqa: E731
+    weak = jnp.arange(T) * 0.1
+    got = jax.grad(lambda xs: last(pb.scan, xs, **how))(weak)
+    want = jax.grad(lambda xs: last(lax.scan, xs))(weak)
+    assert jax.typeof(got) == jax.typeof(want) and jax.typeof(weak).weak_type
+
+
 def test_a_tree_solves_stretch_by_stretch():
     f = lambda c, x: (jnp.tanh(c * 0.5 + x), c)  # noqa: E731
     total = lambda scan, xs: jnp.sum(scan(f, H0, xs)[0] ** 2)  # noqa: E731
