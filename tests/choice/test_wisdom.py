@@ -316,7 +316,7 @@ def gradient(scan, xs, **options):
 
 @pytest.mark.parametrize(
     ("length", "options"),
-    [(21, {}), (20, {"memory_limit": 2**10})],
+    [(21, {}), (20, {"memory_limit": 2**13})],
     ids=["its own, at another length", "the caller's"],
 )
 def test_what_its_limits_refuse_is_left_for_the_rules(length, options):

@@ -73,7 +73,7 @@ def untyped(p, h, xs):
 
 # Maps of devices that are too large are refused before anything runs.
 try:
-    small = functools.partial(pb.scan, solver=pb.Sharded("time", mesh), memory_limit=60)
+    small = functools.partial(pb.scan, solver=pb.Sharded("time", mesh, memory_limit=60))
     jax.eval_shape(jax.grad(lambda h: sum(parts(small, p, h, xs))), h)
 except ValueError as error:
     assert "bytes for three maps of" in str(error) and "the limit of 60" in str(error), error
