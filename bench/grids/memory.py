@@ -3,8 +3,9 @@
 Value and gradient of a loss of the last carry, so that nothing but the trajectory has to be stored.
 "Nested" are the eight lines that one writes by hand: two scans, the inner one under
 `jax.checkpoint`, of sqrt(T) steps each. `equinox.internal.scan` with checkpoints, where equinox is
-installed, is Griewank's and Walther's recursion. Ours are `solver=None` as it comes, all carries,
-and ten limits; what each is told to take is compared with what the compiler reports.
+installed, is Griewank's and Walther's recursion. Ours are `solver=None` and `Sweep()` as they come,
+and by `Sweep()` all carries and limits; what each is told to take is compared with what the
+compiler reports.
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ import parscan_bp as pb
 from bench.shared import figures, programs, tables, timing
 from bench.shared.bench import Bench, Named, Option, Options, Result, effort, racing
 
-LAX, NESTED, EQUINOX, NONE, ALL = "lax.scan", "nested", "equinox", "solver=None", "all carries"
+LAX, NESTED, EQUINOX = "lax.scan", "nested", "equinox"
+NONE, SWEEP, ALL = "solver=None", "Sweep()", "all carries"
 Scan = Callable[[Callable, Any, Any], tuple[Any, Any]]
 
 
@@ -129,15 +131,28 @@ def _told(case: Case, **how) -> int | None:
     return int(stored.rsplit("about ", 1)[1].split(" ")[0].replace(",", ""))
 
 
+def _is_met(case: Case, how: dict[str, Any]) -> bool:
+    """Whether a limit is no less than the least."""
+    try:
+        _told(case, **how)
+    except ValueError:
+        return False
+    return True
+
+
 def measure(case: Case, options: Options) -> Result:
     """Compares gradients, then times all."""
     scans: dict[str, Scan] = {LAX: lax.scan, NESTED: nested}
     if importlib.util.find_spec("equinox") is not None and options.equinox:
         scans[EQUINOX] = equinox
-    hows: dict[str, dict[str, Any]] = {NONE: {}, ALL: {"memory_limit": 2**50}}
-    whole = _told(case, solver=pb.Sweep(), memory_limit=2**50) or 0
+    sweep = {"solver": pb.Sweep()}
+    hows: dict[str, dict[str, Any]] = {NONE: {}, SWEEP: sweep}
+    hows[ALL] = {**sweep, "memory_limit": 2**50}
+    whole = _told(case, **hows[ALL]) or 0
     for limit in np.geomspace(whole / 2, whole / options.least, options.limits):
-        hows[f"limit {int(limit):,}"] = {"memory_limit": int(limit)}
+        how = {**sweep, "memory_limit": int(limit)}
+        if _is_met(case, how):
+            hows[f"limit {int(limit):,}"] = how
     scans |= {name: functools.partial(pb.scan, **how) for name, how in hows.items()}
     made = {name: case.program(scan) for name, scan in scans.items()}
     want = made[LAX].call()
@@ -192,7 +207,7 @@ def draw(result: Result) -> dict[str, Figure]:
         at[LAX] = sides[LAX]["temp_bytes"] / 1e6, 1.0
         ours = sorted(p for side, p in at.items() if side.startswith("limit") or side == ALL)
         axes.plot(*zip(*ours, strict=True), "o-", label="memory_limit=")
-        for side, marker in ((LAX, "s"), (NESTED, "^"), (EQUINOX, "v"), (NONE, "*")):
+        for side, marker in ((LAX, "s"), (NESTED, "^"), (EQUINOX, "v"), (NONE, "*"), (SWEEP, "P")):
             if side in at:
                 axes.plot(*at[side], marker, markersize=9, label=side)
         axes.set_xscale("log")

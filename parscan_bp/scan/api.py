@@ -54,8 +54,8 @@ def scan(
         lambda_{t-1} = g_{t-1} + J_t^T lambda_t        (BPPSA eq. 3)
 
     solved by ``solver``, and from batched products for parameters and inputs. The carries
-    are stored, and nothing else (not twice where they are outputs already); of long scans those
-    that enter stretches of steps. Give a ``memory_limit`` to store less, or name
+    are stored, and nothing else (not twice where they are outputs already). Give a
+    ``memory_limit`` to store less, or name
     ``Sweep(recompute=False)`` to store what is slow to make again, too. What the step makes of its
     constants alone, such as a transposed weight matrix, is made once where the scan is
     differentiated, as by `jax.lax.scan`.
@@ -114,8 +114,7 @@ def scan(
         stretch, in as many levels as it takes; docs/horizons.md says how, and `explain` what is
         stored. A limit that nothing meets is refused, with the least that would do. One that was
         remembered of solvers and needs more is left for what the rules choose. The axes of an outer
-        `jax.vmap` are not seen: each of its entries may use so many. ``None`` makes again what was
-        measured to be slower to store.
+        `jax.vmap` are not seen: each of its entries may use so many. ``None`` stores all carries.
       check_jacobian: debug check, at the first two steps. Compares the structure found with random
         products of the step's derivative; and what a given Jacobian or the cell states, whichever
         solver runs: products of its operators and of their `transpose` and `as_dense` (up to 2**24

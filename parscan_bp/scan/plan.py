@@ -27,7 +27,7 @@ from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.scan.step import Step, forms
-from parscan_bp.scan.storage import Costs, Storage, fastest, whole, within
+from parscan_bp.scan.storage import Costs, Storage, whole, within
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.trees import nbytes
 from parscan_bp.types import PyTree
@@ -283,14 +283,9 @@ def _storage(
     Raises:
       ValueError: if nothing meets the limit.
     """
-    solver, one_place = scan.solver, scan.solver.place.is_one
-    if step.staged.symbolic_size is not None:
+    if memory_limit is None or step.staged.symbolic_size is not None:
         return None
     costs = step.costs(scan, extra)
-    if memory_limit is None:
-        plain = other is None and one_place and solver.differentiable and not solver.keeps
-        plain &= jax.default_backend() == "cpu"  # elsewhere nothing was measured
-        return functools.partial(fastest, costs=costs) if plain else None
     if other is not None:
         all_carries = Storage(step.length, costs)
         if all_carries.bytes > memory_limit:
@@ -299,7 +294,7 @@ def _storage(
                 f"all carries at once, and takes about {all_carries.bytes:,}"
             )
         return None
-    if not (one_place and solver.exact):
+    if not (scan.solver.place.is_one and scan.solver.exact):
         # A stretch of each device's steps is none of the scan's, and what is cut off of one is not
         # what is cut off of all.
         return functools.partial(whole, costs=costs, limit=memory_limit)

@@ -14,8 +14,7 @@ of which x are the inputs of a step and their cotangents, w the cotangents of wh
 and k(n) the linearised steps that a solver has at once, with a vector of each: a chunk, or all of a
 tree's. One
 level is least for n = sqrt(T c / s); L levels of T^(1 / (L + 1)) steps, and log2(T) of them take
-O(log T). Where a trajectory leaves the cache, one level is faster than none: memory is slower than
-the steps. What a caller has as outputs is no part of it.
+O(log T). None is fastest, as far as was measured. What a caller has as outputs is no part of it.
 """
 
 from __future__ import annotations
@@ -127,15 +126,6 @@ def whole(length: int, costs: Costs, limit: int) -> Storage:
             f"{found.bytes:,}, and by this solver they are not made again stretch by stretch"
         )
     return found
-
-
-def fastest(length: int, costs: Costs) -> Storage:
-    """The storage of a scan: one level, where that was measured to be faster than none."""
-    data = measured("cpu")["storage"]
-    size = max(2, data["stretch"] // max(costs.step, 1))
-    long = costs.carry >= data["carry"] and length * costs.step >= data["trajectory"]
-    sizes = (_even(length, size),) if long and 2 * size <= length else ()
-    return Storage(length, costs, sizes)
 
 
 def _cached(storage: Storage) -> int:

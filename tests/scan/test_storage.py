@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.scan.storage import Costs, Storage, fastest, within
+from parscan_bp.scan.storage import Costs, Storage, within
 from tests.quickly import jit_quickly
 
 DTYPE = jnp.zeros(()).dtype
@@ -60,13 +60,6 @@ def test_stretches_leave_few_steps_over():
     for length in (1000, 1001, 9973, 65536):
         size = within(length, costs(), Storage(length, costs()).bytes // 4).sizes[0]
         assert length % size <= length // size
-
-
-def test_by_default_only_what_leaves_the_cache_is_made_again():
-    assert fastest(1000, costs()).sizes == ()
-    (size,) = fastest(10**6, costs(1024, 1024)).sizes
-    assert size == 1000  # a divisor near to 2**20 / 1024
-    assert fastest(10**6, costs(1024, 0)).sizes == ()  # the carries are outputs
 
 
 # Values and derivatives
