@@ -211,8 +211,8 @@ def _explanation(plan: ScanPlan) -> Explanation:
         body = plan.rule.loop.body
         own = body.num_carry - len(set(body.forwarded.values()))
         stored = f"the carries: {own} of {body.num_carry} leaves beside the outputs"
-        if plan.rule.storage is not None and plan.rule.scan.solver.place.is_one:
-            found = plan.rule.storage(plan.rule.scan.length)
+        found = plan.rule.stored if plan.rule.scan.solver.place.is_one else None
+        if found is not None:
             stored = str(found) if found.sizes else f"{stored}: about {found.bytes:,} bytes"
         slow = ", and of the linearised steps what is slow to make again"
         stored += slow if plan.rule.keeps else ""

@@ -14,7 +14,7 @@ import jax
 from jax.extend.core import ClosedJaxpr
 
 from parscan_bp.jaxprs.differentiated import values_after_derivative
-from parscan_bp.jaxprs.read import is_differentiable
+from parscan_bp.jaxprs.read import differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.layers import Layer
 from parscan_bp.types import Array, PyTree
@@ -24,8 +24,8 @@ Activations = Callable[[Sequence[PyTree], Array], list[Array]]
 
 def all_that_move(params: Sequence[PyTree]) -> tuple[tuple[int, ...], ...]:
     """For each layer the positions of its leaves that may be differentiated."""
-    types = [map(jax.typeof, jax.tree.leaves(own)) for own in params]
-    return tuple(tuple(j for j, a in enumerate(own) if is_differentiable(a)) for own in types)
+    types = (list(map(jax.typeof, jax.tree.leaves(own))) for own in params)
+    return tuple(map(differentiable, types))
 
 
 def activations_beside(

@@ -23,7 +23,7 @@ from parscan_bp.jaxprs.primitive_kinds import (
     DRAWS,
     FOREIGN_CALLS,
 )
-from parscan_bp.jaxprs.read import alone, is_differentiable, walk
+from parscan_bp.jaxprs.read import alone, differentiable, walk
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.trees import first_of, replace_at
 from parscan_bp.types import PyTree
@@ -132,10 +132,10 @@ def _why(eqn: JaxprEqn) -> str | None:
 def _rule(call: ClosedJaxpr, *, reverse: bool) -> ClosedJaxpr:
     """What the rule of a call makes: its tangents, or its cotangents."""
     ins, outs = call.in_avals, call.out_avals
-    moving = [k for k, a in enumerate(ins) if is_differentiable(a)]
+    moving = differentiable(ins)
     if not reverse:
         return pushed(call, moving)
-    wanted = [k for k, a in enumerate(outs) if is_differentiable(a)]
+    wanted = differentiable(outs)
 
     def pull(values, cotangents):
         def of_moving(*floats):

@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 
 from parscan_bp.jaxprs.arithmetic import is_arithmetic, is_elementwise
 from parscan_bp.jaxprs.decisions import mixed
-from parscan_bp.jaxprs.read import needed_equations, shape_of, variables
+from parscan_bp.jaxprs.read import depending, part, shape_of, variables
 from parscan_bp.jaxprs.replay import evaluate, inlined
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array
@@ -64,20 +64,13 @@ class Cut:
     def make(self, inputs: Sequence[Array]) -> list[Array]:
         """The values that are kept."""
         jaxpr = self.closed.jaxpr
-        names = jaxpr.debug_info._replace(result_paths=None)
-        first = jaxpr.replace(outvars=list(self.kept), debug_info=names)
-        first = first.replace(eqns=needed_equations(first))
+        first = part(jaxpr, jaxpr.invars, self.kept)
         return evaluate(ClosedJaxpr(first, self.closed.consts), inputs)
 
     def finish(self, inputs: Sequence[Array], kept: Sequence[Array]) -> list[Array]:
         """The results of the program, from what was kept."""
         jaxpr = self.closed.jaxpr
-        names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-        second = jaxpr.replace(
-            invars=[*jaxpr.invars, *self.kept],
-            eqns=needed_equations(jaxpr, self.kept),
-            debug_info=names,
-        )
+        second = part(jaxpr, [*jaxpr.invars, *self.kept], jaxpr.outvars, self.kept)
         return evaluate(ClosedJaxpr(second, self.closed.consts), [*inputs, *kept])
 
 
@@ -89,10 +82,7 @@ class _Search:
         self.made_by = {v: e for e in self.jaxpr.eqns for v in e.outvars}
         # Of each variable its own, or two that one equation makes would be kept in any order.
         self.order = {v: k for k, v in enumerate(self.made_by)}
-        self.varies = set(self.jaxpr.invars[first:])
-        for eqn in self.jaxpr.eqns:
-            if self.varies.intersection(variables(eqn.invars)):
-                self.varies.update(eqn.outvars)
+        self.varies = depending(self.jaxpr, self.jaxpr.invars[first:])
         fast = (is_arithmetic(e) or self._is_fast(e, few) for e in self.jaxpr.eqns)
         slow = (e for e, is_fast in zip(self.jaxpr.eqns, fast, strict=True) if not is_fast)
         self.slow = {v for e in slow for v in e.outvars}

@@ -77,6 +77,16 @@ def is_differentiable(aval) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
+def differentiable(avals: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of the types, or arrays, that have tangents.
+
+    Example:
+      >>> differentiable(jax.make_jaxpr(lambda a, b: a)(1, 2.0).in_avals)
+      (1,)
+    """
+    return tuple(k for k, a in enumerate(avals) if is_differentiable(a))
+
+
 def is_inexact(atom: Any) -> bool:
     """Has it a tangent: is its dtype floating or complex?"""
     dtype = getattr(atom.aval, "dtype", None)

@@ -25,6 +25,7 @@ from parscan_bp.jaxprs.differentiated import values_after_derivative
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import EXTREMA, PLAIN_CALLS
 from parscan_bp.jaxprs.read import (
+    differentiable,
     is_differentiable,
     needed_equations,
     part,
@@ -181,7 +182,7 @@ def _values_of(eqn: JaxprEqn, operands: Sequence[Var]) -> tuple[ClosedJaxpr, Clo
     """The results of an equation that have derivatives; and as a rule of its own returns them."""
     avals = [v.aval for v in operands]
     closed = jax.make_jaxpr(lambda *values: _of_operands(eqn, values))(*avals)
-    moving = [k for k, a in enumerate(avals) if is_differentiable(a)]
+    moving = differentiable(avals)
     return closed, values_after_derivative(closed, moving)
 
 

@@ -15,7 +15,7 @@ from parscan_bp.jaxprs.batching import mapped, unbatchable
 from parscan_bp.jaxprs.dependence import dependencies, forwarded
 from parscan_bp.jaxprs.differentiated import has_rules, pushed, values_after_derivative
 from parscan_bp.jaxprs.precision import shortest_dtype
-from parscan_bp.jaxprs.read import is_differentiable, scan_counts
+from parscan_bp.jaxprs.read import differentiable, is_differentiable, scan_counts
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.structure.reach import Reach
@@ -82,7 +82,7 @@ class Body:
     @functools.cached_property
     def float_carry(self) -> tuple[int, ...]:
         """Carry leaves that have tangents."""
-        floats = [k for k, a in enumerate(self.carry_avals) if is_differentiable(a)]
+        floats = differentiable(self.carry_avals)
         return tuple(k for k in floats if self.only is None or k in self.only)
 
     def stacked_avals(self, length: int) -> tuple[list[Any], list[Any]]:
@@ -159,8 +159,8 @@ class Body:
         All where no tangents can be pushed through the step: an axis of an outer `jax.vmap` is not
         bound here, a primitive has no derivative, a function has a VJP of its own.
         """
-        moving = [k for k, a in enumerate(self.jaxpr.in_avals) if is_differentiable(a)]
-        floats = [k for k, a in enumerate(self.jaxpr.out_avals) if is_differentiable(a)]
+        moving = differentiable(self.jaxpr.in_avals)
+        floats = differentiable(self.jaxpr.out_avals)
         try:
             depends = dependencies(pushed(self.jaxpr, moving))
         except (NameError, NotImplementedError, TypeError):
@@ -172,7 +172,12 @@ class Body:
     @property
     def x_bytes(self) -> int:
         """Bytes of the inputs of one step, and of their cotangents."""
-        return nbytes(list(self.x_avals)) + nbytes(list(filter(is_differentiable, self.x_avals)))
+        return nbytes(list(self.x_avals)) + _float_bytes(self.x_avals)
+
+    @property
+    def const_bytes(self) -> int:
+        """Bytes of the cotangents of what all steps share."""
+        return _float_bytes(self.const_avals)
 
     @functools.cached_property
     def float_y(self) -> tuple[int, ...]:
@@ -182,3 +187,7 @@ class Body:
             for j, a in enumerate(self.y_avals)
             if is_differentiable(a) and j not in self.forwarded
         )
+
+
+def _float_bytes(avals: Sequence[Any]) -> int:
+    return nbytes(list(filter(is_differentiable, avals)))

@@ -30,6 +30,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 from jax.tree_util import Partial
 
 from parscan_bp.jaxprs.decisions import mixed
+from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.jaxprs.read import depending, needed_equations, part, variables, with_known
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.per_step import PerStep
@@ -171,6 +172,11 @@ class LinearStep:
     def aux_types(self) -> Sequence[Any]:
         """The types of aux, each value once."""
         return self.apply.out_avals[self.width :]
+
+    @functools.cached_property
+    def cut(self) -> Cut:
+        """`known` in two parts; what a forward pass keeps for it are the results of the first."""
+        return Cut.of(self.known.varying, self.known.shared)
 
     @functools.cached_property
     def without_aux(self) -> LinearStep:

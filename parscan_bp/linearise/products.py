@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import NOTHING, Active
 from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Kind, Linearisation, Steps
@@ -98,7 +97,7 @@ class ByProducts(Linearisation):
           active: see `adjoint_operator`.
         """
         linear = self.linear_step(*step.shared_and_own, active, cotangent=True)
-        return ResidualMap(active, linear, Cut.of(linear.known.varying, linear.known.shared))
+        return ResidualMap(active, linear)
 
     def linear_step(
         self, shared: PyTree, own: PyTree, active: Active | None, *, cotangent: bool

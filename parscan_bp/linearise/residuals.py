@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import jax
 
-from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.linear_step import LinearStep
@@ -18,25 +17,23 @@ from parscan_bp.types import Array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResidualMap:
-    """The linear map of a step in two parts; what the first one makes are the step's residuals.
+    """What is kept of a step for its linear map: what the first part of its `cut` makes.
 
     Attributes:
       active: what is differentiated: what the maps make beside their products depends on it.
       step: the map of a step.
-      cut: the two parts of what makes its known values.
     """
 
     active: Active
     step: LinearStep
-    cut: Cut
 
     def of_step(self, step: Steps) -> list[Array]:
         """The residuals of a step."""
-        return self.cut.make(jax.tree.leaves(step.shared_and_own))
+        return self.step.cut.make(jax.tree.leaves(step.shared_and_own))
 
     def operator(self, steps: Steps, residuals: Sequence[Array], *, all_aux: bool) -> Operator:
         """The operator of a stretch, from the residuals of its steps; see `Residuals`."""
-        k = self.step.known.of_each(*steps.shared_and_own, self.cut.finish, list(residuals))
+        k = self.step.known.of_each(*steps.shared_and_own, self.step.cut.finish, list(residuals))
         return self.step.operator(k, all_aux=all_aux)
 
 

@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 import jax
 
 from parscan_bp.jaxprs.differentiated import slopes_read
-from parscan_bp.jaxprs.read import is_differentiable
+from parscan_bp.jaxprs.read import differentiable
 from parscan_bp.linearise.active import Active
 from parscan_bp.primitives.linear_solve import LinearSolve, Part
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
@@ -103,8 +103,7 @@ class _Augmented:
         A solve linearises it by the carry alone. Of the rules that parameters and inputs reach only
         `matvec` runs all.
         """
-        types = enumerate(self.scan.body.jaxpr.in_avals)
-        moving = tuple(k for k, a in types if is_differentiable(a))
+        moving = differentiable(self.scan.body.jaxpr.in_avals)
         try:
             return self.scan.after_derivative(moving) is self.scan
         except NameError:  # an axis of an outer `jax.vmap`, not bound here; it is where `matvec` is

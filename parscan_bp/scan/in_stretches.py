@@ -6,13 +6,43 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
 
+from parscan_bp.jaxprs.read import split_operands
 from parscan_bp.originals import lax_scan
+from parscan_bp.scan.storage import Storage
 from parscan_bp.types import Array
 
 Run = Callable[[Sequence[Array], Sequence[Array], Sequence[Array]], tuple[list, list]]
 """``(consts, init, xs) -> (carry, ys)`` of a number of steps, which lead in xs, and so many equal
 parts of them in ys."""
+
+
+Part = Callable[[Sequence[Array]], tuple[list, list]]
+"""``[*consts, *init, *xs] -> (carry, ys)``, likewise."""
+
+
+def by_stretches(equation: JaxprEqn, part: Callable[[int], Part], storage: Storage) -> Part:
+    """The scan of an equation.
+
+    Args:
+      equation: the traced scan.
+      part: ``n`` -> the scan of n of its steps.
+      storage: how it is taken apart.
+    """
+
+    def run(n):
+        of_steps = part(n)
+        return lambda *split: of_steps([a for values in split for a in values])
+
+    how = {"reverse": equation.params["reverse"]}
+    whole = in_stretches(run, storage.length, storage.sizes, **how)
+    return lambda args: whole(*split_operands(equation, list(map(_strong, args))))
+
+
+def _strong(a: Array) -> Array:
+    """An array of a dtype of its own; so is its cotangent that of what it was made of."""
+    return jax.lax.convert_element_type(a, a.dtype) if jax.typeof(a).weak_type else a
 
 
 def in_stretches(

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parscan_bp.jaxprs.min_cut import Cut
-from parscan_bp.jaxprs.read import is_differentiable
+from parscan_bp.jaxprs.read import differentiable
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
@@ -160,9 +159,7 @@ class LinearScan:
           extra: values that a given Jacobian closes over.
         """
         body, linear = self.body, self.linearisation
-        floats = [k for k, a in enumerate(body.const_avals) if is_differentiable(a)]
-        inputs = [k for k, a in enumerate(body.x_avals) if is_differentiable(a)]
-        active = Active(tuple(floats), tuple(inputs), ())
+        active = Active(differentiable(body.const_avals), differentiable(body.x_avals), ())
 
         def one(consts, carry, x, extra):
             extra = linear.invariants(consts, extra)
@@ -179,10 +176,7 @@ class LinearScan:
           extra: values that a given Jacobian closes over.
         """
         step = self.linear_step(extra) if self.solver.keeps else None
-        if step is None:
-            return 0
-        kept = Cut.of(step.known.varying, step.known.shared).kept
-        return nbytes([v.aval for v in kept])
+        return 0 if step is None else nbytes([v.aval for v in step.cut.kept])
 
     def bytes_of_a_step(self, extra: Sequence[Array]) -> tuple[int, int]:
         """Bytes of a linearised step, and of its vector with what a pullback is made from.

@@ -16,7 +16,7 @@ from parscan_bp.forward import Forward, ForwardReport
 from parscan_bp.forward.evaluate import LoopFunctions, evaluate
 from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.obstacles import replicated_output
-from parscan_bp.jaxprs.read import is_differentiable
+from parscan_bp.jaxprs.read import differentiable, is_differentiable
 from parscan_bp.jaxprs.replay import vary_alike, varying_with
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.body import Body
@@ -109,7 +109,7 @@ class ParallelLoop:
         @jax.jit
         def run(consts, init, xs, states):
             # Who reads the program is to see that they depend on what they are made of.
-            floats = [k for k, a in enumerate(states) if is_differentiable(a)]
+            floats = differentiable(states)
             made = [states[k] for k in floats], empty_of((consts, init, xs))
             tied, _ = lax.optimization_barrier(varying_with(made, made))
             states = replace_at(states, floats, tied)

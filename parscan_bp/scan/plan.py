@@ -12,7 +12,7 @@ import jax
 from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
 from parscan_bp.jaxprs.obstacles import replicated_output
-from parscan_bp.jaxprs.read import is_differentiable, names_axis, scan_counts, split_operands
+from parscan_bp.jaxprs.read import is_differentiable, names_axis, scan_counts
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.body import Body
@@ -21,7 +21,7 @@ from parscan_bp.report import report_on_values
 from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.fused import Fused, FusedLoop
-from parscan_bp.scan.in_stretches import in_stretches
+from parscan_bp.scan.in_stretches import by_stretches
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
@@ -102,18 +102,14 @@ class ScanPlan:
             return bind(equation, values)
         count, params = scan_counts(equation)[1], equation.params
 
-        def run(n):
-            part = equation.replace(params={**params, "length": n})
-
-            def call(*split):
-                outs = bind(part, [v for values in split for v in values])
+        def part(n):
+            def call(args):
+                outs = bind(equation.replace(params={**params, "length": n}), args)
                 return outs[:count], outs[count:]
 
             return call
 
-        how = self.stored.length, self.stored.sizes
-        split = split_operands(equation, values)
-        carry, ys = in_stretches(run, *how, reverse=params["reverse"])(*split)
+        carry, ys = by_stretches(equation, part, self.stored)(values)
         return [*carry, *ys]
 
     def check_jacobian(self, args: Sequence[Any]) -> None:
@@ -297,8 +293,8 @@ def _storage(
     if not (scan.solver.place.is_one and scan.solver.exact):
         # A stretch of each device's steps is none of the scan's, and what is cut off of one is not
         # what is cut off of all.
-        return functools.partial(whole, costs=costs, limit=memory_limit)
-    storage = functools.partial(within, costs=costs, limit=memory_limit)
+        return functools.cache(functools.partial(whole, costs=costs, limit=memory_limit))
+    storage = functools.cache(functools.partial(within, costs=costs, limit=memory_limit))
     storage(step.length)  # raises here
     return storage
 
@@ -332,8 +328,7 @@ def _left_storage(staged: Staged, memory_limit: int | None) -> Storage | None:
         raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {why}")
     body = Body.of_scan(staged.equation)
     carry = nbytes(list(body.carry_avals))
-    shared = nbytes(list(filter(is_differentiable, body.const_avals)))
-    costs = Costs(carry, carry + body.nbytes, body.x_bytes, shared, solving=lambda n: 0)
+    costs = Costs(carry, carry + body.nbytes, body.x_bytes, body.const_bytes, lambda n: 0)
     stored = within(staged.equation.params["length"], costs, memory_limit)
     return stored if stored.sizes else None
 

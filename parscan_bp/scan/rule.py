@@ -17,14 +17,13 @@ import jax
 
 from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.obstacles import check_no_obstacle
-from parscan_bp.jaxprs.read import split_operands
 from parscan_bp.linearise.body import Body
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
 from parscan_bp.report import Report, worst_of
 from parscan_bp.scan.evaluated import Evaluated
-from parscan_bp.scan.in_stretches import in_stretches
+from parscan_bp.scan.in_stretches import by_stretches
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.recorded import Recorded
@@ -45,7 +44,7 @@ class ScanRule:
       scan: how derivatives are solved for.
       one_loop: whether forward-mode is `lax.scan`'s own loop, not a solve.
       obstacle: what keeps a solver from derivatives, if anything does.
-      storage: what is stored of so many steps; ``None`` stores what every step has.
+      storage: what is stored of so many steps under a limit; ``None`` without one.
     """
 
     loop: Loop
@@ -93,19 +92,19 @@ class ScanRule:
 
             return call
 
-        by_stretches = self._by_stretches(of)
+        in_parts = self._in_one_place(of)
 
         def run(solver, length):
-            call = by_stretches(solver, length)
-            rule = self.of(solver, length)
-            return call if rule.is_whole else rule._whole_until_differentiated(call)
+            rule, call = self.of(solver, length), in_parts(solver, length)
+            parted = rule.stored is not None and rule.stored.sizes
+            return rule._whole_until_differentiated(call) if parted else call
 
         return spread(self.loop, self.scan.solver, run)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether a derivative takes all steps as one."""
-        return self.storage is None or not self.storage(self.scan.length).sizes
+    def stored(self) -> Storage | None:
+        """What is stored of it under a limit."""
+        return None if self.storage is None else self.storage(self.scan.length)
 
     def _whole_until_differentiated(self, parts: Run) -> Run:
         """A scan in stretches where it is differentiated, and whose values are the loop's."""
@@ -136,22 +135,19 @@ class ScanRule:
 
         return call
 
-    def _by_stretches(self, make: Callable[[ScanRule], Run]) -> Callable[[Solver, int], Run]:
+    def _in_one_place(self, make: Callable[[ScanRule], Run]) -> Callable[[Solver, int], Run]:
         """``(solver, n)`` -> the scan of n steps in one place, of which ``make`` makes a part."""
 
         def run(solver, length):
-            sizes = () if self.storage is None else self.storage(length).sizes
-            if not sizes:
-                return make(self.of(solver, length))
+            rule = self.of(solver, length)
+            stored = rule.stored
+            if stored is None or not stored.sizes:
+                return make(rule)
             part = functools.cache(lambda n: make(self.of(solver, n)))
-            reverse = self.loop.how["reverse"]
 
             def call(args, extra):
-                def steps(n):
-                    return lambda consts, init, xs: part(n)([*consts, *init, *xs], extra)
-
-                split = split_operands(self.loop.equation, list(map(_strong, args)))
-                return in_stretches(steps, length, sizes, reverse=reverse)(*split)
+                of_steps = lambda n: lambda values: part(n)(values, extra)  # noqa: E731
+                return by_stretches(self.loop.equation, of_steps, stored)(args)
 
             return call
 
@@ -212,7 +208,7 @@ class ScanRule:
 
             return call
 
-        everywhere = spread(self.loop, self.scan.solver, self._by_stretches(of))
+        everywhere = spread(self.loop, self.scan.solver, self._in_one_place(of))
 
         @jax.jit
         def report(args, extra):
@@ -227,8 +223,3 @@ class ScanRule:
     def _recorded(self) -> Callable[..., Recorded]:
         """The forward pass of a derivative."""
         return functools.cache(functools.partial(Recorded, self.loop))
-
-
-def _strong(a: Array) -> Array:
-    """An array of a dtype of its own; so is its cotangent that of what it was made of."""
-    return jax.lax.convert_element_type(a, a.dtype) if jax.typeof(a).weak_type else a

@@ -18,7 +18,6 @@ from parscan_bp.choice.rules import ON_CHIP
 from parscan_bp.choice.work import Work, work_of
 from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.hoist import Hoist
-from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.body import Body
@@ -228,7 +227,7 @@ class Step:
             step=nbytes([body.carry_avals[k] for k in own if body.slopes_read[k]])
             + scan.kept_bytes(extra),
             x=body.x_bytes,
-            shared=nbytes(list(filter(is_differentiable, body.const_avals))),
+            shared=body.const_bytes,
             solving=solving,
         )
 

@@ -125,34 +125,30 @@ class Sharded(Solver):
     @property
     def needs(self):  # type: ignore[override]
         """The maps of all steps of a device are products of Jacobians, whatever solves inside."""
-        return self._own.needs if self.method in OF_VECTORS else "operators"
+        return self.here.needs if self.method in OF_VECTORS else "operators"
 
     @property
     def rounds_vary(self):  # type: ignore[override]
         return self.method == "corrections"
 
     @property
-    def _own(self) -> Solver:
+    def here(self):
         """What solves a device's own steps."""
         return Sweep() if self.inner is None else self.inner
 
     def memory(self, n, each, vector):
-        return self._own.memory(n, each, vector)
+        return self.here.memory(n, each, vector)
 
     def with_memory_limit(self, limit):
         inner = None if self.inner is None else self.inner.with_memory_limit(limit)
         return dataclasses.replace(self, inner=inner, memory_limit=limit)
 
     def form(self, operator):
-        return self._own.form(operator)
+        return self.here.form(operator)
 
     @functools.cached_property
     def place(self):
         return OverMesh(self.axis, self.mesh, self.method, self.link)
-
-    @property
-    def here(self):
-        return self._own
 
     def for_stages(self, system):
         if self.method != "auto":
@@ -173,7 +169,7 @@ class Sharded(Solver):
     def run_observed(self, system, state):
         self._check_bound()
         line = Line(self.axis, system.backward)
-        own = functools.partial(self._own.run, system)
+        own = functools.partial(self.here.run, system)
         if self.method == "turns":
             return in_turn(line, own, state, add), Rounds.of(1)
         if self.method == "corrections":
@@ -209,7 +205,7 @@ class Sharded(Solver):
 
     def complexity(self, n):
         devices = self.place.count(())
-        own, (each, left) = self._own.complexity, divmod(n, devices)
+        own, (each, left) = self.here.complexity, divmod(n, devices)
         inner, rest = own(max(each, 1)), own(max(left, 1)).steps * bool(left)
         vectors = inner.vector_products * devices * bool(each) + left
         if self.method == "corrections" and each and devices > 1:

@@ -8,10 +8,10 @@ is lowered by the platform (`row_product`): a program may be traced on another o
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from parscan_bp.linearise.linear_step import LinearStep
-from parscan_bp.linearise.passes.group import Grouped, group
+from parscan_bp.linearise.passes.group import Grouped as Grouped
+from parscan_bp.linearise.passes.group import group
 from parscan_bp.linearise.passes.join_pads import join_pads
 from parscan_bp.linearise.passes.rematerialise import rematerialise
 from parscan_bp.linearise.passes.row_product import row_products
@@ -27,6 +27,3 @@ def rewritten(step: LinearStep, grouped: Grouped) -> LinearStep:
     for rewrite in (join_pads, row_products, functools.partial(group, grouped), rematerialise):
         step = rewrite(step)
     return step
-
-
-__all__: Sequence[str] = ("Grouped", "rewritten")
