@@ -1,9 +1,9 @@
 """The forward pass in parallel: methods that evaluate a nonlinear recurrence, and a certificate."""
 
-from parscan_bp.forward.base import Auto as Auto
 from parscan_bp.forward.base import Forward as Forward
 from parscan_bp.forward.base import Recurrence as Recurrence
 from parscan_bp.forward.base import Trajectory as Trajectory
+from parscan_bp.forward.certified import Auto as Auto
 from parscan_bp.forward.chunks import Chunks as Chunks
 from parscan_bp.forward.exponent import Forgetting as Forgetting
 from parscan_bp.forward.exponent import forgetting as forgetting

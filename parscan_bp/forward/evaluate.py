@@ -13,7 +13,6 @@ from parscan_bp.arguments import described
 from parscan_bp.devices import Line
 from parscan_bp.forward.base import (
     Carry,
-    Certified,
     Forward,
     Recurrence,
     Trajectory,
@@ -22,6 +21,7 @@ from parscan_bp.forward.base import (
 )
 from parscan_bp.forward.bound import bound
 from parscan_bp.forward.certificate import Certificate, are_all, magnitude
+from parscan_bp.forward.certified import Certified
 from parscan_bp.forward.estimate import estimate
 from parscan_bp.forward.fall_back import fall_back
 from parscan_bp.forward.report import ForwardReport, forward_report

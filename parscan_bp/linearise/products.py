@@ -107,7 +107,7 @@ class ByProducts(Linearisation):
         vector = eval_shape(lambda: [carry[k] for k in self.body.float_carry])
         traced = self._map(active, cotangent).trace(shared, own, vector)
         # The trace is held beside what is made of it, so that no other one can get its id.
-        key = id(traced.jaxpr), cotangent
+        key = id(traced.jaxpr)
         if key not in self._made:
             in_turn = self.body.unbatchable is not None
             step = LinearStep.of(traced, shared, own, vector, in_turn=in_turn)
@@ -116,7 +116,7 @@ class ByProducts(Linearisation):
         return self._made[key][1]
 
     @functools.cached_property
-    def _made(self) -> dict[Any, tuple[Any, LinearStep]]:
+    def _made(self) -> dict[int, tuple[Any, LinearStep]]:
         return {}
 
     @functools.cached_property

@@ -24,7 +24,6 @@ from parscan_bp.forward.evaluate import stop_of, tolerance_of
 from parscan_bp.forward.kinks import unknown_kinks
 from parscan_bp.jaxprs.read import cut_to
 from parscan_bp.scan.forward_option import ForwardOption
-from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.scan.parallel import Parallel
 from parscan_bp.scan.plan import Left, PlanOrLeft
 from parscan_bp.scan.step import Step
@@ -140,7 +139,7 @@ def choose_forward(
     if unknown:
         why = f"whether {unknown[0]} has a kink where a trajectory is, no certificate can tell"
         return ForwardChoice(EXACT, why)
-    if isinstance(known, RememberedForward) and isinstance(known.forward, Forward):
+    if known is not None and isinstance(known.forward, Forward):
         return ForwardChoice(auto.certifying(known.forward), known.reason)
     return _by_map(plan.step, plan.facts, args, auto, always_probe)
 

@@ -9,7 +9,8 @@ from typing import Any
 from parscan_bp import kernels
 from parscan_bp.arguments import described, options_of
 from parscan_bp.forward import Auto, Chunks, FixedPoint, Forward, FrozenActivations, Newton
-from parscan_bp.forward.base import Certified, with_guess
+from parscan_bp.forward.base import with_guess
+from parscan_bp.forward.certified import Certified
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.parallel import Parallel
 from parscan_bp.types import PyTree
