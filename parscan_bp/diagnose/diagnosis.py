@@ -135,11 +135,9 @@ class Diagnosis:
                 f"{self.norms[0]:.3g} at init, at most {np.nanmax(self.norms):.3g}"
             )
         if self.exponent is not None and not math.isnan(self.exponent):
-            word = "grow" if self.exponent > 0 else "shrink"
-            factor = math.exp(self.exponent)
             lines.append(
-                f"largest Lyapunov exponent: {self.exponent:.3g} per step; "
-                f"small differences {word} by a factor of {factor:.3g}"
+                f"largest Lyapunov exponent: {self.exponent:.3g} per step, a small difference "
+                f"becomes {math.exp(self.exponent):.3g} times as large"
             )
         if self.memory is not None and self.length:
             if self.memory == math.inf:
