@@ -16,6 +16,9 @@ import argparse
 import dataclasses
 import sys
 
+import jax
+import jax.numpy as jnp
+
 from parscan_bp.conformance.cases import STEPS, step_cases
 from parscan_bp.conformance.reference import REFERENCES
 from parscan_bp.conformance.table import LEGEND, details, failed, summary, table
@@ -43,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         results += found
         print(f"{case.name}: {''.join(r.outcome for r in found)}", file=sys.stderr, flush=True)
     print(f"{target.name} against {against}" + ("" if target.reverses else ", never in reverse"))
+    print(f"jax {jax.__version__}, {jnp.result_type(float)}, {jax.default_backend()}\n")
     print(table(results), LEGEND, summary(results), details(results), sep="\n\n")
     return int(failed(results))
 
