@@ -9,7 +9,17 @@ import pytest
 from bench.__main__ import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[1]
-DOCS = ("choose", "devices", "diagnose", "extend", "gpu", "horizons", "pipelines", "use")
+DOCS = (
+    "choose",
+    "conformance",
+    "devices",
+    "diagnose",
+    "extend",
+    "gpu",
+    "horizons",
+    "pipelines",
+    "use",
+)
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
     *(f"docs/{name}.md" for name in DOCS),
@@ -40,6 +50,7 @@ def test_every_example_of_the_readme_runs():
             pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
             for name in ("choose", "devices", "pipelines")
         ),
+        "docs/conformance.md",
         "docs/diagnose.md",
         "docs/extend.md",
         "docs/gpu.md",

@@ -28,23 +28,37 @@ from parscan_bp.conformance.compile import jit_once
 from parscan_bp.conformance.features import FEATURES
 from parscan_bp.conformance.modes import DERIVATIVE_MODES, evaluator, modes_for
 from parscan_bp.conformance.problem import Draw, Problem, float_leaves, is_float
+from parscan_bp.conformance.reference import python_loop
+from parscan_bp.conformance.table import details, failed, summary, table
+from parscan_bp.conformance.target import Target, target_of
+from parscan_bp.conformance.trial import Outcome, Result, try_case
 
 __all__ = [
     "DERIVATIVE_MODES",
     "FEATURES",
     "STEPS",
     "Draw",
+    "Outcome",
     "Parts",
     "Problem",
+    "Result",
     "StepCase",
+    "Target",
     "assert_derivatives_close",
     "compare_outputs",
+    "details",
     "evaluator",
+    "failed",
     "float_leaves",
     "is_float",
     "jit_once",
     "modes_for",
+    "python_loop",
     "step_cases",
+    "summary",
+    "table",
+    "target_of",
     "tolerances",
+    "try_case",
     "ulp_sensitivity",
 ]

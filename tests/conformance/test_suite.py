@@ -7,12 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from parscan_bp.conformance import STEPS, step_cases
+from parscan_bp.conformance import (
+    STEPS,
+    Outcome,
+    details,
+    failed,
+    python_loop,
+    step_cases,
+    summary,
+    table,
+    target_of,
+    try_case,
+)
 from parscan_bp.conformance.__main__ import main
-from parscan_bp.conformance.reference import python_loop
-from parscan_bp.conformance.table import details, failed, summary, table
-from parscan_bp.conformance.target import target_of
-from parscan_bp.conformance.trial import MODES, USUAL, Outcome, try_case
+from parscan_bp.conformance.trial import MODES, USUAL
 from tests.family import compare_outputs
 
 MODES_HERE = ("value", "vjp", "jvp")
