@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -145,7 +146,8 @@ def _raised(case: StepCase, mode: str, error: Exception) -> Result:
     lines = str(error).strip().splitlines() or [""]
     refused = isinstance(error, NotImplementedError)
     outcome = Outcome.REFUSED if refused else Outcome.RAISES
-    return Result(case, mode, outcome, f"{type(error).__name__}: {lines[0][:300]}")
+    words = re.sub(r"id=\d+|0x[0-9a-f]+", "...", lines[0][:300])  # others each time
+    return Result(case, mode, outcome, f"{type(error).__name__}: {words}")
 
 
 def _evaluator(scan: Scan, problem: Problem, modes: Sequence[str]) -> Any:

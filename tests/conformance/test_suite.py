@@ -62,6 +62,8 @@ def test_what_raises_and_what_is_refused_are_told_apart():
     results = _tried("has_no_forward_mode")
     assert "".join(r.outcome for r in results) == "...E" and failed(results)
     assert "can't apply forward-mode" in details(results)
+    raised = details(_tried("raises_addresses"))
+    assert raised == f"{CASE.name}, types, value, vjp, jvp: ValueError: got <object object at ...>"
     refused = _tried("refuses_integers", options=["strict=True"])
     assert {r.outcome for r in refused} == {Outcome.REFUSED} and not failed(refused)
     assert details(refused).count("\n") == 0 and "which this scan cannot carry" in details(refused)

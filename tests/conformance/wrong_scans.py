@@ -52,3 +52,7 @@ def refuses_integers(f, init, xs=None, length=None, reverse=False, unroll=1, *, 
     if strict and any(jnp.result_type(v) == jnp.int32 for v in jax.tree.leaves(init)):
         raise NotImplementedError("init: got integers, which this scan cannot carry")
     return lax.scan(f, init, xs, length, reverse, unroll)
+
+
+def raises_addresses(f, init, xs=None, length=None, reverse=False, unroll=1):
+    raise ValueError(f"got {object()}")
