@@ -113,7 +113,7 @@ class Search:
         if kind == "cond":
             return self.value(_branch(eqn, values), values[1:], k)
         if kind == "while":
-            return self._in_while(eqn, values, k)
+            return self._in_while(eqn, values)
         if kind != "scan":
             return None
         steps = Steps.of_equation(eqn, values)
@@ -123,7 +123,7 @@ class Search:
             return found._replace(inner=(steps.index(row), *found.inner))
         return None
 
-    def _in_while(self, eqn: JaxprEqn, values: Sequence[Any], k: int) -> Found | None:
+    def _in_while(self, eqn: JaxprEqn, values: Sequence[Any]) -> Found | None:
         test, body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         tested, constants = values[:test], values[test : test + body]
         carry, step = list(values[test + body :]), 0
