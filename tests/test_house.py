@@ -25,6 +25,7 @@ LAYERS = [
     {"chain"},
     {"pipeline", "grids"},
     {"explain", "adapters", "tuning", "parallel", "installation"},
+    {"within"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
