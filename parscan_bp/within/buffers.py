@@ -53,6 +53,7 @@ class Buffer:
       written: the row of each step, the first step first.
       uses: in the order of the step.
       before: for d = 1, 2, ... the row which stands for that of the step d steps before the first.
+      own_read: whether a step needs what was in the row that it writes.
     """
 
     leaf: int
@@ -60,12 +61,7 @@ class Buffer:
     written: np.ndarray
     uses: tuple[Use, ...]
     before: tuple[int, ...]
-
-    @property
-    def own_read(self) -> bool:
-        """Whether a step needs what was in the row that it writes."""
-        own = next(use for use in self.uses if use.lag == 0)
-        return not overwrites(own.equation, self.axis)
+    own_read: bool
 
 
 def buffers_of(site: Site) -> list[Buffer]:
@@ -85,28 +81,25 @@ def buffers_of(site: Site) -> list[Buffer]:
 
 def _uses_of(jaxpr: Jaxpr, buffer: Var, leaf: int) -> list[JaxprEqn]:
     """The equations that read and write a leaf of the carry; none if they do anything else."""
-    state, uses = buffer, []
-    gone: set[Var] = set()
+    states, uses = {buffer}, []
     for eqn in jaxpr.eqns:
-        used = variables(eqn.invars)
-        if not gone.isdisjoint(used):
-            return []  # a state of the buffer that has been written to since
-        if state not in used:
+        if states.isdisjoint(variables(eqn.invars)):
             continue
-        name, others = eqn.primitive.name, variables(eqn.invars[1:])
-        if state in others or name not in ROW_READS | ROW_WRITES:
+        name = eqn.primitive.name
+        if not states.isdisjoint(variables(eqn.invars[1:])) or name not in ROW_READS | ROW_WRITES:
             return []
         uses.append(eqn)
         if name in ROW_WRITES:
-            gone.add(state)
-            state = eqn.outvars[0]
-    outs = [k for k, v in enumerate(jaxpr.outvars) if v is state or v in gone]
+            states.update(eqn.outvars)
+    outs = {k: v for k, v in enumerate(jaxpr.outvars) if v in states}
     aval: Any = buffer.aval
-    return uses if gone and outs == [leaf] and not aval.weak_type else []
+    returned = list(outs) == [leaf] and outs[leaf] is not buffer
+    return uses if returned and not aval.weak_type else []
 
 
 def _buffer(leaf: int, equations: Sequence[JaxprEqn], known: KnownIntegers) -> Buffer | None:
-    for axis, size in enumerate(shape_of(equations[0].invars[0])):
+    buffer = equations[0].invars[0]
+    for axis, size in enumerate(shape_of(buffer)):
         found = [_rows(eqn, axis, known) for eqn in equations]
         rows = [r for r in found if r is not None and r.min() >= 0 and r.max() < size]
         if len(rows) < len(equations):
@@ -118,7 +111,8 @@ def _buffer(leaf: int, equations: Sequence[JaxprEqn], known: KnownIntegers) -> B
             continue
         try:
             uses = tuple(Use(e, r, _lag(r, written)) for e, r in zip(equations, rows, strict=True))
-            return Buffer(leaf, axis, written, uses, _before(uses, written))
+            own_read = any(_reads_own(use, buffer, axis) for use in uses)
+            return Buffer(leaf, axis, written, uses, _before(uses, written), own_read)
         except _Unordered:
             continue
     return None
@@ -126,6 +120,12 @@ def _buffer(leaf: int, equations: Sequence[JaxprEqn], known: KnownIntegers) -> B
 
 class _Unordered(Exception):
     """A row is read that some step or other has written."""
+
+
+def _reads_own(use: Use, buffer: Any, axis: int) -> bool:
+    """Whether it needs the row of its own step, as it was at the begin of that."""
+    eqn = use.equation
+    return use.lag == 0 and eqn.invars[0] is buffer and not overwrites(eqn, axis)
 
 
 def _writes(eqn: JaxprEqn) -> bool:
