@@ -13,8 +13,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as
 
 from parscan_bp.jaxprs.calls import MADE_AGAIN
 from parscan_bp.jaxprs.hijax import kind_of
-from parscan_bp.jaxprs.primitive_kinds import OWN_CALLS
-from parscan_bp.jaxprs.read import inner_jaxprs, names_axis, open_jaxpr, part, touches_ref
+from parscan_bp.jaxprs.primitive_kinds import OWN_CALLS, PLAIN_CALLS
+from parscan_bp.jaxprs.read import called, inner_jaxprs, names_axis, open_jaxpr, part, touches_ref
 from parscan_bp.jaxprs.source import source_of
 
 OPENED = frozenset(MADE_AGAIN) - {"custom_vjp_call"} | {"shard_map"}
@@ -59,14 +59,16 @@ def sites_of(closed: ClosedJaxpr) -> list[Site]:
     found: dict[int, Site] = {}
 
     def visit(jaxpr: Jaxpr, consts: Sequence[Any], inside: tuple[str, ...]) -> None:
-        values = dict(zip(jaxpr.constvars, consts, strict=True))
+        values = dict(zip(jaxpr.constvars, consts, strict=bool(consts)))
         for eqn in jaxpr.eqns:
             kind = kind_of(eqn)
             if kind == "scan" and id(eqn) not in found:  # a program may be called twice
                 known = tuple(_known(jaxpr, values, atom) for atom in eqn.invars)
                 found[id(eqn)] = Site(len(found), eqn, source_of(eqn), inside, known)
             if kind not in (*OWN_CALLS, "pallas_call"):
-                for inner in inner_jaxprs(eqn):
+                # JAX tells what control flow holds without its constants.
+                programs = [called(eqn)] if kind in PLAIN_CALLS else inner_jaxprs(eqn)
+                for inner in programs:
                     visit(open_jaxpr(inner), getattr(inner, "consts", ()), (*inside, kind))
 
     visit(closed.jaxpr, closed.consts, ())

@@ -60,6 +60,12 @@ def _mapped(a, xs):
     return jax.vmap(lambda a: _rnn(a, xs), axis_name="i")(jnp.stack([a, 2 * a]))
 
 
+def _constants(a, xs):
+    weights = jnp.asarray([[0.1, 0.2, 0.3]] * 3)
+    step = jax.jit(lambda h, x: (jnp.tanh(weights @ h + a * x), weights[1] * h))
+    return jax.jit(lambda a: lax.scan(step, a, xs + weights[0]))(a)
+
+
 def _no_inputs(a, xs):
     return lax.scan(lambda h, _: (jnp.sin(a * h), (h, None)), xs[0], None, length=4)
 
@@ -82,6 +88,7 @@ PROGRAMS = [
     _jitted,
     _ruled,
     _mapped,
+    _constants,
     _no_inputs,
     _filled,
 ]
