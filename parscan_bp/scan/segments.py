@@ -54,11 +54,11 @@ class Segmented:
             begun = select("reset", rows.reset, self.state, carry)
         if rows.valid is None:
             return self.step(begun, rows.inputs)
-        axes = rows.valid.ndim
+        valid, axes = rows.valid, rows.valid.ndim
         seen = select("seq_lengths", rows.valid, begun, harmless(begun))
         inputs = jax.tree.map(
             # A scalar is what all entries of the batch share, such as the time.
-            lambda x: x if axes and not jnp.ndim(x) else _only("xs", rows.valid, x),
+            lambda x: x if axes and not jnp.ndim(x) else _only("xs", valid, x),
             rows.inputs,
         )
         new, y = self.step(seen, inputs)
