@@ -9,7 +9,7 @@ import pytest
 from bench.__main__ import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[1]
-DOCS = ("choose", "devices", "extend", "gpu", "horizons", "pipelines", "use")
+DOCS = ("choose", "devices", "extend", "gpu", "horizons", "pipelines", "programs", "use")
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
     *(f"docs/{name}.md" for name in DOCS),
@@ -43,6 +43,8 @@ def test_every_example_of_the_readme_runs():
         "docs/extend.md",
         "docs/gpu.md",
         "docs/horizons.md",
+        "docs/programs.md",
+        "docs/use.md",
     ],
 )
 def test_every_example_of_the_docs_runs(page):

@@ -91,7 +91,8 @@ class ProgramExplanation:
 
     def __str__(self):
         taken = sum(scan.replaced for scan in self.scans)
-        count = f"{len(self.scans)} scans, {taken} of them by a solver"
+        many = "" if len(self.scans) == 1 else "s"
+        count = f"{len(self.scans)} scan{many}, {taken} by a solver"
         return "\n".join([count, *map(str, self.scans)])
 
 
