@@ -11,6 +11,8 @@ from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
 from parscan_bp.deep_rnn import deep_rnn as deep_rnn
+from parscan_bp.diagnose import Diagnosis as Diagnosis
+from parscan_bp.diagnose import diagnose as diagnose
 from parscan_bp.explain import explain as explain
 from parscan_bp.explain import explain_chain as explain_chain
 from parscan_bp.forward import Chunks as Chunks
@@ -60,6 +62,7 @@ __all__ = [
     "ChunkedCorrections",
     "Chunks",
     "CyclicReduction",
+    "Diagnosis",
     "FixedPoint",
     "ForwardReport",
     "FrozenActivations",
@@ -85,6 +88,7 @@ __all__ = [
     "check_installation",
     "custom_vjp_scan",
     "deep_rnn",
+    "diagnose",
     "explain",
     "explain_chain",
     "explain_within",

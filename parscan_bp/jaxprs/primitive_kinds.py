@@ -81,6 +81,7 @@ ARITHMETIC = _names(
 SUMS = _names("add add_any sub")
 DIFFERENCES = _names("sub")
 MULTIPLICATIONS = _names("div mul neg")
+SELECTIONS = _names("select_n")
 SQUASHING = _names("exp logistic tanh")
 """Of which the gates of a recurrent cell are made."""
 
