@@ -165,7 +165,9 @@ def overwrites(eqn: JaxprEqn, axis: int) -> bool:
         shape[axis] = 1
         return list(shape_of(eqn.invars[1])) == shape
     del shape[axis]
-    return eqn.primitive.name == "scatter" and list(shape_of(eqn.invars[2])) == shape
+    # `.at[k].apply` is a scatter, too, with a function of what was there.
+    puts = eqn.primitive.name == "scatter" and eqn.params["update_jaxpr"] is None
+    return puts and list(shape_of(eqn.invars[2])) == shape
 
 
 def _lag(rows: np.ndarray, written: np.ndarray) -> int | None:

@@ -140,6 +140,12 @@ def test_what_is_none(name):
     assert scan.buffers == ()
 
 
+def test_a_function_that_is_applied_to_a_row():
+    """JAX has no derivative of it."""
+    f = _loop(lambda a, k, rows: rows.at[k].apply(jnp.sin))
+    np.testing.assert_array_equal(pb.replace_scans(f)(A, ROWS), f(A, ROWS))
+
+
 def test_a_filled_buffer_costs_its_derivative_nothing():
     """Of 2,000 rows of 8 numbers, the derivative keeps no more than them, once."""
 
