@@ -47,6 +47,9 @@ from parscan_bp.tuning import Tuning as Tuning
 from parscan_bp.tuning import autotune as autotune
 from parscan_bp.tuning import autotune_calls as autotune_calls
 from parscan_bp.tuning import measure_machine as measure_machine
+from parscan_bp.within import diagnose_within as diagnose_within
+from parscan_bp.within import explain_within as explain_within
+from parscan_bp.within import replace_scans as replace_scans
 
 if TYPE_CHECKING:
     from parscan_bp import parallel as parallel
@@ -87,8 +90,10 @@ __all__ = [
     "custom_vjp_scan",
     "deep_rnn",
     "diagnose",
+    "diagnose_within",
     "explain",
     "explain_chain",
+    "explain_within",
     "forward",
     "layer_cotangents",
     "layers",
@@ -96,6 +101,7 @@ __all__ = [
     "operators",
     "parallel",
     "pipeline",
+    "replace_scans",
     "scan",
     "solve",
     "solvers",

@@ -15,11 +15,18 @@ from parscan_bp.devices import Traffic
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.planner import Plan
-from parscan_bp.scan.api import as_cell, checked_solver, left_to_lax, loop_options, plan_of
+from parscan_bp.scan.api import (
+    checked_solver,
+    left_to_lax,
+    loop_options,
+    parameters_of,
+    plan_of,
+)
 from parscan_bp.scan.auto_forward import ForwardChoice, by_method, choose_forward
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import Left, ScanPlan
+from parscan_bp.scan.segments import segmented
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Sharded, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
@@ -106,12 +113,14 @@ def explain(
     forward: str | Fused | Forward | Auto = "exact",
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
+    reset: Any = None,
+    seq_lengths: Any = None,
 ) -> Explanation:
     """What `scan` with the same arguments would do: chosen by structure, sizes and platform.
 
     Args:
-      f, init, xs, length, reverse, unroll, solver, forward, jacobian, memory_limit: as in `scan`.
-        Arrays may be `jax.ShapeDtypeStruct`.
+      f, init, xs, length, reverse, unroll, solver, forward, jacobian, memory_limit, reset,
+        seq_lengths: as in `scan`. Arrays may be `jax.ShapeDtypeStruct`.
 
     Returns:
       The decision with its reason, and for every solver the predicted steps, flops and
@@ -128,6 +137,8 @@ def explain(
       >>> pb.explain(step, jnp.zeros(3), jnp.zeros((8, 3))).structure
       'diagonal'
     """
+    if reset is not None or seq_lengths is not None:
+        f, xs = segmented(f, init, xs, length, reset, seq_lengths)
     solver = checked_solver(solver, jacobian, memory_limit)
     values = checked_forward(forward)
     how = loop_options(length, reverse, unroll)
@@ -139,7 +150,7 @@ def explain(
     plan = Left(left) if left is not None else plan_with(values.by)
     forward_choice = None
     if values.auto is not None:
-        args = jax.tree.leaves((as_cell(f)[1], init, xs))
+        args = jax.tree.leaves((parameters_of(f)[1], init, xs))
         forward_choice = choose_forward(plan, args, values.auto, plan_with, always_probe=True)
         if isinstance(forward_choice.forward, Forward):
             plan = plan_with(by_method(values.auto, forward_choice.forward))

@@ -25,6 +25,7 @@ LAYERS = [
     {"chain"},
     {"pipeline", "grids"},
     {"explain", "diagnose", "adapters", "tuning", "parallel", "installation", "conformance"},
+    {"within"},
     {"__init__", "nnx", "linen", "plots", "pruning"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -10,14 +10,8 @@ from bench.__main__ import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = (
-    "choose",
-    "conformance",
-    "devices",
-    "diagnose",
-    "extend",
-    "gpu",
-    "horizons",
-    "pipelines",
+    *("choose", "conformance", "devices", "diagnose", "extend", "gpu", "horizons", "pipelines"),
+    "programs",
     "use",
 )
 PAGES = (
@@ -55,6 +49,8 @@ def test_every_example_of_the_readme_runs():
         "docs/extend.md",
         "docs/gpu.md",
         "docs/horizons.md",
+        "docs/programs.md",
+        "docs/use.md",
     ],
 )
 def test_every_example_of_the_docs_runs(page):

@@ -14,12 +14,12 @@ from parscan_bp.diagnose.diagnosis import Fault, Operation
 from parscan_bp.diagnose.levels import BEYOND, INFINITE, NAN, WORDS, firsts, of_each
 from parscan_bp.diagnose.passes import Cotangents, Tangents, Values
 from parscan_bp.diagnose.search import Found, Search
-from parscan_bp.diagnose.source import line_of
 from parscan_bp.diagnose.steps import Names, Steps
 from parscan_bp.diagnose.target import Target
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CUSTOM_CALLS
 from parscan_bp.jaxprs.read import called_jaxpr
+from parscan_bp.jaxprs.source import line_of
 
 
 class Faults:

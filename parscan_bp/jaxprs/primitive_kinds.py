@@ -93,6 +93,12 @@ ZERO_DERIVATIVE = _names("stop_gradient floor ceil round")
 TAKES = _names("split slice dynamic_slice unstack")
 """Parts of an operand."""
 
+ROW_READS = _names("dynamic_slice gather")
+ROW_WRITES = _names(
+    "dynamic_update_slice scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub"
+)
+"""Of an array, at indices; the first operand is the array."""
+
 RESHAPES = _names("reshape squeeze transpose concatenate")
 """Each number of the operands once."""
 

@@ -9,7 +9,8 @@ import jax
 from jax.extend.core import JaxprEqn
 
 _LIBRARIES = tuple(
-    str(folder) for folder in (pathlib.Path(jax.__file__).parent, pathlib.Path(__file__).parents[1])
+    f"{folder}/"
+    for folder in (pathlib.Path(jax.__file__).parent, pathlib.Path(__file__).parents[1])
 )
 
 
@@ -36,3 +37,9 @@ def line_of(eqn: JaxprEqn) -> Line | None:
         if not frame.file_name.startswith(_LIBRARIES):
             return Line(frame.file_name, frame.line_num, frame.function_name.split(".")[-1])
     return None
+
+
+def source_of(eqn: JaxprEqn) -> str:
+    """The same as ``file.py:number``, "unknown" where JAX has kept no traceback."""
+    line = line_of(eqn)
+    return "unknown" if line is None else f"{pathlib.Path(line.file).name}:{line.number}"
