@@ -49,7 +49,17 @@ class Program:
         return self.closed.consts
 
     def __call__(self, leaves: Sequence[Array]) -> PyTree:
-        return jax.tree.unflatten(self.out_tree, evaluate(self.closed, leaves))
+        made = jax.tree.unflatten(self.out_tree, evaluate(self.closed, leaves))
+        is_kept = lambda v: isinstance(v, _Kept)  # noqa: E731
+        return jax.tree.map(lambda v: v.value if is_kept(v) else v, made, is_leaf=is_kept)
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Kept:
+    """What a function returns beside arrays, as it is."""
+
+    value: Any
 
 
 class Arguments:
@@ -64,13 +74,13 @@ class Arguments:
 
 
 def call_with(f: Callable, how: Any, arrays: Sequence[Array]) -> PyTree:
-    """``f`` of `Arguments`."""
+    """``f`` of `Arguments`; what it returns beside arrays is kept."""
     tree, places, others = how
     leaves = [None if other is None else other[1] for other in others]
     for k, array in zip(places, arrays, strict=True):
         leaves[k] = array
     args, kwargs = jax.tree.unflatten(tree, leaves)
-    return f(*args, **kwargs)
+    return jax.tree.map(lambda v: v if _is_array(v) else _Kept(v), f(*args, **kwargs))
 
 
 def _is_array(leaf: Any) -> bool:
