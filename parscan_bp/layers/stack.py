@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import described
 from parscan_bp.layers.base import Layer
+from parscan_bp.layers.stated import check_has_pullback, stated_operator
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
@@ -49,7 +50,7 @@ def batched_activations(layers: Sequence[Layer], params: Sequence[PyTree], x: Ar
     for k, (layer, x, y) in enumerate(zip(layers, xs[:-1], xs[1:], strict=True)):
         if y.shape[:1] != x.shape[:1]:
             raise ValueError(
-                f"layers[{k}], {layer}: makes shape {tuple(y.shape)} of {tuple(x.shape)}; the "
+                f"{named(k, layer)}: makes shape {tuple(y.shape)} of {tuple(x.shape)}; the "
                 f"batch of {x.shape[0]} is wanted as the leading axis, its entries are independent"
             )
     return xs
@@ -58,9 +59,18 @@ def batched_activations(layers: Sequence[Layer], params: Sequence[PyTree], x: Ar
 def adjoint_operators(
     layers: Sequence[Layer], params: Sequence[PyTree], xs: Sequence[Array]
 ) -> list[Operator]:
-    """The transposed Jacobian of every layer, from the activations."""
+    """The transposed Jacobian of every layer, from the activations.
+
+    Raises:
+      TypeError, ValueError: naming the layer that states something else.
+    """
     each = zip(layers, params, xs[:-1], xs[1:], strict=True)
-    return [layer.adjoint_operator(p, x, y) for layer, p, x, y in each]
+    return [stated_operator(named(k, own[0]), *own) for k, own in enumerate(each)]
+
+
+def named(k: int, layer: Layer) -> str:
+    """A layer and where it stands, for an error."""
+    return f"layers[{k}], {layer}"
 
 
 def apply_at(k: int, layer: Layer, params: PyTree, x: Array) -> Array:
@@ -69,10 +79,10 @@ def apply_at(k: int, layer: Layer, params: PyTree, x: Array) -> Array:
         y = layer.apply(params, x)
     except (TypeError, ValueError, KeyError) as error:
         raise ValueError(
-            f"layers[{k}], {layer}, for an input of shape {tuple(x.shape)}: {error}"
+            f"{named(k, layer)}, for an input of shape {tuple(x.shape)}: {error}"
         ) from error
     if not isinstance(y, jax.Array):
-        raise ValueError(f"layers[{k}], {layer}: makes {described(y)}; one array is wanted")
+        raise ValueError(f"{named(k, layer)}: makes {described(y)}; one array is wanted")
     return y
 
 
@@ -94,9 +104,5 @@ def checked_params(stack: Sequence[Layer], params: Any, what: str = "params") ->
             "None for a layer without parameters"
         )
     for k, (layer, own) in enumerate(zip(stack, params, strict=True)):
-        # What has no pullback has no parameters.
-        if type(layer).pullback is Layer.pullback and jax.tree.leaves(own):
-            raise ValueError(
-                f"{what}[{k}]: got {described(own)}; {layer} has no parameters: None is wanted"
-            )
+        check_has_pullback(f"{what}[{k}]", named(k, layer), layer, own)
     return params
