@@ -146,6 +146,14 @@ def check_kind(name: str, value: Any, kind: type, wanted: str = "") -> None:
         raise TypeError(f"{name}: got {described(value)}; {said} is wanted")
 
 
+def check_optimiser(optimiser: Any) -> None:
+    """Raises `TypeError` unless ``optimiser`` is one of optax, of which another can be made."""
+    if not all(callable(getattr(optimiser, name, None)) for name in ("init", "update", "_replace")):
+        raise TypeError(
+            f"optimiser: got {described(optimiser)}; an optax.GradientTransformation is wanted"
+        )
+
+
 def check_array(name: str, value: Any, wanted: str = "an array is wanted") -> None:
     """Raises `TypeError` unless ``value`` has the shape and the numbers of an array.
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.arguments import as_int, described
+from parscan_bp.arguments import as_int, check_optimiser, described
 from parscan_bp.pipeline.optimiser_state import missing_arguments
 from parscan_bp.pipeline.programs import Optimiser
 from parscan_bp.pipeline.remedies import Remedy
@@ -70,10 +70,7 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
       {'early': 0, 'late': 2}
       {'early': 1, 'late': 3}
     """
-    if not all(callable(getattr(optimiser, name, None)) for name in ("init", "update", "_replace")):
-        raise TypeError(
-            f"optimiser: got {described(optimiser)}; an optax.GradientTransformation is wanted"
-        )
+    check_optimiser(optimiser)
     if not isinstance(remedies, Iterable):
         raise TypeError(
             f"remedies: got {described(remedies)}; a sequence of them is wanted, such as "
