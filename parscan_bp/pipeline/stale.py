@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import as_int, check_optimiser, described
+from parscan_bp.pipeline.fitting import listed
 from parscan_bp.pipeline.optimiser_state import missing_arguments
 from parscan_bp.pipeline.programs import Optimiser
 from parscan_bp.pipeline.remedies import Remedy
@@ -49,7 +50,9 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
 
     Raises:
       TypeError: if ``optimiser`` or a remedy is none, or a delay no integer.
-      ValueError: if a delay is negative; by `init` and `update`, if delays are no prefix.
+      ValueError: if a delay is negative; by `init` and `update`, if delays are no prefix; by
+        `init`, if the optimiser does not take the parameters of a stage, as one with labels or a
+        mask for all of them: those go around, ``optax.multi_transform({label: stale(optimiser, delay)}, labels)``.
       NotImplementedError: by `init`, or by `update` with more arguments, if there are several
         stages and the update of one depends on the gradient of another one.
 
@@ -94,6 +97,9 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
 
     def init(params: PyTree) -> StaleState:
         parts = split("params", params)
+        if len(parts) > 1:
+            for (path, _), part in zip(paths, parts, strict=True):
+                _check_takes(optimiser, f"delays{jax.tree_util.keystr(path)}", part)
         try:
             _check_separable(optimiser, parts, late)
         except TypeError as error:
@@ -123,6 +129,20 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
         return structure.unflatten(out), StaleState(structure.unflatten(new))
 
     return optimiser._replace(init=init, update=update)
+
+
+def _check_takes(optimiser: Any, where: str, params: PyTree) -> None:
+    """Raises `ValueError` unless it is an optimiser of the stage, as labels for all are none."""
+    try:
+        jax.eval_shape(optimiser.init, params)
+    # Whatever an optimiser, or the caller's labels, raise of a tree that they are not for.
+    except Exception as error:
+        raise ValueError(
+            f"optimiser: it does not take {listed(params)}, the params of the stage at {where}; "
+            "each stage has an optimiser of its own. Labels or a mask for all params go around: "
+            "optax.multi_transform({label: stale(optimiser, delay)}, labels), with a delay for "
+            "each label"
+        ) from error
 
 
 def _check_separable(optimiser: Any, stages: Sequence[PyTree], late: Sequence[int]) -> None:
