@@ -52,7 +52,8 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
       TypeError: if ``optimiser`` or a remedy is none, or a delay no integer.
       ValueError: if a delay is negative; by `init` and `update`, if delays are no prefix; by
         `init`, if the optimiser does not take the parameters of a stage, as one with labels or a
-        mask for all of them: those go around, ``optax.multi_transform({label: stale(optimiser, delay)}, labels)``.
+        mask for all of them, which goes around:
+        ``optax.multi_transform({label: stale(optimiser, delay)}, labels)``.
       NotImplementedError: by `init`, or by `update` with more arguments, if there are several
         stages and the update of one depends on the gradient of another one.
 
