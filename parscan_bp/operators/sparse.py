@@ -29,29 +29,28 @@ if TYPE_CHECKING:
 class Sparse(Operator):
     """(A v)_i = sum_k data_k v_(cols_k) over the entries k of row i.
 
-        All maps of a stack share one pattern. Its row and column numbers are leaves, so that they are
-        arguments of a jitted function and not constants of its program; they are filled in where they
-        are not given.
+    All maps of a stack share one pattern. Its row and column numbers are leaves, so that they are
+    arguments of a jitted function and not constants of its program; they are filled in where they
+    are not given.
 
-        Args:
-          data: (..., nnz), in the order of the pattern's rows.
-          pattern: where the entries are; static.
-          rows: (nnz,), the row of each entry.
-          cols: (nnz,), its column.
+    Args:
+      data: (..., nnz), in the order of the pattern's rows.
+      pattern: where the entries are; static.
+      rows: (nnz,), the row of each entry.
+      cols: (nnz,), its column.
 
-        Raises:
-          ValueError: if ``data`` does not have one number per entry, when the `shape` is first needed.
+    Raises:
+      ValueError: if ``data`` does not have one number per entry, when the `shape` is first needed.
 
-        Source: BPPSA section 3.3 (transposed Jacobians as CSR matrices of a guaranteed pattern).
+    Source: BPPSA section 3.3 (transposed Jacobians as CSR matrices of a guaranteed pattern).
 
-        Example:
-          >>> import jax.numpy as jnp
-          >>> from parscan_bp.operators import Sparse
-          >>> from parscan_bp.sparsity import Pattern
-    from parscan_bp.sparsity.pattern import check_row_offsets
-          >>> pattern = Pattern.from_coordinates([0, 1], [2, 0], (2, 3))
-          >>> Sparse(jnp.array([2.0, 3.0]), pattern).matvec(jnp.array([1.0, 10.0, 100.0])).tolist()
-          [200.0, 3.0]
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from parscan_bp.operators import Sparse
+      >>> from parscan_bp.sparsity import Pattern
+      >>> pattern = Pattern.from_coordinates([0, 1], [2, 0], (2, 3))
+      >>> Sparse(jnp.array([2.0, 3.0]), pattern).matvec(jnp.array([1.0, 10.0, 100.0])).tolist()
+      [200.0, 3.0]
     """
 
     data: Array
