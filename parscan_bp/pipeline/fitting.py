@@ -113,7 +113,14 @@ def check_fit(
                 "wanted"
             )
         x = y
-    value = jax.eval_shape(loss, x, labels)
+    try:
+        value = jax.eval_shape(loss, x, labels)
+    # Whatever a loss of the caller's raises.
+    except Exception as error:
+        raise ValueError(
+            f"loss: it does not take what the last block makes, of shape {_shapes(x)}, and the "
+            f"labels, {listed(labels)}: {error}; a function (output, labels) -> scalar is wanted"
+        ) from error
     leaves = jax.tree.leaves(value)
     if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
         raise ValueError(f"loss: makes {_shapes(value)}; a real scalar is wanted")
