@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +16,60 @@ from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
 
+class Sizes(NamedTuple):
+    """The types of a layer's parameters, of its input and of its output, for a batch of one."""
+
+    params: PyTree
+    x: jax.ShapeDtypeStruct
+    y: jax.ShapeDtypeStruct
+
+
 def init_stack(
     layers: Sequence[Layer], key: Array, features: tuple[int, ...], dtype=float
 ) -> list[PyTree]:
     """Parameters of every layer, for inputs (batch, *features)."""
-    params = []
-    x = jax.ShapeDtypeStruct((1, *features), jnp.result_type(dtype))
-    for k, (layer, own) in enumerate(zip(layers, jax.random.split(key, len(layers)), strict=True)):
-        params.append(layer.init(own, x.shape[1:], dtype))
-        x = jax.eval_shape(functools.partial(apply_at, k, layer), params[-1], x)
+    keys = iter(jax.random.split(key, len(layers)))
+    params: list[PyTree] = []
+
+    def init(layer: Layer, features: tuple[int, ...]) -> PyTree:
+        params.append(layer.init(next(keys), features, dtype))
+        return params[-1]
+
+    _sizes(layers, features, dtype, init)
     return params
+
+
+def sizes_of(layers: Sequence[Layer], features: tuple[int, ...]) -> list[Sizes]:
+    """What layers make of an input of these features, with the parameters of their ``init``.
+
+    Raises:
+      ValueError: naming the layer that does not take its input.
+    """
+
+    def init(layer: Layer, features: tuple[int, ...]) -> PyTree:
+        return jax.eval_shape(functools.partial(layer.init, features=features), jax.random.key(0))
+
+    return _sizes(layers, features, jnp.float32, init)
+
+
+def _sizes(
+    layers: Sequence[Layer], features: tuple[int, ...], dtype: Any, init: Callable[..., PyTree]
+) -> list[Sizes]:
+    sizes = []
+    x = jax.ShapeDtypeStruct((1, *features), jnp.result_type(dtype))
+    for k, layer in enumerate(layers):
+        try:
+            params = init(layer, x.shape[1:])
+            y = jax.eval_shape(functools.partial(apply_at, k, layer), params, x)
+        except (TypeError, ValueError, KeyError) as error:
+            told = str(error) if named(k, layer) in str(error) else f"{named(k, layer)}: {error}"
+            raise ValueError(
+                f"features: got {tuple(features)}, which is to be the shape of one input, without "
+                f"the batch; {told}. Parameters are what each layer's init makes"
+            ) from error
+        sizes.append(Sizes(params, x, y))
+        x = y
+    return sizes
 
 
 def activations(layers: Sequence[Layer], params: Sequence[PyTree], x: Array) -> list[Array]:

@@ -208,6 +208,16 @@ MISTAKES = {
         TypeError,
         r"features: got 3, of type int; a tuple such as \(3,\) is wanted",
     ),
+    "features with the batch": (
+        lambda: init([Conv(2, (3, 3))], jax.random.key(0), X.shape),
+        ValueError,
+        r"features: got \(2, 4, 4, 3\), .*without the batch; layers\[0\], Conv.*wants 4 axes",
+    ),
+    "features that a layer cannot take": (
+        lambda: init([Linear(3), Conv(4, (3,), groups=2)], jax.random.key(0), (5, 3)),
+        ValueError,
+        r"features: got \(5, 3\), .*layers\[1\], Conv.*got 3 channels; a multiple of groups=2",
+    ),
     "register": (lambda: register(Linear, lambda l: l), TypeError, "kind: got"),
 }
 
