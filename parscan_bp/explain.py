@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from parscan_bp import kernels
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.chain.stages import Stages
 from parscan_bp.choice.facts import Facts
@@ -156,6 +157,8 @@ FUSED_INSTEAD = (
 
 def _fused_instead(plan_with: Callable[[Any], Any]) -> str | None:
     """What there is to gain by the fused forward pass, if the step and the device allow it."""
+    if kernels.unusable(interpret=False) is not None:
+        return None
     try:
         plan_with(checked_forward("fused").by)
     except (NotImplementedError, ValueError):
