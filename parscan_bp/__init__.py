@@ -12,6 +12,7 @@ from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
 from parscan_bp.deep_rnn import deep_rnn as deep_rnn
 from parscan_bp.explain import explain as explain
+from parscan_bp.explain import explain_calls as explain_calls
 from parscan_bp.explain import explain_chain as explain_chain
 from parscan_bp.forward import Chunks as Chunks
 from parscan_bp.forward import FixedPoint as FixedPoint
@@ -84,6 +85,7 @@ __all__ = [
     "custom_vjp_scan",
     "deep_rnn",
     "explain",
+    "explain_calls",
     "explain_chain",
     "forward",
     "layer_cotangents",

@@ -13,10 +13,12 @@ from parscan_bp.adapters.linen_block import as_block as as_block
 from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.arguments import check_bool
+from parscan_bp.explain import Explanation, all_explained
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused, solve_within
+from parscan_bp.scan.heard import plans_heard
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -60,6 +62,8 @@ class RNN(nn.RNN):
       >>> variables = rnn.init(jax.random.key(0), jnp.ones((2, 10, 3)))
       >>> rnn.apply(variables, jnp.ones((2, 10, 3))).shape
       (2, 10, 4)
+      >>> rnn.apply(variables, jnp.ones((2, 10, 3)), method="explain").structure
+      'block'
     """
 
     solver: Solver | None = None
@@ -145,6 +149,16 @@ class RNN(nn.RNN):
         }
         options["view"] = view
         return lift_direct_transform(_lifted, (forward,), self, options, *args)
+
+    def explain(self, *args, **kwargs) -> Explanation:
+        """What a call does, see `parscan_bp.explain`; arguments are those of a call.
+
+        As of other methods, ``rnn.apply(variables, inputs, method="explain")``; what is run is the
+        call.
+        """
+        with plans_heard() as heard:
+            self(*args, **kwargs)
+        return all_explained(self, heard)[-1]
 
 
 def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):

@@ -12,6 +12,7 @@ from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.nnx_block import as_block as as_block
 from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.arguments import check_bool
+from parscan_bp.explain import Explanation, explain_calls
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.scan import Fused, solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
@@ -74,6 +75,8 @@ class RNN(FlaxRNN):
       >>> rnn = parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)))  # was: nnx.RNN
       >>> rnn(jnp.ones((2, 10, 3))).shape
       (2, 10, 4)
+      >>> rnn.explain(jnp.ones((2, 10, 3))).structure
+      'block'
     """
 
     def __init__(
@@ -182,6 +185,20 @@ class RNN(FlaxRNN):
         how |= {"anew": not is_fixed((layer, rngs)), "report": self.report}
         run = split_inputs(functools.partial(_solve, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
+
+    def explain(self, inputs: Array, **kwargs) -> Explanation:
+        """What a call does, see `parscan_bp.explain`; arguments are those of a call.
+
+        Arrays may be `jax.ShapeDtypeStruct`. Nothing is run, and the layer stays as it is.
+        """
+        flags = {name: kwargs.pop(name) for name, v in list(kwargs.items()) if isinstance(v, bool)}
+        graphdef, state = nnx.split((self, kwargs.pop("rngs", None)))
+
+        def call(state, inputs, kwargs):
+            layer, rngs = nnx.merge(graphdef, state)
+            return layer(inputs, rngs=rngs, **flags, **kwargs)
+
+        return explain_calls(call, state, inputs, kwargs)[-1]
 
 
 def _solve(run: Callable, *args: PyTree, report: bool, **how: Any):
