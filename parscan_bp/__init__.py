@@ -1,6 +1,7 @@
 """Back-propagation as the solution of a bi-diagonal system, and so a scan."""
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from parscan_bp import cells as cells
@@ -48,8 +49,14 @@ from parscan_bp.tuning import autotune_calls as autotune_calls
 from parscan_bp.tuning import measure_machine as measure_machine
 
 if TYPE_CHECKING:
+    from parscan_bp import linen as linen
+    from parscan_bp import nnx as nnx
     from parscan_bp import parallel as parallel
     from parscan_bp import pipeline as pipeline
+    from parscan_bp import plots as plots
+    from parscan_bp import pruning as pruning
+
+    __version__: str
 
 __all__ = [
     "Associative",
@@ -94,19 +101,26 @@ __all__ = [
     "operators",
     "parallel",
     "pipeline",
+    "pruning",
     "scan",
     "solve",
     "solvers",
 ]
-_LOADED_LATER = ("parallel", "pipeline")
+_LOADED_LATER = ("linen", "nnx", "parallel", "pipeline", "plots", "pruning")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what only some programs use, where it is first named: a third of the package."""
+    """Loads what only some programs use, where it is first named: a third of the package.
+
+    Of it `linen`, `nnx` and `plots` want other packages, and are not in ``__all__`` for that.
+    """
     if name in _LOADED_LATER:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "__version__":
+        return importlib.metadata.version(__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted({*own, "__version__", *__all__})
