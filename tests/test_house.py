@@ -25,7 +25,8 @@ LAYERS = [
     {"chain"},
     {"pipeline", "grids"},
     {"explain", "adapters", "tuning", "parallel", "installation"},
-    {"__init__", "nnx", "linen", "plots", "pruning"},
+    {"nnx", "linen", "plots", "pruning"},
+    {"__init__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
