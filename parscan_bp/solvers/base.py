@@ -210,11 +210,7 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
     if solver is None:
         return
     wanted = SUCH_AS[kind]
-    if isinstance(solver, type) and issubclass(solver, Solver):
-        name = solver.__name__
-        raise TypeError(f"solver: {name} is a class; {name}() is wanted, or {wanted}")
-    if not isinstance(solver, Solver):
-        raise TypeError(f"solver: got {described(solver)}; None, or {wanted}, is wanted")
+    check_is_solver(solver, f"None, or {wanted},")
     if not isinstance(solver.place, Place):
         name = type(solver).__name__
         raise TypeError(f"{name}.place: got {described(solver.place)}; a Place is wanted")
@@ -226,6 +222,15 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
         takes = f"{type(solver).__name__} takes {'uniform' if ragged else 'ragged'} systems only"
         what = "layers of different sizes" if ragged else "equal steps"
         raise NotImplementedError(f"solver: {takes}; {what} want None, or {wanted}")
+
+
+def check_is_solver(solver: Any, wanted: str) -> None:
+    """Raises `TypeError` unless it is a solver; ``wanted`` says what may come."""
+    if isinstance(solver, type) and issubclass(solver, Solver):
+        name = solver.__name__
+        raise TypeError(f"solver: {name} is a class; {name}() is wanted, or {wanted.rstrip(',')}")
+    if not isinstance(solver, Solver):
+        raise TypeError(f"solver: got {described(solver)}; {wanted} is wanted")
 
 
 def check_has_all_steps(solver: Solver | None, **options: bool) -> None:
