@@ -12,6 +12,7 @@ from parscan_bp.forward.base import with_guess
 from parscan_bp.forward.certified import Certified
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.parallel import Parallel
+from parscan_bp.solvers import Solver
 from parscan_bp.types import PyTree
 
 NAMES: dict[str, Callable[[], Fused | Forward | Auto]] = {
@@ -64,7 +65,8 @@ def checked_forward(forward: str | Fused | Forward | Auto, report: bool = False)
         name = chosen.__name__
         raise TypeError(f"forward: {name} is a class; {name}() is wanted")
     names = ", ".join(map(repr, ["exact", *NAMES]))
-    raise ValueError(f"forward: got {forward!r}; {names}, Fused() or a Forward is wanted")
+    solver = ", a solver, which solver= takes" if isinstance(forward, Solver) else ""
+    raise ValueError(f"forward: got {forward!r}{solver}; {names}, Fused() or a Forward is wanted")
 
 
 def _check_hashable(method: Any) -> None:

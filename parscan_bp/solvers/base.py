@@ -230,7 +230,18 @@ def check_is_solver(solver: Any, wanted: str) -> None:
         name = solver.__name__
         raise TypeError(f"solver: {name} is a class; {name}() is wanted, or {wanted.rstrip(',')}")
     if not isinstance(solver, Solver):
-        raise TypeError(f"solver: got {described(solver)}; {wanted} is wanted")
+        named = _named(solver) if isinstance(solver, str) else None
+        instead = f"{named}() of parscan_bp.solvers, as solvers have no names; " if named else ""
+        raise TypeError(f"solver: got {described(solver)}; {instead}{wanted} is wanted")
+
+
+def _named(name: str) -> str | None:
+    """The solver's class that somebody means who writes it as the methods of ``forward=``."""
+    classes = [Solver]
+    for kind in classes:
+        classes += kind.__subclasses__()
+    plain = name.replace("_", "").lower()
+    return next((kind.__name__ for kind in classes[1:] if kind.__name__.lower() == plain), None)
 
 
 def check_has_all_steps(solver: Solver | None, **options: bool) -> None:

@@ -227,7 +227,7 @@ UNDRAWN = {
     "krylov": (pb.BiCGStab(), NotImplementedError, r"BiCGStab\(\) scales vectors by sums over all"),
     "layers": (pb.Planned(), NotImplementedError, r"chain: got 8 equal steps; Planned\(\) takes"),
     "none": (None, TypeError, r"solver: got None; a solver, such as Blelloch\(\), is wanted"),
-    "name": ("sweep", TypeError, "solver: got 'sweep', of type str; a solver, such as"),
+    "name": ("sweep", TypeError, r"solver: got 'sweep', of type str; .* a solver, such as"),
     "class": (
         pb.Sweep,
         TypeError,
