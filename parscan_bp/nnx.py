@@ -136,7 +136,9 @@ class RNN(FlaxRNN):
             in `flax.nnx.RNN`. Steps beyond ``seq_lengths`` are run, as there.
           mask: booleans of the inputs' axes without features. Where false, the step is the
             identity on the carry, its output is zero, and its input is not looked at.
-            Variables of the cell are not masked.
+            Variables of the cell are not masked. With ``seq_lengths`` both hold: of the first
+            so many steps those that are masked do nothing, and the lengths say which carry is
+            returned, and within what a sequence is reversed.
           reset: the same. Where true, a new segment begins at this step: the carry does not
             enter it (and, in reverse, does not leave it to the step before) but is zero.
 
@@ -164,6 +166,7 @@ class RNN(FlaxRNN):
                 cell.num_feature_axes,
                 time_major=options["time_major"],
                 reverse=options["reverse"],
+                seq_lengths=seq_lengths,
             )
             cell = _MaskedCell(cell)
         layer = FlaxRNN(
