@@ -188,6 +188,21 @@ class Solver(abc.ABC):
         """
 
 
+def check_nothing_in_the_way(obstacle: str | None, solver: Solver) -> None:
+    """Raises `NotImplementedError` if something in the types of arrays keeps it from planning.
+
+    Args:
+      obstacle: what, see `jaxprs.obstacles`; ``None`` if there is nothing.
+      solver: the solver that was named.
+    """
+    if obstacle is not None:
+        raise NotImplementedError(
+            f"solver={solver!r}: {obstacle}, and a solver cannot plan by such types. scan and "
+            "chain leave derivatives to plain automatic differentiation with solver=None, or with "
+            "Sweep(otherwise='lax'), which is Sweep() for all other types"
+        )
+
+
 SUCH_AS = {
     "uniform": "a solver such as Sweep(), Chunked(), Blelloch(), Associative() or Pallas()",
     "ragged": "a solver such as Planned(), Sweep() or Blelloch()",
