@@ -190,7 +190,12 @@ def as_array(name: str, value: Any) -> Any:
 
 def described(value: Any) -> str:
     """A value and its type, in a few words."""
+    if value is None:
+        return "None"
     kind, text = type(value).__name__, repr(value)
-    if value is None or len(text) > 60 or "\n" in text:
-        return "None" if value is None else f"a value of type {kind}"
-    return f"{text}, of type {kind}"
+    if len(text) <= 60 and "\n" not in text:
+        return f"{text}, of type {kind}"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None:
+        return f"an array {dtype}{list(shape)}"
+    return f"a value of type {kind}"

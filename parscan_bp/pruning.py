@@ -189,8 +189,8 @@ def _check_bools(masks: PyTree) -> None:
         dtype = np.dtype(getattr(mask, "dtype", type(mask)))
         if dtype.kind != "b":
             raise TypeError(
-                f"masks{jax.tree_util.keystr(path)}: got {described(mask)}, of {dtype}; an array "
-                "of bools is wanted, as of magnitude_masks"
+                f"masks{jax.tree_util.keystr(path)}: got {described(mask)}; an array of bools is "
+                "wanted, as of magnitude_masks"
             )
 
 

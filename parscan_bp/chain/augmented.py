@@ -138,8 +138,8 @@ class Augmented:
         for_params = []
         for k, (layer, own) in enumerate(zip(self.layers, ct_p, strict=True)):
             if own:
-                given = params[k], xs[k], xs[k + 1], lambdas[k + 1]
-                leaves = stated_pullback(named(k, layer), layer, *given)
+                at = params[k], xs[k], xs[k + 1], lambdas[k + 1]
+                leaves = stated_pullback(named(k, layer), layer, *at)
                 own = [a + leaves[j] for a, j in zip(own, self.active.leaves[k], strict=True)]
             for_params.append(own)
         for_x = [lambdas[0]] if self.active.x else []

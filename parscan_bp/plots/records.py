@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 
+from parscan_bp.planner.schedule import Tree
 from parscan_bp.plots.schedule import (
     Map,
     Recorder,
@@ -201,7 +202,7 @@ def _planned(solver: Planned, recorder, system):
     given, maps = layers_of(system)
     n, schedule = system.length, solver.plan(system).schedule
     # By the plan's own names: operator t takes lambda_{t+1} to lambda_t.
-    made = dict(enumerate(reversed(maps)))
+    made: dict[Tree, Map] = dict(enumerate(reversed(maps)))
     for left, right in schedule.products:
         (made[left, right],) = recorder.compose([made[right]], [made[left]])
     states: list[Vector] = [()] * n + given[:1]
@@ -261,9 +262,9 @@ def _in_one_round(
     states = _swept(recorder, cut, [state, *seams])
     handed: list[Vector] = [own[-1] for own in states]
     apart = [[Map(m.matrix, ()) for m in own] for own in cut]
-    added = _swept(recorder, apart, [(), *handed[:-1]]) if len(chunks) > 1 else [[()]]
+    added = _swept(recorder, apart, [(), *handed[:-1]])
     made = [
-        [(*a, *b) for a, b in itertools.zip_longest(own, more, fillvalue=())]
+        [(*a, *b) for a, b in zip(own, more, strict=True)]
         for own, more in zip(states, added, strict=True)
     ]
     whole = [one for own in made for one in own[:-1]] + made[-1][-1:]
