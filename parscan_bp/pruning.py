@@ -186,8 +186,7 @@ def _largest(magnitude: np.ndarray, sparsity: float) -> np.ndarray:
 
 def _check_bools(masks: PyTree) -> None:
     for path, mask in jax.tree.leaves_with_path(masks):
-        dtype = np.dtype(getattr(mask, "dtype", type(mask)))
-        if dtype.kind != "b":
+        if getattr(getattr(mask, "dtype", None), "kind", None) != "b":
             raise TypeError(
                 f"masks{jax.tree_util.keystr(path)}: got {described(mask)}; an array of bools is "
                 "wanted, as of magnitude_masks"
