@@ -154,6 +154,16 @@ def check_optimiser(optimiser: Any) -> None:
         )
 
 
+def check_key(name: str, key: Any) -> None:
+    """Raises `TypeError` unless ``key`` is one random key."""
+    try:
+        jax.eval_shape(jax.random.fold_in, key, 0)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name}: got {described(key)}; one random key, such as jax.random.key(0), is wanted"
+        ) from None
+
+
 def check_array(name: str, value: Any, wanted: str = "an array is wanted") -> None:
     """Raises `TypeError` unless ``value`` has the shape and the numbers of an array.
 
@@ -170,6 +180,15 @@ def check_concrete(name: str, value: Any, instead: str = "") -> None:
     """Raises `TypeError` if ``value`` has a shape and dtype, but no numbers."""
     if isinstance(value, jax.ShapeDtypeStruct):
         raise TypeError(f"{name}: got a ShapeDtypeStruct; an array is wanted{instead}")
+
+
+def as_dtype(name: str, value: Any) -> Any:
+    """What says of which dtype numbers are, as it came; raises `TypeError` if it does not."""
+    try:
+        jnp.dtype(value)
+    except TypeError:
+        raise TypeError(f"{name}: got {described(value)}; a dtype is wanted") from None
+    return value
 
 
 def as_array(name: str, value: Any) -> Any:

@@ -18,6 +18,8 @@ from parscan_bp.forward import Auto, Forward
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused, solve_within
+from parscan_bp.scan.api import checked_solver
+from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.heard import plans_heard
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
@@ -72,7 +74,8 @@ class RNN(nn.RNN):
     report: bool = False
 
     def __post_init__(self):
-        check_solver(self.solver, "uniform")
+        checked_solver(self.solver, "auto", self.memory_limit)
+        checked_forward(self.forward, self.report)
         check_bool("report", self.report)
         super().__post_init__()
 

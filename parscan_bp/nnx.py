@@ -15,7 +15,9 @@ from parscan_bp.arguments import check_bool
 from parscan_bp.explain import Explanation, explain_calls
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.scan import Fused, solve_within
-from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
+from parscan_bp.scan.api import checked_solver
+from parscan_bp.scan.forward_option import checked_forward
+from parscan_bp.solvers import Solver, check_has_all_steps
 from parscan_bp.types import Array, PyTree
 
 try:
@@ -107,7 +109,8 @@ class RNN(FlaxRNN):
             broadcast_rngs=broadcast_rngs,
             rngs=rngs,
         )
-        check_solver(solver, "uniform")
+        checked_solver(solver, "auto", memory_limit)
+        checked_forward(forward, report)
         check_bool("report", report)
         self.solver = solver
         self.forward = forward

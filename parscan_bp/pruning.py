@@ -46,7 +46,7 @@ def magnitude_masks(
     in each. Of equal magnitudes the first are dropped.
 
     Args:
-      params: pytree of concrete real arrays.
+      params: pytree of concrete arrays.
       sparsity: part to drop, in [0, 1].
       scope: "global" ranks the weights of all prunable leaves together (class-blind), "leaf"
         those of each leaf (class-uniform).
@@ -170,7 +170,8 @@ def _magnitude(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.core.Tracer):
         raise TypeError(f"params{name}: got a traced array; a mask is static, prune outside of jit")
     check_array(f"params{name}", np.asarray(leaf), "an array of numbers is wanted")
-    magnitude = np.abs(np.asarray(leaf).astype(np.float64)).ravel()
+    wide = np.complex128 if np.iscomplexobj(leaf) else np.float64
+    magnitude = np.abs(np.asarray(leaf).astype(wide)).ravel()
     if np.isnan(magnitude).any():
         raise ValueError(f"params{name}: has a NaN, which has no magnitude to rank")
     return magnitude
@@ -198,8 +199,10 @@ def _check_masks(name: str, tree: PyTree, masks: PyTree) -> None:
     got, wanted = str(jax.tree.structure(tree)), str(jax.tree.structure(masks))
     if got != wanted:
         raise ValueError(f"{name}: got a pytree {got}; that of the masks is {wanted}")
-    for leaf, mask in zip(jax.tree.leaves(tree), jax.tree.leaves(masks), strict=True):
+    own = jax.tree.leaves_with_path(tree)
+    for (path, leaf), mask in zip(own, jax.tree.leaves(masks), strict=True):
         if np.shape(leaf) != np.shape(mask):
             raise ValueError(
-                f"{name}: got a leaf of shape {np.shape(leaf)}; its mask has {np.shape(mask)}"
+                f"{name}{jax.tree_util.keystr(path)}: got shape {np.shape(leaf)}; its mask has "
+                f"{np.shape(mask)}"
             )

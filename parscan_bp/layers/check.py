@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parscan_bp.arguments import as_array, as_int, check_key, check_kind
 from parscan_bp.layers.base import Layer, flat
 from parscan_bp.layers.stated import check_has_pullback, stated_operator, stated_pullback
 from parscan_bp.types import Array, PyTree
@@ -24,7 +25,7 @@ def check_layer(layer: Layer, params: PyTree, x: Array, key: Array, probes: int 
     Raises:
       ValueError: naming what differs, the entry, and both numbers; if the layer has parameters and
         no pullback, or its operator or pullback is of other sizes.
-      TypeError: if its operator is none.
+      TypeError: if its operator is none, or an argument none such.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -35,6 +36,10 @@ def check_layer(layer: Layer, params: PyTree, x: Array, key: Array, probes: int 
       ValueError: adjoint_operator of Elementwise: entry (0, 0) of a product is 0.0, \
 but automatic differentiation gives ...
     """
+    check_kind("layer", layer, Layer, "a Layer (as_layer makes one of a function)")
+    check_key("key", key)
+    probes = as_int("probes", probes)
+    x = as_array("x", x)
     params = jax.tree.map(jnp.asarray, params)
     y, vjp = jax.vjp(layer.apply, params, x)
     name = type(layer).__name__

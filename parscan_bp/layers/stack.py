@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import as_dtype, check_key, described
 from parscan_bp.layers.base import Layer
 from parscan_bp.layers.stated import check_has_pullback, stated_operator
 from parscan_bp.operators import Operator
@@ -27,7 +27,14 @@ class Sizes(NamedTuple):
 def init_stack(
     layers: Sequence[Layer], key: Array, features: tuple[int, ...], dtype=float
 ) -> list[PyTree]:
-    """Parameters of every layer, for inputs (batch, *features)."""
+    """Parameters of every layer, for inputs (batch, *features).
+
+    Raises:
+      TypeError: if ``key`` is none, or ``dtype`` no dtype.
+      ValueError: as `sizes_of`.
+    """
+    check_key("key", key)
+    dtype = as_dtype("dtype", dtype)
     keys = iter(jax.random.split(key, len(layers)))
     params: list[PyTree] = []
 

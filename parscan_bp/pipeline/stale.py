@@ -87,6 +87,10 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
                 f"remedies: got {described(each)}; a Remedy such as ErrorFeedback() is wanted"
             )
     paths, prefix = jax.tree_util.tree_flatten_with_path(delays)
+    if not paths:
+        raise TypeError(
+            f"delays: got {described(delays)}; an int of at least 0, or a pytree of them, is wanted"
+        )
     structure: Any = prefix
     late = [as_int(f"delays{jax.tree_util.keystr(path)}", d, least=0) for path, d in paths]
 

@@ -45,4 +45,13 @@ def traced_anew(fun: Callable, *args: PyTree) -> tuple[ClosedJaxpr, PyTree]:
     have their plans; by the names of axes, too, and here is one that was never there.
     """
     axis = (f"anew {next(_COUNT)}", 1)
-    return jax.make_jaxpr(fun, axis_env=[axis], return_shape=True)(*args)
+    try:
+        return jax.make_jaxpr(fun, axis_env=[axis], return_shape=True)(*args)
+    except Exception as error:
+        if type(error).__name__ != "TraceContextError":  # of flax.nnx, which need not be there
+            raise
+        raise ValueError(
+            "fun: it closes over variables of flax.nnx, or is a module; a trace wants them as an "
+            "argument: with graphdef, state = nnx.split(module), lambda state, *args: "
+            "nnx.merge(graphdef, state)(*args) and state before the others"
+        ) from error

@@ -19,6 +19,7 @@ from parscan_bp.layers import (
     LayerNorm,
     Linear,
     MaxPool,
+    ReLU,
     Residual,
     check_layer,
     init,
@@ -217,6 +218,31 @@ MISTAKES = {
         lambda: init([Linear(3), Conv(4, (3,), groups=2)], jax.random.key(0), (5, 3)),
         ValueError,
         r"features: got \(5, 3\), .*layers\[1\], Conv.*got 3 channels; a multiple of groups=2",
+    ),
+    "a key that is none": (
+        lambda: init([Linear(3)], 0, (5, 3)),
+        TypeError,
+        r"key: got 0, of type int; one random key, such as jax\.random\.key\(0\)",
+    ),
+    "a dtype that is none": (
+        lambda: init([Linear(3)], jax.random.key(0), (5, 3), "float33"),
+        TypeError,
+        "dtype: got 'float33', of type str; a dtype is wanted",
+    ),
+    "a check of a function": (
+        lambda: check_layer(jax.nn.relu, None, X, jax.random.key(0)),
+        TypeError,
+        r"layer: got .*; a Layer \(as_layer makes one",
+    ),
+    "a check of nothing": (
+        lambda: check_layer(ReLU(), None, X, jax.random.key(0), probes=0),
+        ValueError,
+        "probes: got 0; at least 1 is wanted",
+    ),
+    "a check without a key": (
+        lambda: check_layer(ReLU(), None, X, 0),
+        TypeError,
+        "key: got 0, of type int; one random key",
     ),
     "register": (lambda: register(Linear, lambda l: l), TypeError, "kind: got"),
 }

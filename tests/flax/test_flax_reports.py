@@ -129,6 +129,11 @@ def test_a_layer_explains_itself():
             ValueError,
             r"xs: got None, without length=; a step .* Of a layer, .*explain_calls\(fun, \*args\)",
         ),
+        (
+            lambda: pb.explain_calls(parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))), X),
+            ValueError,
+            r"fun: it closes over variables of flax\.nnx, .*nnx\.split\(module\)",
+        ),
         (lambda: pb.explain_calls(3, X), TypeError, "fun: got 3, of type int; a function"),
         (lambda: pb.explain_calls(jnp.sin, "x"), TypeError, r"args\[0\]: got 'x', of type str"),
         (lambda: pb.explain_calls(jnp.sin, X), ValueError, r"fun: got .*which runs no scan of par"),

@@ -250,6 +250,7 @@ def test_labels_of_all_parameters_go_around():
     [
         (lambda: pipeline.stale(3, 1), TypeError, "optimiser: got 3"),
         (lambda: pipeline.stale(networks.sgd(1.0), -1), ValueError, "delays: got -1"),
+        (lambda: pipeline.stale(networks.sgd(1.0), None), TypeError, "delays: got None; an int of"),
         (
             lambda: pipeline.stale(networks.sgd(1.0), {"a": 1.5}),
             TypeError,

@@ -110,6 +110,11 @@ MISTAKES = {
         V,
         r"forward: got Sweep\(\), a solver, which solver= takes; 'exact', 'auto'",
     ),
+    "a cell without parameters": (
+        lambda: pb.scan(pb.cells.GRU(), C, XS),
+        T,
+        r"f: got GRU.*, a cell without its parameters; functools\.partial\(cell, params\) is",
+    ),
     "a method is no solver": (lambda: scan(solver=pb.Chunks()), T, r"solver: got Chunks\(.*; None"),
     "jacobian of two": (lambda: scan(jacobian=lambda c, x: c), T, r"jacobian: .*\(c, x\);.*new_ca"),
     "jacobian of a name": (lambda: scan(jacobian="full"), V, "jacobian: got 'full'; 'auto'"),
