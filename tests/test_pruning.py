@@ -156,6 +156,11 @@ def test_what_is_no_such_argument_is_named(name):
         call()
 
 
+def test_complex_weights_have_their_magnitudes():
+    masks = magnitude_masks({"k": np.array([[3j, 1.0], [2.0 + 2j, 0.5j]])}, 0.5)
+    np.testing.assert_array_equal(masks["k"], [[True, False], [True, False]])
+
+
 def test_what_the_optimiser_takes_beside_is_handed_on():
     scaled = optax.GradientTransformationExtraArgs(
         lambda params: None,

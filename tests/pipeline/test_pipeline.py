@@ -269,6 +269,12 @@ def test_fewer_layers_than_blocks_are_named(layers, words):
         )
 
 
+@pytest.mark.parametrize("batches", [3, "batches", {"x": 1}])
+def test_batches_that_cannot_be_gone_through_are_named(batches):
+    with pytest.raises(TypeError, match=r"batches: got .*to pairs \(x, labels\), is wanted"):
+        _pipeline(CASES["PipeDream"]).fit(batches)
+
+
 def test_the_optimiser_has_to_be_separable_where_blocks_are_updated_from_different_batches():
     clipped = optax.chain(optax.clip_by_global_norm(1.0), SGD)
     own = _pipeline(CASES["PipeDream"], optimiser=clipped)

@@ -342,13 +342,13 @@ def test_mistakes_in_maps():
     for call, words in (
         (
             lambda: plots.draw_speedups([[1.0]], ["r"], ["c"]),
-            r"ratios: got \[\[1.0\]\], .*a mapping",
+            r"ratios: got .*list; a mapping",
         ),
         (lambda: plots.draw_speedups({"p": [[1.0]]}, 1, ["c"]), "rows: got 1, of type int; a seq"),
         (lambda: plots.draw_fastest([[1.0]], ["r"], ["c"]), "times: got .*name of each panel is"),
         (
             lambda: plots.draw_fastest({"p": [[1.0]]}, ["r"], ["c"]),
-            r"times\['p'\]: .*each competitor",
+            r"\['p'\]: .*each competitor",
         ),
         (lambda: plots.new_figure("a", 2), "width: got 'a', of type str; a number"),
     ):
