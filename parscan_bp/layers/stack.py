@@ -126,6 +126,10 @@ def named(k: int, layer: Layer) -> str:
 
 def apply_at(k: int, layer: Layer, params: PyTree, x: Array) -> Array:
     """``layer.apply(params, x)``, its errors naming position and input."""
+    if not isinstance(layer, Layer):
+        raise TypeError(
+            f"layers[{k}]: got {described(layer)}; a Layer is wanted, as as_layer makes it"
+        )
     try:
         y = layer.apply(params, x)
     except (TypeError, ValueError, KeyError) as error:

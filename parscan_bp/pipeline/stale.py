@@ -120,8 +120,9 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
                 f"state: got {described(state)}; that of this optimiser's init is wanted"
             )
         gradients = split("updates", updates)
-        parts = [None] * len(late) if params is None else split("params", params)
         stages = split("state.stages", state.stages)
+        _check_like_waiting(gradients, stages)
+        parts = [None] * len(late) if params is None else split("params", params)
         own_update = functools.partial(_given, optimiser.update, extra)
         if extra:
             like = gradients if params is None else parts
@@ -148,6 +149,25 @@ def _check_takes(optimiser: Any, where: str, params: PyTree) -> None:
             "optax.multi_transform({label: stale(optimiser, delay)}, labels), with a delay for "
             "each label"
         ) from error
+
+
+def _check_like_waiting(gradients: Sequence[PyTree], stages: Sequence[Stage]) -> None:
+    """Raises `ValueError` unless gradients are as those that wait: of what `init` was given."""
+    for gradient, stage in zip(gradients, stages, strict=True):
+        if not stage.queue:
+            continue
+        waiting = jax.tree.map(
+            lambda q: jax.ShapeDtypeStruct(q.shape[1:], q.dtype), stage.queue.gradient
+        )
+        got, wanted = (
+            (jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)])
+            for tree in (gradient, waiting)
+        )
+        if got != wanted:
+            raise ValueError(
+                f"updates: got {listed(gradient)}; {listed(waiting)}, as the params that init was "
+                "given, is wanted"
+            )
 
 
 def _check_separable(optimiser: Any, stages: Sequence[PyTree], late: Sequence[int]) -> None:

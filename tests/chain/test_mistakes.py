@@ -244,6 +244,16 @@ MISTAKES = {
         TypeError,
         "key: got 0, of type int; one random key",
     ),
+    "a bias for all": (
+        lambda: pb.chain([Linear(4)], [{"kernel": jnp.ones((3, 4)), "bias": jnp.zeros(1)}], X),
+        ValueError,
+        r"layers\[0\], Linear.*bias: got shape \(1,\); \(4,\), one for each channel, is wanted",
+    ),
+    "activations of a function": (
+        lambda: pb.layers.activations([jax.nn.relu], [None], X),
+        TypeError,
+        r"layers\[0\]: got .*; a Layer is wanted, as as_layer makes it",
+    ),
     "register": (lambda: register(Linear, lambda l: l), TypeError, "kind: got"),
 }
 

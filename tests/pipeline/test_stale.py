@@ -220,6 +220,14 @@ def test_extra_arguments_reach_the_optimiser():
     assert updates.shape == (2,)
 
 
+def test_updates_of_other_shapes_are_named():
+    optimiser = pipeline.stale(networks.sgd(1.0), 2)
+    state = optimiser.init(jnp.ones(2, jnp.float32))
+    for other in (jnp.ones(3, jnp.float32), [jnp.ones(2, jnp.float32)]):
+        with pytest.raises(ValueError, match=r"updates: got .*; float32\[2\], as the params that"):
+            optimiser.update(other, state)
+
+
 STAGES = {"early": {"w": jnp.ones(2)}, "late": {"w": jnp.ones(2)}}
 LABELS = {"early": {"w": "slow"}, "late": {"w": "fast"}}
 
