@@ -18,7 +18,10 @@ from bench.paper.pipeline import report as pipeline
 from bench.shared import pages
 
 HERE = pathlib.Path(__file__).parent
-PAGES = (HERE.parent / "README.md", HERE / "README.md", HERE / "paper" / "README.md")
+PAGES = (
+    *(HERE.parent / name for name in ("README.md", "docs/programs.md")),
+    *(HERE / name for name in ("README.md", "paper/README.md")),
+)
 JAX = ("0.10", "0.12")
 """Versions of which the CPU grids are recorded."""
 SLOW = 0.95

@@ -12,8 +12,9 @@ from parscan_bp import solvers as solvers
 from parscan_bp.chain import chain as chain
 from parscan_bp.chain import layer_cotangents as layer_cotangents
 from parscan_bp.deep_rnn import deep_rnn as deep_rnn
+from parscan_bp.diagnose import Diagnosis as Diagnosis
+from parscan_bp.diagnose import diagnose as diagnose
 from parscan_bp.explain import explain as explain
-from parscan_bp.explain import explain_calls as explain_calls
 from parscan_bp.explain import explain_chain as explain_chain
 from parscan_bp.forward import Chunks as Chunks
 from parscan_bp.forward import FixedPoint as FixedPoint
@@ -47,6 +48,9 @@ from parscan_bp.tuning import Tuning as Tuning
 from parscan_bp.tuning import autotune as autotune
 from parscan_bp.tuning import autotune_calls as autotune_calls
 from parscan_bp.tuning import measure_machine as measure_machine
+from parscan_bp.within import diagnose_within as diagnose_within
+from parscan_bp.within import explain_within as explain_within
+from parscan_bp.within import replace_scans as replace_scans
 
 if TYPE_CHECKING:
     from parscan_bp import linen as linen
@@ -66,6 +70,7 @@ __all__ = [
     "ChunkedCorrections",
     "Chunks",
     "CyclicReduction",
+    "Diagnosis",
     "FixedPoint",
     "ForwardReport",
     "FrozenActivations",
@@ -91,9 +96,11 @@ __all__ = [
     "check_installation",
     "custom_vjp_scan",
     "deep_rnn",
+    "diagnose",
+    "diagnose_within",
     "explain",
-    "explain_calls",
     "explain_chain",
+    "explain_within",
     "forward",
     "layer_cotangents",
     "layers",
@@ -102,6 +109,7 @@ __all__ = [
     "parallel",
     "pipeline",
     "pruning",
+    "replace_scans",
     "scan",
     "solve",
     "solvers",

@@ -17,12 +17,19 @@ from parscan_bp.devices import Traffic
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.planner import Plan
-from parscan_bp.scan.api import as_cell, checked_solver, left_to_lax, loop_options, plan_of
+from parscan_bp.scan.api import (
+    checked_solver,
+    left_to_lax,
+    loop_options,
+    parameters_of,
+    plan_of,
+)
 from parscan_bp.scan.auto_forward import ForwardChoice, by_method, choose_forward
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.heard import plans_heard, traced_anew
 from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
+from parscan_bp.scan.segments import segmented
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Sharded, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
@@ -109,12 +116,14 @@ def explain(
     forward: str | Fused | Forward | Auto = "exact",
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
+    reset: Any = None,
+    seq_lengths: Any = None,
 ) -> Explanation:
     """What `scan` with the same arguments would do: chosen by structure, sizes and platform.
 
     Args:
-      f, init, xs, length, reverse, unroll, solver, forward, jacobian, memory_limit: as in `scan`.
-        Arrays may be `jax.ShapeDtypeStruct`.
+      f, init, xs, length, reverse, unroll, solver, forward, jacobian, memory_limit, reset,
+        seq_lengths: as in `scan`. Arrays may be `jax.ShapeDtypeStruct`.
 
     Returns:
       The decision with its reason, and for every solver the predicted steps, flops and
@@ -123,7 +132,8 @@ def explain(
       values, too: for that a few of the steps are run, where there are arrays.
 
     Raises:
-      As `scan`. What a layer, or any other function, runs says `explain_calls`.
+      As `scan`. Of a layer it is the method ``explain`` of an `RNN`, of any other function
+      `explain_within`.
 
     Example:
       >>> import jax.numpy as jnp, parscan_bp as pb
@@ -131,12 +141,14 @@ def explain(
       >>> pb.explain(step, jnp.zeros(3), jnp.zeros((8, 3))).structure
       'diagonal'
     """
+    if reset is not None or seq_lengths is not None:
+        f, xs = segmented(f, init, xs, length, reset, seq_lengths)
     solver = checked_solver(solver, jacobian, memory_limit)
     values = checked_forward(forward)
     if length is None and not jax.tree.leaves(xs):
         raise ValueError(
             f"xs: got {described(xs)}, without length=; a step f(carry, x) is scanned over xs. Of "
-            "a layer, or any other function, explain_calls(fun, *args) says what its scans do"
+            "an RNN its own method explain says what it does; of any function explain_within"
         )
     how = loop_options(length, reverse, unroll)
     left = left_to_lax(solver, jacobian, values.by)
@@ -147,7 +159,7 @@ def explain(
     plan = Left(left) if left is not None else plan_with(values.by)
     forward_choice = None
     if values.auto is not None:
-        args = jax.tree.leaves((as_cell(f)[1], init, xs))
+        args = jax.tree.leaves((parameters_of(f)[1], init, xs))
         forward_choice = choose_forward(plan, args, values.auto, plan_with, always_probe=True)
         if isinstance(forward_choice.forward, Forward):
             plan = plan_with(by_method(values.auto, forward_choice.forward))
@@ -178,8 +190,7 @@ def explain_calls(fun: Callable[..., Any], *args: PyTree) -> tuple[Explanation, 
 
     Args:
       fun: a function of arrays: a layer of `parscan_bp.linen`, a loss, a training step. It is
-        traced, what it calls of `jax.jit` and `jax.checkpoint` anew. A layer of `parscan_bp.nnx`,
-        which is no pure function, has a method `explain`.
+        traced, what it calls of `jax.jit` and `jax.checkpoint` anew.
       args: its arguments, pytrees of arrays or of `jax.ShapeDtypeStruct`.
 
     Returns:
@@ -193,7 +204,7 @@ def explain_calls(fun: Callable[..., Any], *args: PyTree) -> tuple[Explanation, 
       >>> import jax.numpy as jnp, parscan_bp as pb
       >>> def loss(w, xs):
       ...     return pb.scan(lambda h, x: (jnp.tanh(h @ w + x), h), jnp.zeros((4, 8)), xs)[1].sum()
-      >>> (found,) = pb.explain_calls(loss, jnp.eye(8), jnp.ones((50, 4, 8)))
+      >>> (found,) = explain_calls(loss, jnp.eye(8), jnp.ones((50, 4, 8)))
       >>> found.structure
       'block'
     """

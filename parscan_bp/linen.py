@@ -17,10 +17,11 @@ from parscan_bp.explain import Explanation, all_explained
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
-from parscan_bp.scan import Fused, solve_within
+from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.heard import plans_heard
+from parscan_bp.scan.replace_scan import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -41,7 +42,7 @@ class RNN(nn.RNN):
 
     It is Flax's own layer: attributes, parameters and their names, collections, random
     streams, errors and values are those of Flax, bit for bit. Only the equation of its loop
-    is replaced (`parscan_bp.scan.solve_within`).
+    is replaced.
 
     Attributes:
       cell, time_major, return_carry, reverse, keep_order, unroll, variable_axes,

@@ -14,9 +14,10 @@ from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.arguments import check_bool
 from parscan_bp.explain import Explanation, explain_calls
 from parscan_bp.forward import Auto, Forward
-from parscan_bp.scan import Fused, solve_within
+from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
 from parscan_bp.scan.forward_option import checked_forward
+from parscan_bp.scan.replace_scan import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps
 from parscan_bp.types import Array, PyTree
 
@@ -52,8 +53,8 @@ class RNN(FlaxRNN):
     """`flax.nnx.RNN` whose derivatives come from a solver; the cell is any cell of nnx.
 
     It is Flax's own layer: arguments, attributes, state, random streams, errors and values
-    are those of Flax, bit for bit. Only the equation of its loop is replaced
-    (`parscan_bp.scan.solve_within`). An eager call of a layer with a cell of Flax, and
+    are those of Flax, bit for bit. Only the equation of its loop is replaced.
+    An eager call of a layer with a cell of Flax, and
     functions of JAX and Flax in it, is not traced again for arguments of types that came before; a
     cell of one's own, which may read what changes, is traced at every eager call, as by Flax.
 

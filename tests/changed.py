@@ -33,7 +33,16 @@ ROOMS = {
     "test_installation": {"installation"},
     "test_install": set(),
     "test_compiling": set(),
-    "test_pages": {"scan", "chain", "pipeline", "forward", "adapters", "tuning", "explain"},
+    "test_pages": {
+        "scan",
+        "chain",
+        "pipeline",
+        "forward",
+        "adapters",
+        "tuning",
+        "explain",
+        "diagnose",
+    },
 }
 """What is tested by folders and files that do not have the name of a room."""
 ALWAYS = ("test_house", "test_changed", "mutants")

@@ -24,7 +24,8 @@ LAYERS = [
     {"scan"},
     {"chain"},
     {"pipeline", "grids"},
-    {"explain", "adapters", "tuning", "parallel", "installation"},
+    {"explain", "diagnose", "adapters", "tuning", "parallel", "installation"},
+    {"within"},
     {"nnx", "linen", "plots", "pruning"},
     {"__init__"},
 ]

@@ -9,7 +9,10 @@ import pytest
 from bench.__main__ import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[1]
-DOCS = ("choose", "devices", "extend", "gpu", "horizons", "pipelines", "use")
+DOCS = (
+    *("choose", "devices", "diagnose", "extend", "gpu", "horizons", "pipelines", "programs"),
+    "use",
+)
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
     *(f"docs/{name}.md" for name in DOCS),
@@ -40,9 +43,12 @@ def test_every_example_of_the_readme_runs():
             pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
             for name in ("choose", "devices", "pipelines")
         ),
+        "docs/diagnose.md",
         "docs/extend.md",
         "docs/gpu.md",
         "docs/horizons.md",
+        "docs/programs.md",
+        "docs/use.md",
     ],
 )
 def test_every_example_of_the_docs_runs(page):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.scan.segments import harmless, select
 from parscan_bp.types import Array, PyTree
 
 
@@ -83,13 +84,13 @@ class Masked:
         """The masked step from ``carry``, where ``self`` is one step's input."""
         if self.reset is not None:
             zeros = jax.tree.map(jnp.zeros_like, carry)
-            carry = _select("reset", self.reset, zeros, carry)
+            carry = select("reset", self.reset, zeros, carry)
         if self.mask is None:
             return step(carry, self.inputs)
-        seen = [_select("mask", self.mask, v, _harmless(v)) for v in (carry, self.inputs)]
+        seen = [select("mask", self.mask, v, harmless(v)) for v in (carry, self.inputs)]
         new, y = step(*seen)
         zeros = jax.tree.map(jnp.zeros_like, y)
-        return _select("mask", self.mask, new, carry), _select("mask", self.mask, y, zeros)
+        return select("mask", self.mask, new, carry), select("mask", self.mask, y, zeros)
 
 
 def masked(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:
@@ -115,32 +116,3 @@ def masked_for(kind: type, inputs: PyTree, mask: PyTree, reset: PyTree, **layers
                 f"resets a {kind.__module__}.{kind.__qualname__} is wanted"
             )
     return masked(inputs, mask, reset)
-
-
-def _harmless(tree: PyTree) -> PyTree:
-    """Values that a step may be given in place of any others.
-
-    Zero is outside the domain of the logarithm, the inverse and the derivative of a norm; one
-    is not. Integers may be indices, of which zero always exists.
-    """
-
-    def leaf(a):
-        if jnp.issubdtype(a.dtype, jnp.inexact):
-            return jnp.ones_like(a)
-        return jnp.zeros_like(a) if jnp.issubdtype(a.dtype, jnp.number) else a
-
-    return jax.tree.map(leaf, tree)
-
-
-def _select(name: str, rows: Array, yes: PyTree, no: PyTree) -> PyTree:
-    """``yes`` where ``rows``, else ``no``, the rows being the leading axes of every leaf."""
-
-    def leaf(a, b):
-        if a.shape[: rows.ndim] != rows.shape:
-            raise ValueError(
-                f"{name}: a value of shape {list(a.shape)} in the carry or output of the cell does "
-                f"not begin with the batch axes {list(rows.shape)}, so it has no rows to choose"
-            )
-        return jnp.where(rows.reshape(rows.shape + (1,) * (a.ndim - rows.ndim)), a, b)
-
-    return jax.tree.map(leaf, yes, no)

@@ -36,6 +36,7 @@ class Timing:
       name: the candidate.
       seconds: median of its samples.
       speedup, low, high: over the solver that the rules chose, with its 95 % interval.
+      bytes: temporary memory; ``None`` where that is not known.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Timing:
     speedup: float
     low: float
     high: float
+    bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

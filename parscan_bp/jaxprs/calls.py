@@ -1,17 +1,18 @@
-"""Replaying equations that hold programs, for values that vary over more mesh axes.
+"""Making equations that hold programs again, what they hold being run in another way.
 
-What such an equation holds was traced for the types of its operands, and says of its results that
-they do not differ from device to device where these did not. So it is made again by the function of
-JAX that made it, of programs that are replayed for the new types. All operands and results of it
-vary alike: both branches of a condition, and a loop before and after it, have one type.
+Each is made by the function of JAX that made it. A replay wants that for values that vary over more
+mesh axes: what such an equation holds was traced for the types of its operands, and says of its
+results that they do not differ from device to device where these did not. All operands and results
+of it then vary alike: both branches of a condition, and a loop before and after it, have one type.
 
 A call with a rule of the user's keeps it: the rule is traced once where the step was, as JAX itself
-would have, and replayed.
+would have, and run like all else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,36 +27,39 @@ from parscan_bp.jaxprs.replay import RETRACED, alike, evaluate, varying_axes
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
+Run = Callable[[ClosedJaxpr, Sequence[Array]], Sequence[Array]]
+"""``(program, values) -> its results``, of the types that these have in it."""
 
-def _call(eqn, values):
-    return evaluate(called(eqn), values)
 
-
-def _alike(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
+def alike_within(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
     """The outputs of a program, which vary as its inputs do."""
     return alike(evaluate(closed, values), varying_axes(values))
 
 
-def _of(eqn: JaxprEqn) -> Callable[..., list[Array]]:
+def _call(eqn, values, run):
+    return run(called(eqn), values)
+
+
+def _of(eqn: JaxprEqn, run: Run) -> Callable[..., Sequence[Array]]:
     """What a call runs, as a function."""
     closed = called(eqn)
-    return lambda *values: _alike(closed, values)
+    return lambda *values: run(closed, values)
 
 
-def _checkpoint(eqn, values):
+def _checkpoint(eqn, values, run):
     if operation_of(eqn) is not None:
-        return _call(eqn, values)
+        return _call(eqn, values, run)
     how = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
-    return jax.checkpoint(_of(eqn), **how)(*alike(values))
+    return jax.checkpoint(_of(eqn, run), **how)(*alike(values))
 
 
-def _custom_jvp(eqn, values):
-    call: Any = jax.custom_jvp(_of(eqn))
+def _custom_jvp(eqn, values, run):
+    call: Any = jax.custom_jvp(_of(eqn, run))
 
     def rule(primals, tangents):
         moving = [k for k, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
         given = [*primals, *(tangents[k] for k in moving)]
-        made = _alike(_rule_of(eqn, _push, moving), given)
+        made = run(_rule_of(eqn, _push, moving), given)
         outs, ts = made[: len(eqn.outvars)], iter(made[len(eqn.outvars) :])
         return outs, [next(ts) if _has_tangent(v) else zero_from_primal(v, True) for v in outs]
 
@@ -63,13 +67,13 @@ def _custom_jvp(eqn, values):
     return call(*alike(values))
 
 
-def _custom_vjp(eqn, values):
-    call: Any = jax.custom_vjp(_of(eqn))
+def _custom_vjp(eqn, values, run):
+    call: Any = jax.custom_vjp(_of(eqn, run))
     moving = [k for k, v in enumerate(values) if _has_tangent(v)]
 
     def backward(primals, cts):
         given = [ct for ct, v in zip(cts, eqn.outvars, strict=True) if is_differentiable(v.aval)]
-        made = _alike(_rule_of(eqn, _pull, moving), [*primals, *given])
+        made = run(_rule_of(eqn, _pull, moving), [*primals, *given])
         return tuple(replace_at([None] * len(primals), moving, made))
 
     call.defvjp(lambda *primals: (call(*primals), primals), backward)
@@ -111,17 +115,17 @@ def _has_tangent(value: Any) -> bool:
     return is_differentiable(jax.typeof(value))
 
 
-def _control_flow(eqn, values):
+def _control_flow(eqn, values, run):
     axes = varying_axes(values)  # of a condition's index, too: there may be no operands
-    return within(eqn, alike(values), lambda inner, values: alike(evaluate(inner, values), axes))
+    return within(eqn, alike(values), lambda inner, values: alike(run(inner, values), axes))
 
 
-def _retraced(closed: ClosedJaxpr, values: Sequence[Array]) -> ClosedJaxpr:
+def _retraced(closed: ClosedJaxpr, values: Sequence[Array], run: Run) -> ClosedJaxpr:
     """The program for the types of these values."""
-    return jax.make_jaxpr(lambda *v: _alike(closed, v))(*values)
+    return jax.make_jaxpr(lambda *v: run(closed, v))(*values)
 
 
-def _linear_solve(eqn, values):
+def _linear_solve(eqn, values, run):
     """A `lax.custom_linear_solve`: of several programs, each with constants before b."""
     values, jaxprs, lengths = alike(values), eqn.params["jaxprs"], eqn.params["const_lengths"]
     parts, start = [], 0
@@ -129,28 +133,29 @@ def _linear_solve(eqn, values):
         parts.append(values[start : start + length])
         start += length
     made = [
-        None if closed is None else _retraced(closed, [*part, *values[start:]])
+        None if closed is None else _retraced(closed, [*part, *values[start:]], run)
         for closed, part in zip(jaxprs, parts, strict=True)
     ]
     params = {**eqn.params, "jaxprs": type(jaxprs)(*made)}
     return eqn.primitive.bind(*values, **params)
 
 
-def _custom_vmap(eqn, values):
+def _custom_vmap(eqn, values, run):
     values = alike(values)
     return eqn.primitive.bind(
-        *values, **{**eqn.params, "call": _retraced(eqn.params["call"], values)}
+        *values, **{**eqn.params, "call": _retraced(eqn.params["call"], values, run)}
     )
 
 
-RETRACED.update(
-    {
-        **dict.fromkeys(PLAIN_CALLS, _call),
-        "remat2": _checkpoint,
-        "custom_jvp_call": _custom_jvp,
-        "custom_vjp_call": _custom_vjp,
-        **dict.fromkeys(CONTROL_FLOW, _control_flow),
-        "custom_linear_solve": _linear_solve,
-        "custom_vmap_call": _custom_vmap,
-    }
-)
+MADE_AGAIN: dict[str, Callable[..., Sequence[Array]]] = {
+    **dict.fromkeys(PLAIN_CALLS, _call),
+    "remat2": _checkpoint,
+    "custom_jvp_call": _custom_jvp,
+    "custom_vjp_call": _custom_vjp,
+    **dict.fromkeys(CONTROL_FLOW, _control_flow),
+    "custom_linear_solve": _linear_solve,
+    "custom_vmap_call": _custom_vmap,
+}
+"""``(equation, values, run) -> its results``, by the kind of the equation."""
+
+RETRACED.update({kind: partial(make, run=alike_within) for kind, make in MADE_AGAIN.items()})

@@ -81,6 +81,7 @@ ARITHMETIC = _names(
 SUMS = _names("add add_any sub")
 DIFFERENCES = _names("sub")
 MULTIPLICATIONS = _names("div mul neg")
+SELECTIONS = _names("select_n")
 SQUASHING = _names("exp logistic tanh")
 """Of which the gates of a recurrent cell are made."""
 
@@ -91,6 +92,12 @@ ZERO_DERIVATIVE = _names("stop_gradient floor ceil round")
 
 TAKES = _names("split slice dynamic_slice unstack")
 """Parts of an operand."""
+
+ROW_READS = _names("dynamic_slice gather")
+ROW_WRITES = _names(
+    "dynamic_update_slice scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub"
+)
+"""Of an array, at indices; the first operand is the array."""
 
 RESHAPES = _names("reshape squeeze transpose concatenate")
 """Each number of the operands once."""

@@ -129,15 +129,15 @@ def copied(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda v: jnp.array(v) if isinstance(v, NUMBERS) else v, tree)
 
 
-def stage_call(call: Callable, *args: PyTree) -> Staged | None:
-    """Traces ``call(*args)``, whose last scan is the one to differentiate; ``None`` without one.
+def trace_call(call: Callable, *args: PyTree) -> tuple[ClosedJaxpr, Any]:
+    """The program of ``call(*args)``, and the structure of its result.
 
     Raises:
       Whatever ``call`` raises.
     """
     with to_be_traced():
         closed, out_shape = jax.make_jaxpr(call, return_shape=True)(*args)
-    return Staged.of(closed, jax.tree.structure(out_shape))
+    return closed, jax.tree.structure(out_shape)
 
 
 NEEDS_VALUES = (

@@ -12,6 +12,7 @@ from parscan_bp.layers.elementwise import Tanh as Tanh
 from parscan_bp.layers.function import Coloured as Coloured
 from parscan_bp.layers.function import Function as Function
 from parscan_bp.layers.initial import init as init
+from parscan_bp.layers.jacobian import jacobian_bcoo as jacobian_bcoo
 from parscan_bp.layers.linear import Flatten as Flatten
 from parscan_bp.layers.linear import Linear as Linear
 from parscan_bp.layers.normalisation import BatchNorm as BatchNorm
@@ -51,5 +52,6 @@ __all__ = [
     "as_layer",
     "check_layer",
     "init",
+    "jacobian_bcoo",
     "register",
 ]

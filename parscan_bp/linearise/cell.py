@@ -15,6 +15,7 @@ from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.base import Joined, Kind, Linearisation, Steps
 from parscan_bp.linearise.products import ByProducts
+from parscan_bp.measured import measured
 from parscan_bp.operators import Operator
 from parscan_bp.trees import eval_shape
 from parscan_bp.types import Array, PyTree
@@ -235,7 +236,7 @@ class CellProducts(_ByCell, ByProducts):
     beside_body: bool = False
 
     # Beside the products with weights only the number of operations counts, and soon the copy.
-    small_cotangent: ClassVar[int] = 2**7
+    small_cotangent: ClassVar[int] = measured("cpu")["carried_beside"]["cell"]
 
     @property
     def origin(self):

@@ -19,6 +19,7 @@ from parscan_bp.linearise.inlets import Inlets
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.linearise.passes import Grouped, rewritten
 from parscan_bp.linearise.residuals import ResidualMap
+from parscan_bp.measured import measured
 from parscan_bp.operators import MatrixFree
 from parscan_bp.trees import eval_shape, first_of, replace_at
 from parscan_bp.types import Array, PyTree
@@ -43,10 +44,10 @@ class ByProducts(Linearisation):
 
     body: Body
 
-    # Most bytes of a leaf that is carried beside its like. Measured on elementwise steps: for
-    # larger ones the copy costs more than it saves.
-    small_cotangent: ClassVar[int] = 2**9
-    small_tangent: ClassVar[int] = 2**9
+    # Most bytes of a leaf that is carried beside its like: for larger ones the copy costs more
+    # than it saves.
+    small_cotangent: ClassVar[int] = measured("cpu")["carried_beside"]["products"]
+    small_tangent: ClassVar[int] = small_cotangent
 
     def answered(self):
         return answered(self)

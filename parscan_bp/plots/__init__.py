@@ -6,6 +6,7 @@ settings, no window.
 
 from parscan_bp.plots import records as records
 from parscan_bp.plots.base import new_figure as new_figure
+from parscan_bp.plots.cotangents import draw_cotangents as draw_cotangents
 from parscan_bp.plots.losses import draw_losses as draw_losses
 from parscan_bp.plots.pipeline import draw_pipeline as draw_pipeline
 from parscan_bp.plots.schedule import Map as Map
@@ -23,6 +24,7 @@ __all__ = [
     "Node",
     "Recorder",
     "Schedule",
+    "draw_cotangents",
     "draw_fastest",
     "draw_losses",
     "draw_pipeline",

@@ -2,7 +2,6 @@
 
 from parscan_bp.scan.api import scan as scan
 from parscan_bp.scan.fused import Fused as Fused
-from parscan_bp.scan.replace_scan import solve_within as solve_within
 from parscan_bp.scan.reverse import custom_vjp_scan as custom_vjp_scan
 
-__all__ = ["Fused", "custom_vjp_scan", "scan", "solve_within"]
+__all__ = ["Fused", "custom_vjp_scan", "scan"]

@@ -24,7 +24,8 @@ from parscan_bp.report import Report, report_on_values
 from parscan_bp.scan.auto_forward import decided
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
-from parscan_bp.scan.plan import IN_PYTHON, ScanPlan, make_plan, or_left
+from parscan_bp.scan.plan import IN_PYTHON, Left, ScanPlan, make_plan, or_left
+from parscan_bp.scan.segments import Segmented, segmented
 from parscan_bp.scan.traces import MOST, Traces, TracesOf, plan_anew
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
@@ -43,6 +44,8 @@ def scan(
     forward: str | Fused | Forward | Auto = "exact",
     jacobian: str | Callable = "auto",
     memory_limit: int | None = None,
+    reset: Any = None,
+    seq_lengths: Any = None,
     check_jacobian: bool = False,
     report: bool = False,
 ) -> tuple[PyTree, ...]:
@@ -115,6 +118,14 @@ def scan(
         stored. A limit that nothing meets is refused, with the least that would do. One that was
         remembered of solvers and needs more is left for what the rules choose. The axes of an outer
         `jax.vmap` are not seen: each of its entries may use so many. ``None`` stores all carries.
+      reset: booleans of the steps and of the leading axes of the carry, its batch. Where true, a
+        step begins with ``init`` instead of what the one before has left; or with another state,
+        as the second of a pair ``(booleans, state)``.
+      seq_lengths: integers of the leading axes of the carry: how many steps each entry of the batch
+        has. Behind them its carry stays and its outputs are zero: the last carry is that of its
+        last step, or ``init`` where it has none, and in reverse it begins with its last step.
+        Leaves of ``xs`` have the same axes behind that of the steps, or none. What stands in the
+        padding, a NaN included, reaches neither values nor derivatives.
       check_jacobian: debug check, at the first two steps. Compares the structure found with random
         products of the step's derivative; and what a given Jacobian or the cell states, whichever
         solver runs: products of its operators and of their `transpose` and `as_dense` (up to 2**24
@@ -144,6 +155,8 @@ def scan(
       >>> jax.grad(lambda xs: pb.scan(step, 0.0, xs)[0])(jnp.zeros(3)).tolist()
       [0.25, 0.5, 1.0]
     """
+    if reset is not None or seq_lengths is not None:
+        f, xs = segmented(f, init, xs, length, reset, seq_lengths)
     solver = checked_solver(solver, jacobian, memory_limit)
     check_bool("report", report)
     values = checked_forward(forward, report)
@@ -157,7 +170,8 @@ def scan(
     values, plan = decided(values, plan, args, plan_with)
     if check_jacobian:
         plan.check_jacobian(args)
-    if plan.rule is None and plan.stored is None:
+    anew = isinstance(f, Segmented)  # a function that no trace of JAX is kept for
+    if isinstance(plan, Left) or (plan.rule is None and plan.stored is None and not anew):
         result = lax_scan(f, copied(init), copied(xs), **how)
         return (*result, report_on_values(result, fell_back=plan.fell_back)) if report else result
     result, told = plan(args, guess=values.guess, report=report)
@@ -215,6 +229,11 @@ def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
     return None if solver is None else solver.with_memory_limit(limit)
 
 
+def parameters_of(f: Callable) -> tuple[Cell | None, PyTree]:
+    """The cell of a step, if it is one, and what the step takes beside the carry and its input."""
+    return (None, f.state) if isinstance(f, Segmented) else as_cell(f)
+
+
 def as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
     """The cell and parameters of ``functools.partial(cell, params)``; ``None`` for other steps."""
     if isinstance(f, Cell):
@@ -252,7 +271,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None, me
       how: the `loop_options`.
       f, init, xs, solver, jacobian, forward, memory_limit: see `scan`.
     """
-    cell, params = as_cell(f)
+    cell, params = parameters_of(f)
     args = params, init, xs
     if not _are_arrays((init, xs)) or not all(map(_has_axes, jax.tree.leaves(xs))):
         # JAX would not get as far as to call the step, and says so in the words of jax.lax.scan.
@@ -275,8 +294,7 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None, me
         if traces is not None:
             options = (solver, forward, memory_limit, choose.state())
             return traces.plan(loop, shown, make, options, jacobian)
-        step_of = lambda params: f if cell is None else functools.partial(cell, params)  # noqa: E731
-        return plan_anew(_call_of(step_of), loop, shown, make)
+        return plan_anew(_call_of(lambda params: _with(f, params)), loop, shown, make)
 
     return or_left(plan, solver, forward), jax.tree.leaves(args)
 
@@ -291,14 +309,24 @@ def _call_of(step_of: Callable[[PyTree], Callable]) -> Callable:
     return call
 
 
+def _with(f: Callable, params: PyTree) -> Callable:
+    """A step with other `parameters_of` it."""
+    if isinstance(f, Segmented):
+        return Segmented(f.step, params)
+    return f if params is None else functools.partial(f.func, params)  # type: ignore[attr-defined]
+
+
 def _traces_of(f: Callable, cell: Cell | None) -> Traces | None:
     """The traces of a step, where it came before; ``None`` if it cannot be recognised."""
+    if isinstance(f, Segmented):
+        return _OF_SEGMENTED(f.step)
     if cell is None:
         return _OF_STEPS(f)
     return _of_value(cell) if "is_value" in vars(type(cell)) and cell.is_value else _OF_CELLS(f)
 
 
 _OF_STEPS = TracesOf(lambda get: _call_of(lambda _: get()))
+_OF_SEGMENTED = TracesOf(lambda get: _call_of(lambda state: Segmented(get(), state)))
 _OF_CELLS = TracesOf(lambda get: _call_of(lambda params: functools.partial(get().func, params)))
 
 

@@ -63,7 +63,7 @@ def solve_within(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from parscan_bp.scan import solve_within
+      >>> from parscan_bp.scan.replace_scan import solve_within
       >>> from parscan_bp.solvers import Blelloch
       >>> theirs = lambda a, xs: jax.lax.scan(lambda h, x: (a * h + x, h), 0.0, xs)[0]
       >>> ours = lambda a, xs: solve_within(theirs, a, xs, solver=Blelloch())

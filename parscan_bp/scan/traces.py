@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr
 
-from parscan_bp.jaxprs.stage import Staged, stage_call, to_be_traced
-from parscan_bp.scan.plan import PlanOrLeft
+from parscan_bp.jaxprs.stage import Staged, to_be_traced, trace_call
 
 MOST = 64
 """Plans that are kept of one function. A step has a few; a function that lives as long as the
@@ -24,54 +24,60 @@ program and is called with ever other types would otherwise fill the memory with
 
 
 class Traces:
-    """The plans for the traces of ``call(how, *args)``; ``how`` is hashable, and not traced."""
+    """The plans for the traces of ``call(how, *args)``; ``how`` is hashable, and not traced.
 
-    def __init__(self, call: Callable):
-        self._call = call
+    Args:
+      call: what is traced.
+      read: the traced call for its jaxpr and the structure of its results, or ``None`` where there
+        is nothing to plan.
+    """
+
+    def __init__(self, call: Callable, read: Callable[[ClosedJaxpr, Any], Any] = Staged.of):
+        self._call, self._read = call, read
         self._forget()
 
     def _forget(self):
         # JAX keeps traces as long as the function lives that it was given.
         self._traced = jax.jit(functools.partial(self._call), static_argnums=0)
-        self._plans: dict[Any, tuple[Any, PlanOrLeft | None]] = {}
+        self._plans: dict[Any, tuple[Any, Any]] = {}
         self._of_jacobians: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
     def plan(
         self,
         how: Hashable,
         args: tuple,
-        make: Callable[[Staged], PlanOrLeft],
+        make: Callable[[Any], Any],
         options: tuple,
         jacobian: str | Callable = "auto",
-    ) -> PlanOrLeft | None:
-        """``make(staged)`` for the call, or what it made of the same trace before.
+    ) -> Any:
+        """``make(traced)`` for the call, or what it made of the same trace before.
 
         Args:
           how, args: what is called.
-          make: plans a traced call.
+          make: plans a traced call, which ``read`` made.
           options: all that ``make`` depends on beside the trace and the Jacobian.
           jacobian: as in `scan`. The plans for a function live no longer than the function.
 
         Returns:
-          The plan; ``None`` if there is no scan in the trace.
+          The plan; ``None`` if there is nothing to plan in the trace.
         """
         try:
             hash((how, options))
             plans = self._plans_with(jacobian)
         except TypeError:
-            return plan_anew(self._call, how, args, make)
+            return plan_anew(self._call, how, args, make, self._read)
         with to_be_traced():
             traced = self._traced.trace(how, *args)
         closed = traced.jaxpr
         if len(closed.jaxpr.invars) != len(jax.tree.leaves(args)):
             # What the step closes over belongs to a trace around, and was made an argument.
-            return plan_anew(self._call, how, args, make)
+            return plan_anew(self._call, how, args, make, self._read)
         # The trace is held beside its plan, so that no other one can get its id.
         key = (id(closed), options)
         if key in plans:
             return plans[key][1]
-        staged = Staged.of(closed, jax.tree.structure(traced.out_info))
-        plan = None if staged is None else make(staged)
+        read = self._read(closed, jax.tree.structure(traced.out_info))
+        plan = None if read is None else make(read)
         if plan is None or not any(isinstance(v, jax.core.Tracer) for v in plan.extra):
             if len(self) >= MOST:
                 self._forget()
@@ -83,7 +89,7 @@ class Traces:
         return len(self.plans)
 
     @property
-    def plans(self) -> list[PlanOrLeft | None]:
+    def plans(self) -> list[Any]:
         """The plans that are kept."""
         kept = (self._plans, *self._of_jacobians.values())
         return [plan for plans in kept for _, plan in plans.values()]
@@ -95,11 +101,15 @@ class Traces:
 
 
 def plan_anew(
-    call: Callable, how: Hashable, args: tuple, make: Callable[[Staged], PlanOrLeft]
-) -> PlanOrLeft | None:
+    call: Callable,
+    how: Hashable,
+    args: tuple,
+    make: Callable[[Any], Any],
+    read: Callable[[ClosedJaxpr, Any], Any] = Staged.of,
+) -> Any:
     """`Traces.plan` of which nothing is kept."""
-    staged = stage_call(functools.partial(call, how), *args)
-    return None if staged is None else make(staged)
+    traced = read(*trace_call(functools.partial(call, how), *args))
+    return None if traced is None else make(traced)
 
 
 class TracesOf:

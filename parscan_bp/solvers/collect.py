@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.measured import measured
 from parscan_bp.system import System, zeros_of_shape
 from parscan_bp.trees import add, eval_shape, nbytes, stretch, write_stretch
 from parscan_bp.types import PyTree
@@ -73,7 +74,7 @@ def in_chunks(n: int, size: int, backward: bool, visit, carry):
     return carry
 
 
-CHUNK_BYTES = (2**17, 2**20)
+CHUNK_BYTES: tuple[int, int] = tuple(measured("cpu")["chunk"][k] for k in ("least", "most"))
 """Least and most that the linearised steps of one chunk take, where there are enough."""
 
 

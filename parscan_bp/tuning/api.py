@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from parscan_bp.arguments import as_array, check_bool, check_number, described
+from parscan_bp.arguments import as_array, as_int, check_bool, check_number, described
 from parscan_bp.choice.choose import Question, Trial, on_trial
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.jaxprs.stage import is_jit_disabled
@@ -19,7 +19,7 @@ from parscan_bp.originals import lax_scan
 from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
 from parscan_bp.scan.forward_option import NAMES
 from parscan_bp.tuning.candidates import LAX, candidates
-from parscan_bp.tuning.program import Program, drawn
+from parscan_bp.tuning.program import Compiled, Program, drawn
 from parscan_bp.tuning.result import Tuning, decide, with_forward
 from parscan_bp.types import PyTree
 
@@ -39,6 +39,7 @@ def autotune(
     *,
     wrt: Sequence[str] = GROUPS,
     forward: Sequence[str | Forward] = (),
+    memory_limit: int | None = None,
     budget_s: float = 10.0,
     progress: bool = True,
 ) -> Tuning:
@@ -58,6 +59,8 @@ def autotune(
         ``("chunks", "newton")``. They make other values than `jax.lax.scan`, certified within the
         tolerance that they come with: so none does unless it is named here, and what is found is
         remembered for calls with ``forward="auto"`` alone.
+      memory_limit: bytes of temporary memory that the winner may take, as the compiler tells them:
+        the fastest of those is remembered, also where it is slower than the rules' choice.
       budget_s: seconds for the timing; compilation comes on top.
       progress: whether progress is shown on stderr.
 
@@ -65,8 +68,8 @@ def autotune(
       The result; ``print`` it. Where the winner cannot be remembered, a warning says so.
 
     Raises:
-      ValueError, TypeError: for an option that is not known, for traced values, or a scan of which
-        there is nothing to choose, as under `jax.disable_jit`.
+      ValueError, TypeError: for an option that is not known, for traced values, for a scan of which
+        there is nothing to choose, as under `jax.disable_jit`, or a limit below all candidates.
       As `scan`.
 
     Example:
@@ -74,7 +77,7 @@ def autotune(
       >>> step = lambda h, x: (jnp.tanh(h @ (jnp.eye(8) / 2) + x), h)
       >>> carry, xs = jnp.zeros((4, 8)), jnp.ones((50, 4, 8))
       >>> print(pb.autotune(step, carry, xs))  # doctest: +SKIP
-      value and gradient         ms  over the rules' choice
+      value and gradient         ms         MB  over the rules' choice
       Sweep()                ...
     """
     _check_wrt(wrt)
@@ -98,7 +101,8 @@ def autotune(
         f"{LAX}, unroll={k}": program(functools.partial(lax_scan, **how | {"unroll": k}))
         for k in UNROLLED
     }
-    race = _Races(program(functools.partial(scan, **how)), "autotune", budget_s, progress)
+    limit = None if memory_limit is None else as_int("memory_limit", memory_limit)
+    race = _Races(program(functools.partial(scan, **how)), "autotune", budget_s, progress, limit)
     (question,) = race.questions
     programs = {
         name: program(functools.partial(scan, **how, forward=method))
@@ -176,9 +180,16 @@ def autotune_calls(
 class _Races:
     """The scans of a program, whose solvers are raced one scan after the other."""
 
-    def __init__(self, program: Program, name: str, budget_s: float, progress: bool):
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        budget_s: float,
+        progress: bool,
+        memory_limit: int | None = None,
+    ):
         self._program, self._name = program, name
-        self._budget_s, self._progress = budget_s, progress
+        self._budget_s, self._progress, self._memory_limit = budget_s, progress, memory_limit
         with on_trial(Trial()) as heard:
             program.trace(name)
         self.questions = list(heard.asked.values())
@@ -188,16 +199,17 @@ class _Races:
         chosen = question.by_rules()
         solvers = candidates(question.facts)
         solvers.setdefault(str(chosen), chosen.solver)
-        programs: dict[str, Callable[[], Any]] = {
+        programs: dict[str, Callable[[], Compiled]] = {
             name: functools.partial(self._compiled, Trial(question.key, solver))
             for name, solver in solvers.items()
         }
         for name, other in (others or {}).items():
             programs[name] = functools.partial(other.compiled, Trial())
         with _told(self._name, self._progress) as tell:
-            return decide(programs, solvers, LAX, str(chosen), question.key, self._budget_s, tell)
+            key, limit = question.key, self._memory_limit
+            return decide(programs, solvers, LAX, str(chosen), key, self._budget_s, tell, limit)
 
-    def _compiled(self, trial: Trial) -> Callable[..., PyTree]:
+    def _compiled(self, trial: Trial) -> Compiled:
         program = self._program.compiled(trial)
         if trial.key not in trial.asked:
             raise ValueError("fun: it does not run the same scans each time that it is traced")

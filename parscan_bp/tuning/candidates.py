@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parscan_bp.choice.facts import Facts
+from parscan_bp.measured import measured
 from parscan_bp.solvers import (
     Associative,
     Blelloch,
@@ -16,9 +17,9 @@ from parscan_bp.solvers.pallas_chunks import DIAGONAL, chunk_of, reduction_of_ma
 
 LAX = "lax.scan"
 
-TREE_BYTES = 2**28
+TREE_BYTES: int = measured("cpu")["trees"]["bytes"]
 """Bytes of all Jacobians up to which trees take part."""
-TREE_ORDER = 16
+TREE_ORDER: int = measured("cpu")["trees"]["order"]
 """Order of dense Jacobians up to which they do: products take its cube."""
 
 

@@ -25,6 +25,24 @@ def drawn(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype)
 
 
+class Compiled:
+    """A program to be called: with its arguments, or with these moved by one rounding.
+
+    Attributes:
+      bytes: temporary memory that it takes, as the compiler says; ``None`` where it does not.
+    """
+
+    def __init__(self, program: Any, args: Sequence[Any], beside: Sequence[Any], tree: Any):
+        self._program, self._args, self._beside, self._tree = program, args, beside, tree
+        analysis = program.memory_analysis()
+        self.bytes: int | None = getattr(analysis, "temp_size_in_bytes", None)
+
+    def __call__(self, moved: bool = False) -> PyTree:
+        return jax.tree.unflatten(
+            self._tree, self._program(*(self._beside if moved else self._args))
+        )
+
+
 class Program:
     """The value and gradient of a sum of all floats that a function returns.
 
@@ -61,23 +79,15 @@ class Program:
                 "and grad, or give jax.ShapeDtypeStruct"
             )
 
-    def compiled(self, trial: Trial) -> Callable[..., PyTree]:
-        """The program with a trial's solver, to be called.
-
-        It takes whether the arguments are moved by one rounding.
-        """
+    def compiled(self, trial: Trial) -> Compiled:
+        """The program with a trial's solver."""
         floats = [self._leaves[k] for k in self._moving]
         with on_trial(trial):
             closed, shape = traced_anew(jax.value_and_grad(self._value), floats, self._leaves)
         program = jax.jit(jaxpr_as_fun(closed)).lower(*floats, *self._leaves).compile()
         beside = [v * (1 + jnp.finfo(v.dtype).eps) for v in floats]
-        tree = jax.tree.structure(shape)
-
-        def call(moved: bool = False) -> PyTree:
-            outs = program(*(beside if moved else floats), *self._leaves)
-            return jax.tree.unflatten(tree, outs)
-
-        return call
+        as_is, moved = ([*given, *self._leaves] for given in (floats, beside))
+        return Compiled(program, as_is, moved, jax.tree.structure(shape))
 
     def _value(self, floats, leaves):
         at = self._moving if floats else []

@@ -16,6 +16,7 @@ from parscan_bp.forward import Forward
 from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.forward_wisdom import RememberedForward
 from parscan_bp.solvers import Solver
+from parscan_bp.tuning.program import Compiled
 from parscan_bp.tuning.race import race
 from parscan_bp.types import PyTree
 
@@ -55,11 +56,14 @@ class Tuning:
 
     def __str__(self):
         width = max(len(t.name) for t in self.timings)
-        lines = [f"{'value and gradient':<{width}}  {'ms':>9}  over the rules' choice"]
+        head = f"{'value and gradient':<{width}}  {'ms':>9}  {'MB':>9}  over the rules' choice"
+        lines = [head]
         for t in self.timings:
             interval = f"{t.speedup:.2f} [{t.low:.2f}, {t.high:.2f}]"
             marks = [f" by {word}" for word, name in self._marks if name == t.name]
-            lines.append(f"{t.name:<{width}}  {1e3 * t.seconds:>9.4g}  {interval}{''.join(marks)}")
+            size = "" if t.bytes is None else f"{t.bytes / 1e6:.4g}"
+            row = f"{t.name:<{width}}  {1e3 * t.seconds:>9.4g}  {size:>9}  {interval}"
+            lines.append(f"{row}{''.join(marks)}")
         lines += [f"{name}: {why}" for name, why in self.refused.items()]
         lines += [
             f"{name} is faster, and products of Jacobians may overflow: name it to use it"
@@ -80,13 +84,14 @@ class Tuning:
 
 
 def decide(
-    programs: Mapping[str, Callable[[], Callable[..., PyTree]]],
+    programs: Mapping[str, Callable[[], Compiled]],
     solvers: Mapping[str, Solver | None],
     reference: str,
     by_rules: str,
     key: str,
     budget_s: float,
     tell: Callable[[str], None],
+    memory_limit: int | None = None,
 ) -> Tuning:
     """Compiles the candidates, checks them, races them, and remembers the winner.
 
@@ -99,8 +104,10 @@ def decide(
       key: see `wisdom.key_of`.
       budget_s: seconds for the race.
       tell: is told how far it is.
+      memory_limit: bytes that the winner may take; ``None`` for any.
 
     Raises:
+      ValueError: if none takes so little.
       What the reference, or the rules' choice, raises.
     """
     ready, refused = {}, {}
@@ -123,11 +130,19 @@ def decide(
             ready[name] = program
     outcome = race(ready, budget_s, tell)
     timings = [
-        Timing(name, outcome.median(name), *outcome.speedup(name, by_rules)) for name in ready
+        Timing(name, outcome.median(name), *outcome.speedup(name, by_rules), program.bytes)
+        for name, program in ready.items()
     ]
     timings.sort(key=lambda t: t.seconds)
-    faster = [t.name for t in timings if t.low > BETTER and t.name in solvers]
+    small = {t.name for t in timings if _fits(t, memory_limit)}
+    if by_rules in small:
+        faster = [t.name for t in timings if t.low > BETTER and t.name in solvers.keys() & small]
+    else:  # whatever is fastest of those that fit
+        faster = [t.name for t in timings if t.name in solvers.keys() & small]
     better = [name for name in faster if wisdom.holds_anywhere(solvers[name])]
+    if not better and by_rules not in small:
+        least = min(t.bytes or 0 for t in timings if t.name in solvers)
+        raise ValueError(f"memory_limit: got {memory_limit:,}; the least is {least:,} bytes")
     winner, path = (better or [by_rules])[0], None
     if better:
         path = wisdom.remember(key, Remembered(solvers[winner], tuple(timings)))
@@ -136,6 +151,10 @@ def decide(
     named_alone = tuple(faster[: faster.index(winner)] if better else faster)
     told = tuple(timings)
     return Tuning(solvers[winner], winner, by_rules, told, refused, path, named_alone=named_alone)
+
+
+def _fits(timing: Timing, memory_limit: int | None) -> bool:
+    return memory_limit is None or timing.bytes is None or timing.bytes <= memory_limit
 
 
 def with_forward(found: Tuning, key: str, methods: Mapping[str, Forward]) -> Tuning:

@@ -10,6 +10,7 @@ from flax import nnx
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
+from parscan_bp.explain import explain_calls
 
 X = jax.random.normal(jax.random.key(0), (2, 6, 3))
 
@@ -111,13 +112,13 @@ def test_a_layer_explains_itself():
     graphdef, state = nnx.split(both)
     run = jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))
     run(state, X)  # what JAX keeps of it is traced anew
-    assert [e.choice for e in pb.explain_calls(run, state, X)] == ["Blelloch()", "Sweep()"]
+    assert [e.choice for e in explain_calls(run, state, X)] == ["Blelloch()", "Sweep()"]
 
     rnn = parscan_bp.linen.RNN(nn.LSTMCell(4), solver=pb.Chunked(2))
     variables = rnn.init(jax.random.key(0), X)
     found = rnn.apply(variables, X, method="explain")
     assert (found.choice, found.structure) == ("Chunked(chunks=2)", "block")
-    (again,) = pb.explain_calls(rnn.apply, variables, X)
+    (again,) = explain_calls(rnn.apply, variables, X)
     assert again.choice == found.choice
 
 
@@ -127,16 +128,16 @@ def test_a_layer_explains_itself():
         (
             lambda: pb.explain(parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))), X),
             ValueError,
-            r"xs: got None, without length=; a step .* Of a layer, .*explain_calls\(fun, \*args\)",
+            r"xs: got None, without length=; .* Of an RNN its own method explain .*explain_within",
         ),
         (
-            lambda: pb.explain_calls(parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))), X),
+            lambda: explain_calls(parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))), X),
             ValueError,
             r"fun: it closes over variables of flax\.nnx, .*nnx\.split\(module\)",
         ),
-        (lambda: pb.explain_calls(3, X), TypeError, "fun: got 3, of type int; a function"),
-        (lambda: pb.explain_calls(jnp.sin, "x"), TypeError, r"args\[0\]: got 'x', of type str"),
-        (lambda: pb.explain_calls(jnp.sin, X), ValueError, r"fun: got .*which runs no scan of par"),
+        (lambda: explain_calls(3, X), TypeError, "fun: got 3, of type int; a function"),
+        (lambda: explain_calls(jnp.sin, "x"), TypeError, r"args\[0\]: got 'x', of type str"),
+        (lambda: explain_calls(jnp.sin, X), ValueError, r"fun: got .*which runs no scan of par"),
     ],
 )
 def test_what_cannot_be_explained_is_named(call, error, words):

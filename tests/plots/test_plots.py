@@ -374,3 +374,19 @@ def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'parscan_bp\[plots\]'"):
         import parscan_bp.plots  # noqa: F401
+
+
+def test_the_drawing_of_cotangents_shows_their_norms_faults_and_memory():
+    fault = pb.diagnose(lambda h, x: (0.5 * h / x, None), 8.0, jnp.array([1.0, 2.0, 0.0, 1.0]))
+    halved = pb.diagnose(lambda h, x: (0.5 * h, None), 1.0, length=20, reverse=True)
+    axes = plots.draw_cotangents(halved).axes[0]
+    curve = next(line for line in axes.get_lines() if line.get_label() == "cotangent of the carry")
+    np.testing.assert_allclose(curve.get_ydata(), 0.5 ** np.arange(20.0, -1, -1), rtol=1e-5)
+    (band,) = (p for p in axes.patches if p.get_label().startswith("memory"))
+    assert (band.get_x(), band.get_width()) == (20 - halved.memory, halved.memory)
+    assert "the last of xs first" in axes.get_title() and axes.get_yscale() == "log"
+    axes = plots.draw_cotangents(fault).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["step 2\ncarry infinite by div"]
+    nothing = pb.diagnose(lambda n, x: (n + 1, None), 0, length=3)
+    with pytest.raises(ValueError, match="diagnosis: got one without a positive"):
+        plots.draw_cotangents(nothing)

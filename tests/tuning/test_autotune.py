@@ -83,9 +83,20 @@ def test_cells_shapes_and_what_is_differentiated(capsys):
     assert len(found.timings) == 4
 
 
-def program(seconds, value=1.0):
+@dataclasses.dataclass
+class Made:
+    """A program that takes so many bytes."""
+
+    value: float
+    bytes: int
+
+    def __call__(self, moved=False):
+        return jnp.asarray(self.value * (1 + 1e-7 * moved))
+
+
+def program(seconds, value=1.0, size=8):
     """What compiles to a program of so many ticks of the clock below."""
-    return lambda: lambda moved=False: jnp.asarray(value * (1 + 1e-7 * moved))
+    return lambda: Made(value, size)
 
 
 @pytest.fixture
@@ -126,6 +137,25 @@ def test_what_may_overflow_is_told_and_not_remembered(race_of):
     found = decide(programs, solvers, "lax", "rules", "key", 0, lambda text: None)
     assert found.winner == "rules" and found.path is None and wisdom.recall("key") is None
     assert found.named_alone == ("tree",)
+
+
+@pytest.mark.parametrize("limit, winner", [(None, "other"), (30, "rules"), (15, "lax")])
+def test_the_fastest_that_fits_is_remembered(race_of, limit, winner):
+    race_of(lax=[3, 3.1, 3], rules=[2, 2.1, 2], other=[1, 1.1, 1])
+    programs = {"lax": program(1, size=10), "rules": program(1, size=20)}
+    programs |= {"other": program(1, size=40)}
+    found = decide(programs, SOLVERS, "lax", "rules", "key", 0, lambda text: None, limit)
+    assert found.winner == winner and {t.name: t.bytes for t in found.timings}["other"] == 40
+    kept = wisdom.recall("key")
+    assert kept is None if winner == "rules" else kept.solver == SOLVERS[winner]
+    assert "MB" in str(found)
+
+
+def test_a_limit_that_nothing_meets(race_of):
+    race_of(lax=[3, 3.1, 3], rules=[2, 2.1, 2], other=[1, 1.1, 1])
+    programs = {name: program(1, size=40) for name in SOLVERS}
+    with pytest.raises(ValueError, match="memory_limit: got 15; the least is 40 bytes"):
+        decide(programs, SOLVERS, "lax", "rules", "key", 0, lambda text: None, 15)
 
 
 def test_what_is_hardly_faster_is_not_and_what_was_remembered_goes(race_of):
@@ -175,6 +205,8 @@ def test_nan_is_a_difference_and_amplified_rounding_is_none():
         ((step, INIT, XS), {"forward": (pb.Newton(guess=XS),)}, ValueError, "forward: got Newton"),
         ((step, INIT, XS), {"budget_s": -1}, ValueError, "budget_s"),
         ((step, INIT, XS), {"budget_s": "1"}, TypeError, "budget_s"),
+        ((step, INIT, XS), {"memory_limit": 0}, ValueError, "memory_limit: got 0"),
+        ((step, INIT, XS), {"memory_limit": 1e6}, TypeError, "memory_limit: got 1000000.0"),
         ((lambda c, x: (c + 1, x), 0, XS), {}, ValueError, "nothing to choose"),
     ],
 )

@@ -68,9 +68,14 @@ def _short(solver: Any) -> str:
     return f"{type(solver).__name__}({', '.join(own)})"
 
 
-def draw_program(rng: np.random.Generator) -> Program:
-    """A program of a front end that is drawn, half of them loops of `scan`."""
-    names = list(FRONT_ENDS)
+def draw_program(rng: np.random.Generator, *, loops_only: bool = False) -> Program:
+    """A program of a front end that is drawn, half of them loops of `scan`.
+
+    Args:
+      rng: what it is drawn from.
+      loops_only: whether its reference is to have a loop of `jax.lax.scan`.
+    """
+    names = [name for name in FRONT_ENDS if not loops_only or name in LOOPS]
     weights = np.array([FRONT_ENDS[name][1] for name in names])
     name = names[rng.choice(len(names), p=weights / weights.sum())]
     return FRONT_ENDS[name][0](rng)
@@ -299,3 +304,6 @@ FRONT_ENDS: dict[str, tuple[Callable[[np.random.Generator], Program], float]] = 
     "nnx.Sequential": (sequential_program, 0.5),
 }
 """How a program is drawn, and how often beside the others."""
+
+LOOPS = ("scan", "nnx.RNN", "linen.RNN")
+"""Those whose reference has a loop of `jax.lax.scan`."""

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import parscan_bp as pb
 from tests.words.alphabet import ALPHABET, COST, DERIVATIVES, FORWARD, STAGING, Draw, Letter
 from tests.words.compare import difference
 from tests.words.programs import Program, draw_program
@@ -32,15 +33,19 @@ class Word:
       names: of its letters, the innermost first, each with its place in the word as drawn.
       whole: whether it is compiled as a whole, which takes less time; otherwise operations run one
         by one, and only what its letters stage is compiled.
+      within: the letters from this place on stand around a `replace_scans` of all inside of them,
+        which is the reference; ``None`` where ours is a front end of the package.
     """
 
     seed: int
     index: int
     names: tuple[tuple[int, str], ...]
     whole: bool
+    within: int | None = None
 
     def program(self) -> Program:
-        return draw_program(np.random.default_rng((self.seed, self.index, 0)))
+        rng = np.random.default_rng((self.seed, self.index, 0))
+        return draw_program(rng, loops_only=self.within is not None)
 
     def letters(self, program: Program) -> list[Letter]:
         """Each drawn from its place: they stay what they are if others are left out."""
@@ -58,10 +63,14 @@ class Word:
         return dataclasses.replace(self, names=tuple(n for n in self.names if n[0] != place))
 
 
-def draw_word(seed: int, index: int) -> Word:
+def draw_word(seed: int, index: int, *, within: bool = False) -> Word:
     """The word of an index: one to four letters, so that the reference can take most of them.
 
     A good part of them maps, stages what is mapped, and differentiates that.
+
+    Args:
+      seed, index: what it is drawn from.
+      within: whether ours is a `replace_scans`, at a place that is drawn; see `Word`.
     """
     rng = np.random.default_rng((seed, index))
     most = DEAREST[int(rng.random() < 0.08)]
@@ -76,7 +85,9 @@ def draw_word(seed: int, index: int) -> Word:
         fitting = [name for name in ALPHABET if _fits(name, begin, most)]
         weights = np.array([WEIGHTS.get(name, 1.0) for name in fitting])
         begin.append(str(rng.choice(fitting, p=weights / weights.sum())))
-    return Word(seed, index, tuple(enumerate(begin)), whole=bool(rng.random() < 0.75))
+    whole = bool(rng.random() < 0.75)
+    place = int(rng.integers(count + 1)) if within else None
+    return Word(seed, index, tuple(enumerate(begin)), whole, place)
 
 
 def _fits(name: str, used: Sequence[str], most: float) -> bool:
@@ -118,10 +129,18 @@ def try_word(word: Word, *, loud: bool = False, options: dict[str, Any] | None =
     letters = word.letters(program)
     leaves = [np.asarray(v) for v in (letters[-1].leaves if letters else program.leaves)]
     how = "whole" if word.whole else "eager"
-    text = f"{how} {' '.join(x.text for x in reversed(letters))} | {program.text}"
+    inside = sum(place < (word.within or 0) for place, _ in word.names)
+    spelled = [x.text for x in reversed(letters)]
+    if word.within is not None:
+        spelled.insert(len(letters) - inside, "replace_scans")
+    text = f"{how} {' '.join(spelled)} | {program.text}"
     compiled = functools.partial(jax.jit, compiler_options=options) if word.whole else lambda f: f
     want = _result(compiled(_spelled(program.reference, letters, jax.lax.scan)), leaves, loud)
-    got = _result(compiled(_spelled(program.ours, letters, program.scan)), leaves, loud)
+    ours = program.ours
+    if word.within is not None:
+        ours = _spelled(program.reference, letters[:inside], jax.lax.scan)
+        ours = pb.replace_scans(ours, solver=program.scan.keywords["solver"])
+    got = _result(compiled(_spelled(ours, letters[inside:], program.scan)), leaves, loud)
     message = difference(got, want, low=program.low)
     return Outcome(word, text, not isinstance(want, Exception), message)
 

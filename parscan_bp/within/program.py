@@ -1,0 +1,68 @@
+"""A traced function of pytrees, and the arguments that it is traced for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.scan.traces import plan_anew
+from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A traced function.
+
+    Attributes:
+      closed: of the leaves of its arguments.
+      out_tree: the structure of its result.
+    """
+
+    closed: ClosedJaxpr
+    out_tree: Any
+
+    @property
+    def extra(self) -> Sequence[Any]:
+        """What it closes over."""
+        return self.closed.consts
+
+    def __call__(self, leaves: Sequence[Array]) -> PyTree:
+        return jax.tree.unflatten(self.out_tree, evaluate(self.closed, leaves))
+
+
+class Arguments:
+    """The arguments of a call, of which arrays are traced and all else is not."""
+
+    def __init__(self, args: tuple, kwargs: dict[str, Any]):
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        places = tuple(k for k, leaf in enumerate(leaves) if _is_array(leaf))
+        self.arrays = [leaves[k] for k in places]
+        others = [None if k in places else (type(v), v) for k, v in enumerate(leaves)]
+        self.how: Hashable = (tree, places, tuple(others))
+
+
+def call_with(f: Callable, how: Any, arrays: Sequence[Array]) -> PyTree:
+    """``f`` of `Arguments`."""
+    tree, places, others = how
+    leaves = [None if other is None else other[1] for other in others]
+    for k, array in zip(places, arrays, strict=True):
+        leaves[k] = array
+    args, kwargs = jax.tree.unflatten(tree, leaves)
+    return f(*args, **kwargs)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def traced_anew(f: Callable, given: Arguments) -> Program:
+    """The program of a call."""
+    call = functools.partial(call_with, f)
+    return plan_anew(call, given.how, (given.arrays,), lambda program: program, Program)

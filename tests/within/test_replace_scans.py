@@ -1,0 +1,293 @@
+"""`replace_scans` around programs that somebody else has written: equal values and derivatives."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import parscan_bp as pb
+
+XS = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)))
+A = jnp.asarray([0.3, -0.5, 0.8])
+
+
+def _rnn(a, xs):
+    return lax.scan(lambda h, x: (jnp.tanh(a * h + x), jnp.sin(h)), a, xs)
+
+
+def _nested(a, xs):
+    def step(h, x):
+        inner = lax.fori_loop(0, 3, lambda k, v: jnp.sin(a * v) + k, h)
+        return jnp.tanh(inner + x), inner
+
+    return lax.scan(step, a, xs, reverse=True)
+
+
+def _in_cond(a, xs):
+    return lax.cond(a[0] > 0, lambda a: _rnn(a, xs), lambda a: _nested(a, xs), a)
+
+
+def _in_switch_of_a_loop(a, xs):
+    def body(k, a):
+        return lax.switch(k % 2, [lambda a: _rnn(a, xs)[0], lambda a: _rnn(2 * a, xs)[0]], a)
+
+    return lax.fori_loop(0, 3, body, a)
+
+
+def _checkpointed(a, xs):
+    policy = jax.checkpoint_policies.dots_saveable
+    return jax.checkpoint(lambda a: _rnn(a, xs), policy=policy)(a)
+
+
+def _jitted(a, xs):
+    return jax.jit(_rnn)(jax.jit(lambda a: jnp.sin(_rnn(a, xs)[0]))(a), xs)
+
+
+@jax.custom_jvp
+def _ruled(a, xs):
+    return _rnn(a, xs)[0]
+
+
+@_ruled.defjvp
+def _(primals, tangents):
+    return jax.jvp(lambda a, xs: _rnn(a, xs)[0] * 2, primals, tangents)
+
+
+def _mapped(a, xs):
+    return jax.vmap(lambda a: _rnn(a, xs), axis_name="i")(jnp.stack([a, 2 * a]))
+
+
+def _constants(a, xs):
+    weights = jnp.asarray([[0.1, 0.2, 0.3]] * 3)
+    step = jax.jit(lambda h, x: (jnp.tanh(weights @ h + a * x), weights[1] * h))
+    return jax.jit(lambda a: lax.scan(step, a, xs + weights[0]))(a)
+
+
+def _no_inputs(a, xs):
+    return lax.scan(lambda h, _: (jnp.sin(a * h), (h, None)), xs[0], None, length=4)
+
+
+def _filled(a, xs):
+    def body(k, state):
+        h, rows = state
+        h = jnp.tanh(a * h + xs[k])
+        return h, rows.at[k].set(h)
+
+    return lax.fori_loop(0, 6, body, (a, jnp.zeros_like(xs)))
+
+
+PROGRAMS = [
+    _rnn,
+    _nested,
+    _in_cond,
+    _in_switch_of_a_loop,
+    _checkpointed,
+    _jitted,
+    _ruled,
+    _mapped,
+    _constants,
+    _no_inputs,
+    _filled,
+]
+
+
+def _loss(f):
+    def loss(a, xs):
+        leaves = jax.tree.leaves(f(a, xs))
+        return sum(jnp.sum(v * jnp.cos(jnp.arange(v.size)).reshape(v.shape)) for v in leaves)
+
+    return loss
+
+
+def _modes(f, a, xs):
+    loss = _loss(f)
+    tangent = jnp.sin(a)
+    slopes, hvp = jax.jvp(jax.grad(loss), (a, xs), (tangent, xs))
+    both = jax.vmap(jax.grad(loss), (0, None))(jnp.stack([a, 0.5 * a]), xs)
+    return f(a, xs), jax.grad(loss, (0, 1))(a, xs), slopes, hvp, both
+
+
+SOLVERS = (None, pb.Sweep(), pb.Blelloch())
+
+
+@pytest.mark.parametrize("f", PROGRAMS)
+def test_values_and_derivatives_are_those_of_the_program(f):
+    every = [f, *(pb.replace_scans(f, solver=solver) for solver in SOLVERS)]
+    expected, *made = jax.jit(lambda a, xs: [_modes(g, a, xs) for g in every])(A, XS)
+    for solver, got in zip(SOLVERS, made, strict=True):
+        for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(have, want, rtol=2e-4, atol=2e-5, err_msg=str(solver))
+            assert (have.dtype, have.shape) == (want.dtype, want.shape)
+
+
+@pytest.mark.parametrize("f", [_nested, _in_switch_of_a_loop, _ruled, _filled])
+def test_values_to_the_last_bit(f):
+    got = pb.replace_scans(f, solver=pb.Sweep())(A, XS)
+    for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(f(A, XS)), strict=True):
+        np.testing.assert_array_equal(have, want)
+        assert have.weak_type == want.weak_type
+
+
+def test_it_is_traced_once():
+    count = []
+
+    @pb.replace_scans
+    def f(a, xs, *, twice):
+        count.append(twice)
+        return _rnn(2 * a if twice else a, xs)[0].sum()
+
+    for _ in range(3):
+        f(A, XS, twice=True)
+        jax.grad(f)(A, XS, twice=True)
+    assert count == [True]
+    assert f(A, XS, twice=False) != f(A, XS, twice=True)
+    assert count == [True, False]
+    assert f.__name__ == "f"
+
+
+def test_a_function_that_closes_over_what_is_differentiated():
+    def loss(a, replace):
+        return _loss(replace(lambda xs, _: _rnn(a, xs)))(XS, None)
+
+    got = jax.jit(jax.grad(functools.partial(loss, replace=pb.replace_scans)))(A)
+    want = jax.jit(jax.grad(functools.partial(loss, replace=lambda f: f)))(A)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def test_donated_arguments_are_donated():
+    own = jax.jit(lambda a, xs: _rnn(a, xs)[0], donate_argnums=0)
+    for f in (pb.replace_scans(own), jax.jit(pb.replace_scans(own), donate_argnums=0)):
+        given = jnp.array(A)
+        f(given, XS)
+        assert given.is_deleted()
+
+
+def test_a_collective_along_a_mapped_axis():
+    def f(a):
+        mean = lambda h: lax.pmean(h, "i")  # noqa: E731
+        return lax.scan(lambda h, x: (jnp.tanh(a * h + mean(h) + x), None), a, XS)[0].sum()
+
+    rows = jnp.stack([A, 0.5 * A])
+    got, want = (jax.vmap(jax.grad(g), axis_name="i")(rows) for g in (pb.replace_scans(f), f))
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("check_vma", [False, True])
+def test_inside_of_shard_map(check_vma):
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    mapped = jax.shard_map(
+        lambda a, xs: lax.psum(_rnn(a, xs)[0], "d"),
+        mesh=mesh,
+        in_specs=(spec("d"), spec()),
+        out_specs=spec(),
+        check_vma=check_vma,
+    )
+    ours = pb.replace_scans(mapped, solver=pb.Sweep())
+    assert "call_with_rule" in str(jax.make_jaxpr(ours)(A, XS))
+    got, want = (jax.jit(jax.value_and_grad(_loss(f)))(A, XS) for f in (ours, mapped))
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-4)
+
+
+def test_effects_are_had_once():
+    seen = []
+
+    def step(h, x):
+        jax.debug.callback(lambda v: seen.append(float(v)), x)
+        return A[0] * h + x, None
+
+    f = lambda h: lax.scan(step, h, XS[:, 0])[0]  # noqa: E731
+    for solver in (None, pb.Sweep()):
+        assert pb.replace_scans(f, solver=solver)(0.0) == f(0.0)
+    jax.effects_barrier()
+    assert len(seen) == 4 * len(XS)
+
+
+def test_a_mutable_array_is_left():
+    def f(a):
+        total = jax.new_ref(jnp.zeros_like(a))
+
+        def step(h, x):
+            total[...] += h
+            return jnp.tanh(a * h + x), None
+
+        return lax.scan(step, a, XS)[0] + total[...]
+
+    np.testing.assert_array_equal(pb.replace_scans(f, solver=pb.Sweep())(A), f(A))
+
+
+@jax.custom_vjp
+def _own_rule(a):
+    return _rnn(a, XS)[0]
+
+
+_own_rule.defvjp(lambda a: (_own_rule(a), None), lambda _, ct: (100 * ct,))
+
+
+def test_a_rule_of_the_users_is_kept():
+    loss = _loss(lambda a, _: _own_rule(a))
+    np.testing.assert_array_equal(
+        jax.grad(pb.replace_scans(loss, solver=pb.Sweep()))(A, None), jax.grad(loss)(A, None)
+    )
+
+
+def _two(a, xs):
+    first = lax.scan(lambda h, x: (jnp.tanh(a * h + x), None), a, xs)[0]
+    return lax.while_loop(lambda h: h[0] < 3, lambda h: jnp.abs(h) + 1, lax.fori_loop(
+        0, 4, lambda k, h: jnp.sin(a * h) + k, first))  # fmt: skip
+
+
+def _solved(f, *args):
+    return str(jax.make_jaxpr(f)(*args)).count("call_with_rule[")
+
+
+def test_only_some():
+    scans = pb.explain_within(_two, A, XS).scans
+    for only in (0, scans[0].source, [scans[0].source], (0, 0)):
+        assert _solved(pb.replace_scans(_two, solver=pb.Sweep(), only=only), A, XS) == 1
+    assert _solved(pb.replace_scans(_two, solver=pb.Sweep(), only=(0, 1)), A, XS) == 2
+    assert _solved(pb.replace_scans(_two, solver=pb.Sweep(), only=()), A, XS) == 0
+
+
+def _refused(h, x):
+    return lax.while_loop(lambda v: v[0] < 1, lambda v: 2 * jnp.abs(v) + 1, h) * A + x, None
+
+
+def test_what_a_named_solver_refuses():
+    f = lambda a, xs: lax.scan(_refused, a, xs)[0]  # noqa: E731
+    got = pb.replace_scans(f, solver=pb.Blelloch())(A, XS)
+    np.testing.assert_array_equal(got, f(A, XS))
+    with pytest.raises(NotImplementedError, match="while") as error:
+        pb.replace_scans(f, solver=pb.Blelloch(), otherwise="raise")(A, XS)
+    assert "number 0, at test_replace_scans.py:" in "".join(error.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    "options, error, match",
+    [
+        (
+            {"only": "else.py:3"},
+            ValueError,
+            r"only: got 'else.py:3'; the function has 0 at test_re",
+        ),
+        ({"only": 7}, ValueError, "only: got 7; the function has 0 at"),
+        ({"only": 1.5}, TypeError, "only: got 1.5; the number of a scan or"),
+        ({"only": True}, TypeError, "only: got True"),
+        ({"otherwise": "keep"}, ValueError, "otherwise: got 'keep'; 'lax' or 'raise' is wanted"),
+        ({"solver": "sweep"}, TypeError, "solver"),
+        ({"memory_limit": 1.5}, TypeError, "memory_limit"),
+        ({"memory_limit": 1}, ValueError, "memory_limit: got 1 bytes"),
+    ],
+)
+def test_options_that_are_none(options, error, match):
+    with pytest.raises(error, match=match):
+        pb.replace_scans(_rnn, **{"solver": pb.Sweep(), **options})(A, XS)
+
+
+def test_what_is_no_function():
+    with pytest.raises(TypeError, match="f: got ArrayImpl; a function is wanted"):
+        pb.replace_scans(A)
