@@ -340,6 +340,7 @@ def test_the_fastest_and_its_margin():
 
 def test_mistakes_in_maps():
     for call, words in (
+        (lambda: plots.draw_cotangents(3), "diagnosis: got 3, of type int; a Diagnosis is wanted"),
         (
             lambda: plots.draw_speedups([[1.0]], ["r"], ["c"]),
             r"ratios: got .*list; a mapping",

@@ -115,6 +115,12 @@ MISTAKES = {
         T,
         r"f: got GRU.*, a cell without its parameters; functools\.partial\(cell, params\) is",
     ),
+    "a function within which": (
+        lambda: pb.explain_within(XS, XS),
+        T,
+        r"f: got an array float.*; a function is wanted",
+    ),
+    "a function to diagnose": (lambda: pb.diagnose_within(3), T, "f: got 3, of type int; a funct"),
     "a method is no solver": (lambda: scan(solver=pb.Chunks()), T, r"solver: got Chunks\(.*; None"),
     "jacobian of two": (lambda: scan(jacobian=lambda c, x: c), T, r"jacobian: .*\(c, x\);.*new_ca"),
     "jacobian of a name": (lambda: scan(jacobian="full"), V, "jacobian: got 'full'; 'auto'"),
