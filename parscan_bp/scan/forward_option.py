@@ -58,7 +58,7 @@ def checked_forward(forward: str | Fused | Forward | Auto, report: bool = False)
         guess = chosen.guess
         return ForwardOption(Parallel(chosen if guess is None else with_guess(chosen, None)), guess)
     if isinstance(chosen, Fused):
-        return ForwardOption(chosen)
+        return ForwardOption(chosen.here())
     if isinstance(chosen, str) and chosen == "exact":
         return ForwardOption()
     if isinstance(chosen, type) and issubclass(chosen, Forward | Fused | Auto):

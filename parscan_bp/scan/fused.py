@@ -46,9 +46,15 @@ class Fused:
     """
 
     interpret: bool = False
+    # Why the kernels cannot run here: part of what a plan is kept by. `here` fills it in.
+    lacks: str | None = dataclasses.field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self):
         check_bool("interpret", self.interpret)
+
+    def here(self) -> Fused:
+        """With what the device and this jax lack, told of a step that the kernels would take."""
+        return dataclasses.replace(self, lacks=kernels.unusable(self.interpret))
 
     def check(self, staged: Staged, body: Body) -> None:
         """Raises `NotImplementedError` of a step without a cell; `loop` says more of one that has.
@@ -175,10 +181,9 @@ def fused_loop(
             f"{TAKES}, got {'another step' if of is None else of.cell}; forward='exact' takes any "
             "step"
         )
-    reason = kernels.unusable(forward.interpret)
-    if reason is not None:
+    if forward.lacks is not None:
         raise NotImplementedError(
-            f"forward: {forward!r}: {reason}; forward='exact' runs everywhere"
+            f"forward: {forward!r}: {forward.lacks}; forward='exact' runs everywhere"
         )
     held = [name for name, value in vars(of.cell).items() if isinstance(value, jax.Array)]
     if held:
