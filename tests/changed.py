@@ -20,7 +20,7 @@ ROOMS = {
     "solvers": {"solvers", "solve", "system", "report", "deep_rnn"},
     "flax": {"adapters", "nnx", "linen"},
     "words": {"scan", "chain", "adapters", "nnx"},
-    "conformance": {"scan", "originals"},
+    "conformance": {"scan", "originals", "conformance"},
     "notebooks": {"scan", "chain", "pipeline", "forward", "adapters", "plots"},
     "bench": {"scan", "chain", "pipeline", "grids", "planner", "forward"},
     "axes": {"operators", "solvers", "linearise"},

@@ -24,7 +24,7 @@ LAYERS = [
     {"scan"},
     {"chain"},
     {"pipeline", "grids"},
-    {"explain", "diagnose", "adapters", "tuning", "parallel", "installation"},
+    {"explain", "diagnose", "adapters", "tuning", "parallel", "installation", "conformance"},
     {"within"},
     {"nnx", "linen", "plots", "pruning"},
     {"__init__"},

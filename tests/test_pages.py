@@ -10,7 +10,8 @@ from bench.__main__ import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = (
-    *("choose", "devices", "diagnose", "extend", "gpu", "horizons", "pipelines", "programs"),
+    *("choose", "conformance", "devices", "diagnose", "extend", "gpu", "horizons", "pipelines"),
+    "programs",
     "use",
 )
 PAGES = (
@@ -43,6 +44,7 @@ def test_every_example_of_the_readme_runs():
             pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
             for name in ("choose", "devices", "pipelines")
         ),
+        "docs/conformance.md",
         "docs/diagnose.md",
         "docs/extend.md",
         "docs/gpu.md",

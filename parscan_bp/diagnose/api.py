@@ -97,7 +97,8 @@ def diagnose(
     steps, names, out = steps_of(step, init, xs, length, reverse)
     _check_numbers("step", steps.consts)
     most = math.inf if threshold is None else float(threshold)
-    with jax.debug_nans(False), jax.debug_infs(False):  # they are what is looked for
+    # NaN is what is looked for.
+    with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
         values = push_values(steps, most)
         target = target_of(loss, cotangents, out, [*values.last, *values.ys])
         faults = Faults(steps, names, values, most)

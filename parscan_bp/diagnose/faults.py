@@ -135,7 +135,9 @@ def _fault(
         by = "a constant of the step" if found.by is None else names[found.by]
     operation = None
     if found.eqn is not None:
-        file, line, function = line_of(found.eqn) or (None, None, None)
+        # What a function of JAX's does has no line of the user's; the call has.
+        lines = filter(None, map(line_of, (found.eqn, *found.within)))
+        file, line, function = next(lines, (None, None, None))
         hidden = quantity in ("Jacobian", "cotangent") and found.results >= INFINITE
         operation = Operation(_named(found.eqn), file, line, function, found.inner, hidden)
     return Fault(quantity, step, leaf, WORDS[level], found.entry, operation, by)

@@ -19,6 +19,7 @@ import numpy as np
 from parscan_bp.diagnose.derivatives import Some, of_jaxpr, pull, push
 from parscan_bp.diagnose.levels import of_each
 from parscan_bp.diagnose.steps import Steps
+from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.originals import lax_scan
 from parscan_bp.trees import at_least_single, largest
@@ -113,12 +114,13 @@ def push_tangents(
         out = push(program, [*steps.consts, *now, *x], [*consts, *carry, *dx])
         found, size = of_each(out, threshold), _largest(out[:count])
         if scaled:
-            factor = jnp.where(size > 0, size, 1)
+            # Less than the least normal number may be none for a division.
+            factor = jnp.where(size >= jnp.finfo(size.dtype).tiny, size, 1)
             out = [None if t is None else t / factor.astype(t.dtype) for t in out]
         return out[:count], (carry, found, size)
 
     rows = list(values.carries), list(steps.xs), inputs
-    _, (carries, found, growth) = _loop(step, init, rows, steps)
+    _, (carries, found, growth) = _loop(step, _filled(init, steps.init), rows, steps)
     return Tangents(carries, _in_order(found, steps), _in_order(growth, steps))
 
 
@@ -127,7 +129,7 @@ def pull_cotangents(
 ) -> Cotangents:
     """Pulls cotangents of the last carry and of the outputs back through the steps."""
     program, begin = of_jaxpr(steps.body), len(steps.consts)
-    end = begin + len(steps.init)
+    end, last = begin + len(steps.init), _filled(last, steps.init)
 
     def step(carry, row):
         now, x, y = row
@@ -137,7 +139,7 @@ def pull_cotangents(
 
     rows = list(values.carries), list(steps.xs), list(ys)
     backwards = dataclasses.replace(steps, reverse=not steps.reverse)
-    _, (carries, found, norms) = _loop(step, list(last), rows, backwards)
+    _, (carries, found, norms) = _loop(step, last, rows, backwards)
     norms = np.append(_in_order(norms, steps), norm(last))
     before: list[Any] = [np.zeros(begin), of_each(last, threshold), np.zeros(len(steps.xs))]
     return Cotangents(carries, np.concatenate(before), _in_order(found, steps), norms)
@@ -156,6 +158,14 @@ def _largest(arrays: Some) -> Array:
     sizes = [jnp.abs(a) for a in arrays if a is not None]
     kind = at_least_single(*[a.dtype for a in sizes])
     return largest([a.astype(kind) for a in sizes]) if sizes else jnp.zeros((), kind)
+
+
+def _filled(derivatives: Some, values: Sequence[Any]) -> list[Any]:
+    """Zeros where there are none of a leaf that has tangents: a step may make some."""
+    return [
+        jnp.zeros_like(v) if d is None and is_differentiable(jax.typeof(v)) else d
+        for d, v in zip(derivatives, values, strict=True)
+    ]
 
 
 def _loop(step, init, rows, steps: Steps) -> Any:

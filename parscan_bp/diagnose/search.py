@@ -29,6 +29,7 @@ class Found(NamedTuple):
       by: the position of the input by which it came in; ``None`` if it is not known.
       results: of the equation: their level.
       entry: of what was followed back, the index of the worst number.
+      within: the calls, branches and loops that it is in, from inside to outside.
     """
 
     eqn: JaxprEqn | None = None
@@ -36,6 +37,7 @@ class Found(NamedTuple):
     by: int | None = None
     results: int = 0
     entry: tuple[int, ...] = ()
+    within: tuple[JaxprEqn, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Search:
             return Found(by=inputs.index(origin) if origin in inputs else None, entry=entry)
         deeper = inside(origin)
         if deeper is not None and deeper.eqn is not None:
-            return deeper._replace(entry=entry)
+            return deeper._replace(entry=entry, within=(*deeper.within, origin.eqn))
         results = [worst(v)[0] for v in env.read(origin.eqn.outvars)]
         return Found(origin.eqn, results=max(results), entry=entry)
 
@@ -111,7 +113,7 @@ class Search:
         if kind == "cond":
             return self.value(_branch(eqn, values), values[1:], k)
         if kind == "while":
-            return self._in_while(eqn, values, k)
+            return self._in_while(eqn, values)
         if kind != "scan":
             return None
         steps = Steps.of_equation(eqn, values)
@@ -121,7 +123,7 @@ class Search:
             return found._replace(inner=(steps.index(row), *found.inner))
         return None
 
-    def _in_while(self, eqn: JaxprEqn, values: Sequence[Any], k: int) -> Found | None:
+    def _in_while(self, eqn: JaxprEqn, values: Sequence[Any]) -> Found | None:
         test, body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         tested, constants = values[:test], values[test : test + body]
         carry, step = list(values[test + body :]), 0

@@ -12,9 +12,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from parscan_bp.arguments import described
+from parscan_bp.jaxprs.read import walk
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.scan.traces import plan_anew
 from parscan_bp.types import Array, PyTree
+
+_WIDE = ("float64", "complex128", "int64", "uint64")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,18 @@ class Program:
 
     closed: ClosedJaxpr
     out_tree: Any
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why its equations cannot be run one by one; ``None`` if they can."""
+        if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            return None
+        avals: Any = (
+            v.aval for eqn in walk(self.closed.jaxpr) for v in (*eqn.invars, *eqn.outvars)
+        )
+        if any(str(getattr(aval, "dtype", "")) in _WIDE for aval in avals):
+            return "the function computes with 64 bits, and jax_enable_x64 is off around it"
+        return None
 
     @property
     def extra(self) -> Sequence[Any]:
@@ -60,7 +75,7 @@ def call_with(f: Callable, how: Any, arrays: Sequence[Array]) -> PyTree:
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
 def traced_anew(f: Callable, given: Arguments) -> Program:

@@ -148,7 +148,7 @@ def test_the_loss_and_constants_are_looked_at_too():
 
 
 def test_jax_looking_for_nans_itself_does_not_come_first():
-    with jax.debug_nans(True):
+    with jax.debug_nans(True), jax.disable_jit():
         found = pb.diagnose(lambda h, x: (jnp.log(h), None), -1.0, length=2)
     assert found.first.operation.primitive == "log"
 

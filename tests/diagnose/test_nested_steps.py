@@ -22,6 +22,16 @@ def inner_scan_reversed(h, x):
     return lax.scan(inner, h, jnp.array([1.0, 0.0, 1.0, 1.0]), reverse=True)[0], None
 
 
+def inner_scan_from_nothing(h, x):
+    """Its carry has neither a tangent at first nor a cotangent at last."""
+
+    def inner(carry, z):
+        total, count = carry
+        return (total + z * h, count + 1), jnp.sqrt(jnp.sum(h * z)) * count
+
+    return h - lax.scan(inner, (jnp.zeros(2), 0), jnp.array([1.0, 1.0, 0.0]) + x)[1][2] / 9, None
+
+
 def while_loop(h, x):
     def body(state):
         n, u = state
@@ -61,6 +71,14 @@ CASES = {
     "scan": (inner_scan, jnp.ones(2), X.at[2].set(0.1), "carry", 2, "log", (2,)),
     "scan, cotangent": (inner_scan_reversed, jnp.ones(2), X, "cotangent", 3, "sqrt", (1,)),
     "scan, Jacobian": (inner_scan_reversed, jnp.ones(2), X, "Jacobian", 0, "sqrt", (1,)),
+    "scan, from nothing": (
+        *(inner_scan_from_nothing, jnp.ones(2), X.at[2].set(0)),
+        *("cotangent", 2, "sqrt", (2,)),
+    ),
+    "scan, from nothing, Jacobian": (
+        *(inner_scan_from_nothing, jnp.ones(2), X.at[2].set(0)),
+        *("Jacobian", 2, "sqrt", (2,)),
+    ),
     "while": (while_loop, jnp.ones(2), jnp.array([9.0, 7.0, 3.0, 1.0]), "carry", 2, "div", (3,)),
     "cond": (branches, jnp.ones(2), X.at[2].set(-1), "carry", 2, "log", ()),
     "jit and checkpoint": (checkpointed, jnp.ones(2), X.at[2].set(0), "cotangent", 2, "atan2", ()),
@@ -75,6 +93,10 @@ CASES = {
     "vmap": (
         *(jax.vmap(branches, (0, None)), jnp.ones((3, 2)), X.at[2].set(-1)),
         *("carry", 2, "log", ()),
+    ),
+    "a function of JAX": (
+        *(lambda h, x: (h * jnp.linalg.norm(h * x), None), jnp.ones(2), X.at[2].set(0)),
+        *("Jacobian", 2, "sqrt", ()),
     ),
     "complex": (lambda h, x: (jnp.log(h) * x, None), 1.0 + 0j, X, "carry", 1, "log", ()),
 }

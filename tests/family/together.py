@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.family.compile import jit_once
+from parscan_bp.conformance.compile import jit_once
 
 MOST = 16
 """Cases of one program."""

@@ -16,7 +16,7 @@ from parscan_bp.jaxprs.decisions import compares, decides
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.read import walk
 from parscan_bp.structure import find_structure, unsupported
-from tests.family.compare import assert_derivatives_close
+from tests.family import assert_derivatives_close
 
 hijax = pytest.importorskip("jax.experimental.hijax", reason="this jax has no hijax")
 if not hasattr(hijax, "HiPrim"):

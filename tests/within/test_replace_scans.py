@@ -288,6 +288,23 @@ def test_options_that_are_none(options, error, match):
         pb.replace_scans(_rnn, **{"solver": pb.Sweep(), **options})(A, XS)
 
 
+def test_integers_of_another_precision():
+    def f(rows):
+        with jax.enable_x64(True):
+            return lax.fori_loop(0, 6, lambda k, u: u.at[k].set(k * 0.5), rows)
+
+    np.testing.assert_array_equal(pb.replace_scans(f)(XS), f(XS))
+    (scan,) = pb.explain_within(f, XS).scans
+    assert jax.config.jax_enable_x64 or "64 bits" in scan.stays
+
+
+def test_without_jit():
+    with jax.disable_jit():
+        got = pb.replace_scans(_filled, solver=pb.Sweep())(A, XS)
+    for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(_filled(A, XS)), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-6)
+
+
 def test_what_is_no_function():
     with pytest.raises(TypeError, match="f: got ArrayImpl; a function is wanted"):
         pb.replace_scans(A)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.family.cells import Parts
-from tests.family.problem import Draw
+from parscan_bp.conformance.cells import Parts
+from parscan_bp.conformance.problem import Draw
 
 
 def branch(draw: Draw, n: int) -> Parts:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.family.cells import Parts
-from tests.family.problem import Draw, PyTree, float_leaves, is_float
+from parscan_bp.conformance.cells import Parts
+from parscan_bp.conformance.problem import Draw, PyTree, float_leaves, is_float
 
 Feature = Callable[[Parts, Draw, int], Parts]
 

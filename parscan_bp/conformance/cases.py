@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.family.cells import CELLS
-from tests.family.features import FEATURES
-from tests.family.problem import Draw, Problem
-from tests.family.programs import PROGRAMS
+from parscan_bp.conformance.cells import CELLS
+from parscan_bp.conformance.features import FEATURES
+from parscan_bp.conformance.problem import Draw, Problem
+from parscan_bp.conformance.programs import PROGRAMS
 
 STEPS = CELLS | PROGRAMS
 

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.family.cases import StepCase
-from tests.family.compile import jit_once
-from tests.family.problem import GROUPS, Floats, Problem, PyTree, Scan
+from parscan_bp.conformance.cases import StepCase
+from parscan_bp.conformance.compile import jit_once
+from parscan_bp.conformance.problem import GROUPS, Floats, Problem, PyTree, Scan
 
 Mode = Callable[[Scan, Problem], PyTree]
 
@@ -309,7 +309,7 @@ def evaluator(
       modes: keys of `DERIVATIVE_MODES`, legal for the problem (`modes_for`).
 
     Example:
-      >>> from tests.family import step_cases
+      >>> from parscan_bp.conformance import step_cases
       >>> problem = step_cases(1)[0].make()
       >>> gradient = evaluator(jax.lax.scan, problem, ["value_and_grad"])
       >>> value, slopes = gradient(problem.floats())["value_and_grad"]

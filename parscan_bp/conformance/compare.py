@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.family.problem import Floats, Problem, PyTree, is_float
+from parscan_bp.conformance.problem import Floats, Problem, PyTree, is_float
 
 # Relative to a leaf's largest entry. bfloat16 has 8 significant bits; a few of them may go.
 _FLOOR = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 4e-2, "float16": 5e-3}

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.family.problem import Draw, PyTree, Step
+from parscan_bp.conformance.problem import Draw, PyTree, Step
 
 
 class Parts(NamedTuple):
