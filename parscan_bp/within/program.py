@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
+from parscan_bp.arguments import described
 from parscan_bp.jaxprs.read import walk
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.scan.traces import plan_anew
@@ -88,6 +89,12 @@ def _is_array(leaf: Any) -> bool:
 
 
 def traced_anew(f: Callable, given: Arguments) -> Program:
-    """The program of a call."""
+    """The program of a call.
+
+    Raises:
+      TypeError: if ``f`` is no function.
+    """
+    if not callable(f):
+        raise TypeError(f"f: got {described(f)}; a function is wanted")
     call = functools.partial(call_with, f)
     return plan_anew(call, given.how, (given.arrays,), lambda program: program, Program)
