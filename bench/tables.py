@@ -239,6 +239,34 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+# Programs of others
+
+
+def others() -> str:
+    """Each program by `replace_scans` over itself, with both versions where both were recorded."""
+    header = ["program", "scans", "taken"]
+    rows: dict[str, list[str]] = {}
+    for jax in JAX:
+        if not (HERE / "results" / f"others_xeon_jax{jax.replace('.', '')}.json").exists():
+            continue
+        points = grid("others", jax)["points"]
+        header += [f"jax {jax}: `None`", "`Sweep()`", "memory", "compiling"]
+        for name in points.keys() - rows.keys():
+            counts = [str(points[name][key]) for key in ("scans", "taken")]
+            rows[name] = [name, *counts, *[""] * (len(header) - 7)]
+        for name, row in rows.items():
+            row += _of_others(points[name]) if name in points else [""] * 4
+    return pages.markdown(header, [rows[name] for name in sorted(rows, key=str.lower)])
+
+
+def _of_others(point: Record) -> list[str]:
+    own, chosen = (point["sides"][name] for name in ("as it is", "solver=None"))
+    compared = [point["sides"][name]["comparison"] for name in ("solver=None", "Sweep()")]
+    speeds = [f"{c['speedup']:.2f} [{c['low']:.2f}, {c['high']:.2f}]" for c in compared]
+    ratios = [chosen[k] / max(own[k], 1e-9) for k in ("temp_bytes", "compile_seconds")]
+    return [*speeds, *(f"{ratio:.2f}" for ratio in ratios)]
+
+
 # What a bench prints of its record
 
 
@@ -257,6 +285,7 @@ MAKERS: pages.Makers = {
     "flax": flax,
     "layers": layers,
     "steps": steps,
+    "others": others,
     "grids": grids,
     "forward": lambda: forward.page([grid("forward", jax) for jax in JAX]),
     "gpu steps": gpu_steps,

@@ -1,6 +1,7 @@
 """Back-propagation as the solution of a bi-diagonal system, and so a scan."""
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from parscan_bp import cells as cells
@@ -52,8 +53,14 @@ from parscan_bp.within import explain_within as explain_within
 from parscan_bp.within import replace_scans as replace_scans
 
 if TYPE_CHECKING:
+    from parscan_bp import linen as linen
+    from parscan_bp import nnx as nnx
     from parscan_bp import parallel as parallel
     from parscan_bp import pipeline as pipeline
+    from parscan_bp import plots as plots
+    from parscan_bp import pruning as pruning
+
+    __version__: str
 
 __all__ = [
     "Associative",
@@ -101,20 +108,27 @@ __all__ = [
     "operators",
     "parallel",
     "pipeline",
+    "pruning",
     "replace_scans",
     "scan",
     "solve",
     "solvers",
 ]
-_LOADED_LATER = ("parallel", "pipeline")
+_LOADED_LATER = ("linen", "nnx", "parallel", "pipeline", "plots", "pruning")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what only some programs use, where it is first named: a third of the package."""
+    """Loads what only some programs use, where it is first named: a third of the package.
+
+    Of it `linen`, `nnx` and `plots` want other packages, and are not in ``__all__`` for that.
+    """
     if name in _LOADED_LATER:
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "__version__":
+        return importlib.metadata.version(__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted({*own, "__version__", *__all__})

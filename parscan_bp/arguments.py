@@ -146,6 +146,24 @@ def check_kind(name: str, value: Any, kind: type, wanted: str = "") -> None:
         raise TypeError(f"{name}: got {described(value)}; {said} is wanted")
 
 
+def check_optimiser(optimiser: Any) -> None:
+    """Raises `TypeError` unless ``optimiser`` is one of optax, of which another can be made."""
+    if not all(callable(getattr(optimiser, name, None)) for name in ("init", "update", "_replace")):
+        raise TypeError(
+            f"optimiser: got {described(optimiser)}; an optax.GradientTransformation is wanted"
+        )
+
+
+def check_key(name: str, key: Any) -> None:
+    """Raises `TypeError` unless ``key`` is one random key."""
+    try:
+        jax.eval_shape(jax.random.fold_in, key, 0)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name}: got {described(key)}; one random key, such as jax.random.key(0), is wanted"
+        ) from None
+
+
 def check_array(name: str, value: Any, wanted: str = "an array is wanted") -> None:
     """Raises `TypeError` unless ``value`` has the shape and the numbers of an array.
 
@@ -162,6 +180,15 @@ def check_concrete(name: str, value: Any, instead: str = "") -> None:
     """Raises `TypeError` if ``value`` has a shape and dtype, but no numbers."""
     if isinstance(value, jax.ShapeDtypeStruct):
         raise TypeError(f"{name}: got a ShapeDtypeStruct; an array is wanted{instead}")
+
+
+def as_dtype(name: str, value: Any) -> Any:
+    """What says of which dtype numbers are, as it came; raises `TypeError` if it does not."""
+    try:
+        jnp.dtype(value)
+    except TypeError:
+        raise TypeError(f"{name}: got {described(value)}; a dtype is wanted") from None
+    return value
 
 
 def as_array(name: str, value: Any) -> Any:
@@ -182,7 +209,12 @@ def as_array(name: str, value: Any) -> Any:
 
 def described(value: Any) -> str:
     """A value and its type, in a few words."""
+    if value is None:
+        return "None"
     kind, text = type(value).__name__, repr(value)
-    if value is None or len(text) > 60 or "\n" in text:
-        return "None" if value is None else f"a value of type {kind}"
-    return f"{text}, of type {kind}"
+    if len(text) <= 60 and "\n" not in text:
+        return f"{text}, of type {kind}"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None:
+        return f"an array {dtype}{list(shape)}"
+    return f"a value of type {kind}"

@@ -67,7 +67,7 @@ def deep_rnn(steps: Sequence[Step]) -> tuple[Callable, Callable]:
         raise ValueError("steps: got none; at least 1 is wanted")
 
     def step(carry, x):
-        _check_carry(carry, len(steps))
+        check_carries("carry", carry, len(steps))
         new = []
         for own, h in zip(steps, carry, strict=True):
             after, x = own(h, x)
@@ -76,7 +76,7 @@ def deep_rnn(steps: Sequence[Step]) -> tuple[Callable, Callable]:
 
     def jacobian(carry, x, new_carry):
         del new_carry
-        _check_carry(carry, len(steps))
+        check_carries("carry", carry, len(steps))
         slopes = []
         for own, h in zip(steps, carry, strict=True):
             slopes.append(_slopes(own, h, x))
@@ -86,14 +86,26 @@ def deep_rnn(steps: Sequence[Step]) -> tuple[Callable, Callable]:
     return step, jacobian
 
 
-def _check_carry(carry: PyTree, count: int) -> None:
+def check_carries(name: str, carry: PyTree, count: int) -> None:
+    """Raises `ValueError` unless they are the carries of so many layers, of as many features each.
+
+    Args:
+      name: of the argument that they are, or come from.
+      carry: of all layers.
+      count: of layers.
+    """
     if not isinstance(carry, Sequence) or len(carry) != count:
-        raise ValueError(f"carry: got {described(carry)}; a tuple of {count} arrays is wanted")
+        raise ValueError(
+            f"{name}: got {described(carry)}; a tuple of {count} carries, one for each layer, is "
+            "wanted"
+        )
     shapes = [[jnp.shape(a) for a in jax.tree.leaves(h)] for h in carry]
     features = {sum(shape[-1] for shape in own if shape) for own in shapes}
     if len(features) != 1 or any(() in own for own in shapes):
         raise ValueError(
-            f"carry: got arrays of shapes {shapes}; as many features in each layer are wanted"
+            f"{name}: got carries of shapes {shapes}; as many features in each layer are wanted, "
+            "as the Jacobians of all are blocks of one matrix. Layers one after the other, each a "
+            "scan or an RNN of its own, may have any"
         )
 
 

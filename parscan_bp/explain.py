@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from parscan_bp import kernels
+from parscan_bp.arguments import as_array, described
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.chain.stages import Stages
 from parscan_bp.choice.facts import Facts
@@ -25,7 +27,8 @@ from parscan_bp.scan.api import (
 from parscan_bp.scan.auto_forward import ForwardChoice, by_method, choose_forward
 from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.fused import Fused
-from parscan_bp.scan.plan import Left, ScanPlan
+from parscan_bp.scan.heard import plans_heard, traced_anew
+from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
 from parscan_bp.scan.segments import segmented
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Sharded, Solver, Sweep
 from parscan_bp.types import Array, PyTree
@@ -129,7 +132,8 @@ def explain(
       values, too: for that a few of the steps are run, where there are arrays.
 
     Raises:
-      As `scan`.
+      As `scan`. Of a layer it is the method ``explain`` of an `RNN`, of any other function
+      `explain_within`.
 
     Example:
       >>> import jax.numpy as jnp, parscan_bp as pb
@@ -141,6 +145,11 @@ def explain(
         f, xs = segmented(f, init, xs, length, reset, seq_lengths)
     solver = checked_solver(solver, jacobian, memory_limit)
     values = checked_forward(forward)
+    if length is None and not jax.tree.leaves(xs):
+        raise ValueError(
+            f"xs: got {described(xs)}, without length=; a step f(carry, x) is scanned over xs. Of "
+            "an RNN its own method explain says what it does; of any function explain_within"
+        )
     how = loop_options(length, reverse, unroll)
     left = left_to_lax(solver, jacobian, values.by)
 
@@ -154,7 +163,7 @@ def explain(
         forward_choice = choose_forward(plan, args, values.auto, plan_with, always_probe=True)
         if isinstance(forward_choice.forward, Forward):
             plan = plan_with(by_method(values.auto, forward_choice.forward))
-    found = _left_to_lax(plan.reason) if isinstance(plan, Left) else _explanation(plan)
+    found = explained(plan)
     fused = _fused_instead(plan_with) if solver is None and forward == "exact" else None
     return dataclasses.replace(found, forward=forward_choice, fused=fused)
 
@@ -167,11 +176,63 @@ FUSED_INSTEAD = (
 
 def _fused_instead(plan_with: Callable[[Any], Any]) -> str | None:
     """What there is to gain by the fused forward pass, if the step and the device allow it."""
+    if kernels.unusable(interpret=False) is not None:
+        return None
     try:
         plan_with(checked_forward("fused").by)
     except (NotImplementedError, ValueError):
         return None
     return FUSED_INSTEAD
+
+
+def explain_calls(fun: Callable[..., Any], *args: PyTree) -> tuple[Explanation, ...]:
+    """`explain` for every scan of ours that a function runs, those of its layers among them.
+
+    Args:
+      fun: a function of arrays: a layer of `parscan_bp.linen`, a loss, a training step. It is
+        traced, what it calls of `jax.jit` and `jax.checkpoint` anew.
+      args: its arguments, pytrees of arrays or of `jax.ShapeDtypeStruct`.
+
+    Returns:
+      An explanation for each scan, in the order in which they are traced.
+
+    Raises:
+      TypeError: if ``fun`` is no function, or an argument no arrays.
+      ValueError: if it runs no scan of ours.
+
+    Example:
+      >>> import jax.numpy as jnp, parscan_bp as pb
+      >>> def loss(w, xs):
+      ...     return pb.scan(lambda h, x: (jnp.tanh(h @ w + x), h), jnp.zeros((4, 8)), xs)[1].sum()
+      >>> (found,) = explain_calls(loss, jnp.eye(8), jnp.ones((50, 4, 8)))
+      >>> found.structure
+      'block'
+    """
+    if not callable(fun):
+        raise TypeError(f"fun: got {described(fun)}; a function of arrays is wanted")
+    args = tuple(
+        jax.tree.map(lambda leaf, k=k: as_array(f"args[{k}]", leaf), arg)
+        for k, arg in enumerate(args)
+    )
+    with plans_heard() as heard:
+        traced_anew(fun, *args)
+    return all_explained(fun, heard)
+
+
+def all_explained(fun: Callable[..., Any], plans: Sequence[PlanOrLeft]) -> tuple[Explanation, ...]:
+    """The plans of the scans that a function ran.
+
+    Raises:
+      ValueError: if there are none.
+    """
+    if not plans:
+        raise ValueError(f"fun: got {described(fun)}, which runs no scan of parscan_bp")
+    return tuple(map(explained, plans))
+
+
+def explained(plan: PlanOrLeft) -> Explanation:
+    """What a plan does."""
+    return _left_to_lax(plan.reason) if isinstance(plan, Left) else _explanation(plan)
 
 
 def _left_to_lax(why: str) -> Explanation:

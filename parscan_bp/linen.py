@@ -13,10 +13,14 @@ from parscan_bp.adapters.linen_block import as_block as as_block
 from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.arguments import check_bool
+from parscan_bp.explain import Explanation, all_explained
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused
+from parscan_bp.scan.api import checked_solver
+from parscan_bp.scan.forward_option import checked_forward
+from parscan_bp.scan.heard import plans_heard
 from parscan_bp.scan.replace_scan import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
@@ -61,6 +65,8 @@ class RNN(nn.RNN):
       >>> variables = rnn.init(jax.random.key(0), jnp.ones((2, 10, 3)))
       >>> rnn.apply(variables, jnp.ones((2, 10, 3))).shape
       (2, 10, 4)
+      >>> rnn.apply(variables, jnp.ones((2, 10, 3)), method="explain").structure
+      'block'
     """
 
     solver: Solver | None = None
@@ -69,7 +75,8 @@ class RNN(nn.RNN):
     report: bool = False
 
     def __post_init__(self):
-        check_solver(self.solver, "uniform")
+        checked_solver(self.solver, "auto", self.memory_limit)
+        checked_forward(self.forward, self.report)
         check_bool("report", self.report)
         super().__post_init__()
 
@@ -95,7 +102,9 @@ class RNN(nn.RNN):
             as in `flax.linen.RNN`. Steps beyond ``seq_lengths`` are run, as there.
           mask: booleans of the inputs' axes without features. Where false, the step is the
             identity on the carry, its output is zero, and its input is not looked at.
-            Variables of the cell are not masked.
+            Variables of the cell are not masked. With ``seq_lengths`` both hold: of the first
+            so many steps those that are masked do nothing, and the lengths say which carry is
+            returned, and within what a sequence is reversed.
           reset: the same. Where true, a new segment begins at this step: the carry does not
             enter it (and, in reverse, does not leave it to the step before) but is zero.
 
@@ -116,6 +125,7 @@ class RNN(nn.RNN):
                 self.cell.num_feature_axes,
                 time_major=self.time_major if time_major is None else time_major,
                 reverse=turned,
+                seq_lengths=seq_lengths,
             )
 
         view = view_of(self.cell, LINEN, nn)
@@ -146,6 +156,16 @@ class RNN(nn.RNN):
         }
         options["view"] = view
         return lift_direct_transform(_lifted, (forward,), self, options, *args)
+
+    def explain(self, *args, **kwargs) -> Explanation:
+        """What a call does, see `parscan_bp.explain`; arguments are those of a call.
+
+        As of other methods, ``rnn.apply(variables, inputs, method="explain")``; what is run is the
+        call.
+        """
+        with plans_heard() as heard:
+            self(*args, **kwargs)
+        return all_explained(self, heard)[-1]
 
 
 def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):

@@ -12,10 +12,13 @@ from parscan_bp.adapters.masking import Masked, masked, masked_for
 from parscan_bp.adapters.nnx_block import as_block as as_block
 from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.arguments import check_bool
+from parscan_bp.explain import Explanation, explain_calls
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.scan import Fused
+from parscan_bp.scan.api import checked_solver
+from parscan_bp.scan.forward_option import checked_forward
 from parscan_bp.scan.replace_scan import solve_within
-from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
+from parscan_bp.solvers import Solver, check_has_all_steps
 from parscan_bp.types import Array, PyTree
 
 try:
@@ -75,6 +78,8 @@ class RNN(FlaxRNN):
       >>> rnn = parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)))  # was: nnx.RNN
       >>> rnn(jnp.ones((2, 10, 3))).shape
       (2, 10, 4)
+      >>> rnn.explain(jnp.ones((2, 10, 3))).structure
+      'block'
     """
 
     def __init__(
@@ -105,7 +110,8 @@ class RNN(FlaxRNN):
             broadcast_rngs=broadcast_rngs,
             rngs=rngs,
         )
-        check_solver(solver, "uniform")
+        checked_solver(solver, "auto", memory_limit)
+        checked_forward(forward, report)
         check_bool("report", report)
         self.solver = solver
         self.forward = forward
@@ -134,7 +140,9 @@ class RNN(FlaxRNN):
             in `flax.nnx.RNN`. Steps beyond ``seq_lengths`` are run, as there.
           mask: booleans of the inputs' axes without features. Where false, the step is the
             identity on the carry, its output is zero, and its input is not looked at.
-            Variables of the cell are not masked.
+            Variables of the cell are not masked. With ``seq_lengths`` both hold: of the first
+            so many steps those that are masked do nothing, and the lengths say which carry is
+            returned, and within what a sequence is reversed.
           reset: the same. Where true, a new segment begins at this step: the carry does not
             enter it (and, in reverse, does not leave it to the step before) but is zero.
 
@@ -162,6 +170,7 @@ class RNN(FlaxRNN):
                 cell.num_feature_axes,
                 time_major=options["time_major"],
                 reverse=options["reverse"],
+                seq_lengths=seq_lengths,
             )
             cell = _MaskedCell(cell)
         layer = FlaxRNN(
@@ -183,6 +192,20 @@ class RNN(FlaxRNN):
         how |= {"anew": not is_fixed((layer, rngs)), "report": self.report}
         run = split_inputs(functools.partial(_solve, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
+
+    def explain(self, inputs: Array, **kwargs) -> Explanation:
+        """What a call does, see `parscan_bp.explain`; arguments are those of a call.
+
+        Arrays may be `jax.ShapeDtypeStruct`. Nothing is run, and the layer stays as it is.
+        """
+        flags = {name: kwargs.pop(name) for name, v in list(kwargs.items()) if isinstance(v, bool)}
+        graphdef, state = nnx.split((self, kwargs.pop("rngs", None)))
+
+        def call(state, inputs, kwargs):
+            layer, rngs = nnx.merge(graphdef, state)
+            return layer(inputs, rngs=rngs, **flags, **kwargs)
+
+        return explain_calls(call, state, inputs, kwargs)[-1]
 
 
 def _solve(run: Callable, *args: PyTree, report: bool, **how: Any):

@@ -1,4 +1,4 @@
-"""Magnitude pruning, and retraining with the pruned weights kept at zero. Needs optax.
+"""Magnitude pruning, and retraining with the pruned weights kept at zero.
 
 Masks are concrete arrays of bools in the shapes of the parameters. The transposed Jacobian of a
 convolution with a pruned kernel has a static pattern that follows from the kernel's mask:
@@ -13,14 +13,15 @@ and that of a pruned linear layer is the mask itself:
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
+from parscan_bp.arguments import check_array, check_optimiser, described
 from parscan_bp.types import PyTree
 
 SCOPES = ("global", "leaf")
@@ -45,7 +46,7 @@ def magnitude_masks(
     in each. Of equal magnitudes the first are dropped.
 
     Args:
-      params: pytree of concrete real arrays.
+      params: pytree of concrete arrays.
       sparsity: part to drop, in [0, 1].
       scope: "global" ranks the weights of all prunable leaves together (class-blind), "leaf"
         those of each leaf (class-uniform).
@@ -55,7 +56,8 @@ def magnitude_masks(
       A pytree of the structure of ``params``, bools in each leaf's shape, true where it is kept.
 
     Raises:
-      TypeError: if a prunable leaf is traced: a mask is static.
+      TypeError: if an argument is none such; if a prunable leaf is traced, as a mask is static, or
+        no array of numbers.
       ValueError: if ``sparsity`` is outside [0, 1], ``scope`` is unknown, no leaf is prunable, or
         a prunable leaf has a NaN, which has no rank.
 
@@ -69,11 +71,18 @@ def magnitude_masks(
       >>> masks["kernel"].tolist(), masks["bias"].tolist()
       ([[True, False], [False, True]], [True, True])
     """
+    if isinstance(sparsity, bool) or not isinstance(sparsity, numbers.Real):
+        raise TypeError(f"sparsity: got {described(sparsity)}; a part in [0, 1] is wanted")
     # Written so that a NaN is refused.
-    if not 0 <= sparsity <= 1:
+    if not 0 <= float(sparsity) <= 1:
         raise ValueError(f"sparsity: got {sparsity}; a part in [0, 1] is wanted")
     if scope not in SCOPES:
         raise ValueError(f"scope: got {scope!r}; one of {', '.join(SCOPES)} is wanted")
+    if not callable(prunable):
+        raise TypeError(
+            f"prunable: got {described(prunable)}; a function of a leaf's path and the leaf is "
+            "wanted"
+        )
     leaves, treedef = jax.tree.flatten_with_path(params)
     masks = [np.ones(np.shape(leaf), bool) for _, leaf in leaves]
     chosen = [k for k, (path, leaf) in enumerate(leaves) if prunable(path, leaf)]
@@ -95,6 +104,7 @@ def apply_masks(params: PyTree, masks: PyTree) -> PyTree:
     """The parameters, 0 where the masks are false.
 
     Raises:
+      TypeError: if a mask is none of bools, as where the two are swapped.
       ValueError: if the two are different pytrees, or a mask has another shape than its leaf.
 
     Example:
@@ -107,51 +117,61 @@ def apply_masks(params: PyTree, masks: PyTree) -> PyTree:
     return jax.tree.map(lambda mask, p: jnp.where(mask, p, 0), masks, params)
 
 
-def keep_masks(masks: PyTree) -> optax.GradientTransformation:
-    """The last of a chain of optax transformations: dropped weights are 0 after every step.
+def keep_masks(optimiser: Any, masks: PyTree) -> Any:
+    """An optimiser after whose every step the dropped weights are 0.
 
-    The update of a dropped weight becomes minus the weight, whatever the optimiser before it
-    proposes (momentum, weight decay) and whatever the weight was.
+    The update of a dropped weight becomes minus the weight, whatever the optimiser proposes
+    (momentum, weight decay) and whatever the weight was. It stands around all else that makes an
+    update: a transformation after it in an `optax.chain` would change updates again.
 
     Args:
+      optimiser: of optax.
       masks: as `magnitude_masks` returns them.
 
     Returns:
-      The transformation. Its update needs ``params``, and raises `ValueError` without, or if the
-      masks do not fit.
+      An optimiser of the same kind with the same state. Its update needs ``params``.
+
+    Raises:
+      TypeError: if ``optimiser`` is none, or a mask is none of bools.
+      ValueError: by `init` and `update`, if the masks do not fit; by `update` without ``params``.
 
     Source: retraining of See, Luong, Manning, CoNLL 2016, section 3.3.
 
     Example:
       >>> import jax.numpy as jnp, optax
       >>> from parscan_bp.pruning import keep_masks
-      >>> optimiser = optax.chain(optax.sgd(0.1), keep_masks(jnp.array([True, False])))
+      >>> optimiser = keep_masks(optax.sgd(0.1), jnp.array([True, False]))
       >>> params = jnp.array([1.0, 2.0])
       >>> updates, _ = optimiser.update(jnp.ones(2), optimiser.init(params), params)
       >>> [round(float(p), 6) for p in optax.apply_updates(params, updates)]
       [0.9, 0.0]
     """
+    check_optimiser(optimiser)
+    _check_bools(masks)
 
     def init(params):
         _check_masks("params", params, masks)
-        return optax.EmptyState()
+        return optimiser.init(params)
 
-    def update(updates, state, params=None):
+    def update(updates, state, params=None, **extra):
         if params is None:
             raise ValueError(
                 "params: got None; keep_masks needs them, update(grads, state, params)"
             )
         _check_masks("updates", updates, masks)
+        updates, state = optimiser.update(updates, state, params, **extra)
         return jax.tree.map(lambda m, u, p: jnp.where(m, u, -p), masks, updates, params), state
 
-    return optax.GradientTransformation(init, update)
+    return optimiser._replace(init=init, update=update)
 
 
 def _magnitude(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
     name = jax.tree_util.keystr(path)
     if isinstance(leaf, jax.core.Tracer):
         raise TypeError(f"params{name}: got a traced array; a mask is static, prune outside of jit")
-    magnitude = np.abs(np.asarray(leaf).astype(np.float64)).ravel()
+    check_array(f"params{name}", np.asarray(leaf), "an array of numbers is wanted")
+    wide = np.complex128 if np.iscomplexobj(leaf) else np.float64
+    magnitude = np.abs(np.asarray(leaf).astype(wide)).ravel()
     if np.isnan(magnitude).any():
         raise ValueError(f"params{name}: has a NaN, which has no magnitude to rank")
     return magnitude
@@ -165,12 +185,24 @@ def _largest(magnitude: np.ndarray, sparsity: float) -> np.ndarray:
     return kept
 
 
+def _check_bools(masks: PyTree) -> None:
+    for path, mask in jax.tree.leaves_with_path(masks):
+        if getattr(getattr(mask, "dtype", None), "kind", None) != "b":
+            raise TypeError(
+                f"masks{jax.tree_util.keystr(path)}: got {described(mask)}; an array of bools is "
+                "wanted, as of magnitude_masks"
+            )
+
+
 def _check_masks(name: str, tree: PyTree, masks: PyTree) -> None:
+    _check_bools(masks)
     got, wanted = str(jax.tree.structure(tree)), str(jax.tree.structure(masks))
     if got != wanted:
         raise ValueError(f"{name}: got a pytree {got}; that of the masks is {wanted}")
-    for leaf, mask in zip(jax.tree.leaves(tree), jax.tree.leaves(masks), strict=True):
+    own = jax.tree.leaves_with_path(tree)
+    for (path, leaf), mask in zip(own, jax.tree.leaves(masks), strict=True):
         if np.shape(leaf) != np.shape(mask):
             raise ValueError(
-                f"{name}: got a leaf of shape {np.shape(leaf)}; its mask has {np.shape(mask)}"
+                f"{name}{jax.tree_util.keystr(path)}: got shape {np.shape(leaf)}; its mask has "
+                f"{np.shape(mask)}"
             )

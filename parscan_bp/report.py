@@ -9,7 +9,6 @@ solution is that of a system by which their derivatives are made, see `cotangent
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import math
 from collections.abc import Sequence
@@ -23,31 +22,11 @@ from jax import lax
 from parscan_bp.jaxprs.hijax import is_hi_type
 from parscan_bp.operators import Operator
 from parscan_bp.operators.arithmetic import accumulation_dtype
+from parscan_bp.status import Status as Status
+from parscan_bp.status import as_told
 from parscan_bp.system import Ragged, Uniform
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
-
-
-class Status(enum.IntEnum):
-    """What `Report.status` says.
-
-    Attributes:
-      OK: the solution is finite, and that of the system up to rounding; or, of a solver that
-        iterates, up to the tolerance that it was given, in the norm that this is about.
-      NON_FINITE: it has an infinity or NaN, or the product that would check it has, or a value of
-        the scan or chain. Where the system itself has them, so has the solution of every solver.
-      INACCURATE: it is finite, and the residual is larger than the bound; nor has a solver that
-        iterates come to the tolerance that it was given.
-      BREAKDOWN: so it is, and the solver that iterates could not go on.
-      UNCERTIFIED: the values are those of a parallel forward pass, and may be further from those of
-        the recurrence than was allowed, see `Report.forward`.
-    """
-
-    OK = 0
-    NON_FINITE = 1
-    INACCURATE = 2
-    BREAKDOWN = 3
-    UNCERTIFIED = 4
 
 
 @final
@@ -143,6 +122,9 @@ class Report:
     contraction: Array | None = None
     cut_off: Array | None = None
     forward: PyTree = None
+
+    def __str__(self) -> str:
+        return as_told(self)
 
 
 def report_on(

@@ -224,9 +224,10 @@ class Ragged:
         for t, a in enumerate(self.operators):
             want = (self._size(t), self._size(t + 1))
             if tuple(a.shape) != want:
+                sizes = " and ".join(self._told(k) for k in (t, t + 1))
                 raise ValueError(
-                    f"operators[{t}] is {a.shape[0]}x{a.shape[1]}, but g[{t}] and g[{t + 1}] "
-                    f"have {want[0]} and {want[1]} entries: {want[0]}x{want[1]} is wanted"
+                    f"operators[{t}]: got {a.shape[0]}x{a.shape[1]}, but {sizes}: "
+                    f"{want[0]}x{want[1]} is wanted"
                 )
         self._check_batch()
 
@@ -256,6 +257,11 @@ class Ragged:
                 f"g: the batch axes of operators and cotangents, {sorted(set(batches))}, do not "
                 "broadcast"
             ) from None
+
+    def _told(self, t: int) -> str:
+        if self.g[t] is None:
+            return f"operators[{t}] has {self._size(t)} rows"
+        return f"g[{t}] has {self._size(t)} entries"
 
     def _size(self, t: int) -> int:
         g = self.g[t]

@@ -73,8 +73,17 @@ def test_a_scan_of_symbolic_sizes(shapes, mode):
 def test_a_named_solver_gives_values_and_refuses_derivatives(solver):
     ours = _roll_out(functools.partial(parscan_bp.scan, solver=solver))
     _check(ours, _roll_out(jax.lax.scan), SHAPES["both"])
-    with pytest.raises(NotImplementedError, match=r"size [bt] is symbolic .*solver=None"):
+    with pytest.raises(NotImplementedError, match=r"size [bt] is symbolic .*solver=None.*'lax'"):
         _check(jax.grad(ours), None, SHAPES["both"])
+
+
+def test_otherwise_leaves_derivatives_to_lax_scan_as_the_refusal_says():
+    sweep = parscan_bp.Sweep(otherwise="lax")
+    ours, plain = (
+        jax.grad(_roll_out(scan))
+        for scan in (functools.partial(parscan_bp.scan, solver=sweep), jax.lax.scan)
+    )
+    _check(ours, plain, SHAPES["both"])
 
 
 def test_explain_says_why():
@@ -101,5 +110,5 @@ def test_a_chain_by_a_named_solver_refuses_derivatives():
     params, loss = _stack(parscan_bp.Sweep())
     forward = functools.partial(loss, params)
     _check(forward, forward, [("b", 5)])
-    with pytest.raises(NotImplementedError, match="size b is symbolic"):
+    with pytest.raises(NotImplementedError, match=r"size b is symbolic .*Sweep\(otherwise='lax'\)"):
         _check(jax.grad(forward), None, [("b", 5)])

@@ -10,7 +10,7 @@ from tests.rooms import PACKAGE as ROOT
 from tests.rooms import imports, room_of
 
 LAYERS = [
-    {"types", "originals", "arguments", "replacing", "measured"},
+    {"types", "originals", "arguments", "replacing", "measured", "status"},
     {"trees", "kernels"},
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},
@@ -26,7 +26,8 @@ LAYERS = [
     {"pipeline", "grids"},
     {"explain", "diagnose", "adapters", "tuning", "parallel", "installation", "conformance"},
     {"within"},
-    {"__init__", "nnx", "linen", "plots", "pruning"},
+    {"nnx", "linen", "plots", "pruning"},
+    {"__init__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -80,6 +81,20 @@ def test_importing_computes_nothing_and_loads_no_extra():
         "after = jax.config.values;"  # Pallas of jax 0.10.1 has an option of its own
         "assert {name: after[name] for name in before} == before;"
         "from jax._src import xla_bridge; assert not xla_bridge._backends"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_loaded_later_is_there_when_it_is_named():
+    code = (
+        "import sys, parscan_bp as pb; later = ('linen', 'nnx', 'parallel', 'pipeline', 'plots',"
+        " 'pruning');"
+        "assert not {f'parscan_bp.{name}' for name in later} & set(sys.modules);"
+        "assert all(getattr(pb, name) is sys.modules[f'parscan_bp.{name}'] for name in later);"
+        "import importlib.metadata;"
+        "assert pb.__version__ == importlib.metadata.version('parscan_bp');"
+        "assert not {'Any', 'TYPE_CHECKING', 'importlib', '_LOADED_LATER'} & set(dir(pb));"
+        "assert {'__version__', 'pruning', 'scan'} <= set(dir(pb))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -59,7 +59,7 @@ def test_adam_with_weight_decay_keeps_the_masks(numbers, sparsity, seed):
     masks = magnitude_masks(params, sparsity)
     rng = np.random.default_rng(seed)
     plain = optax.adamw(0.1, weight_decay=0.2)
-    masked = optax.chain(plain, keep_masks(masks))
+    masked = keep_masks(plain, masks)
     ours, theirs = (params, masked.init(params)), (apply_masks(params, masks), plain.init(params))
     for _ in range(3):
         grads = jax.tree.map(lambda p: rng.standard_normal(p.shape).astype(p.dtype), params)
@@ -123,7 +123,49 @@ def test_mistakes():
     masks = magnitude_masks(params, 0.5)
     with pytest.raises(ValueError, match="params: got a pytree"):
         apply_masks(params["a"], masks)
-    with pytest.raises(ValueError, match=r"params: got a leaf of shape \(3, 1\)"):
-        keep_masks(masks).init(tree(range(6)))
+    with pytest.raises(ValueError, match=r"params.*: got shape \(3, 1\); its mask has \(2, 1"):
+        keep_masks(optax.sgd(0.1), masks).init(tree(range(6)))
     with pytest.raises(ValueError, match="params: got None"):
-        keep_masks(masks).update(params, optax.EmptyState())
+        keep_masks(optax.sgd(0.1), masks).update(params, optax.EmptyState())
+
+
+ONES = {"k": jnp.ones((2, 2))}
+MASKS = {"k": np.eye(2, dtype=bool)}
+MISTAKES = {
+    "swapped": (
+        lambda: apply_masks(MASKS, ONES),
+        r"masks\['k'\]: got .*float.*; an array of bools",
+    ),
+    "numbers": (lambda: apply_masks(ONES, ONES), r"masks\['k'\]: got .*float.*; an array of bools"),
+    "masks first": (lambda: keep_masks(MASKS, optax.sgd(0.1)), "optimiser: got .*an optax.Grad"),
+    "no masks": (lambda: keep_masks(optax.sgd(0.1), ONES), r"masks\['k'\]: got .*bools is wanted"),
+    "part": (lambda: magnitude_masks(ONES, "half"), "sparsity: got 'half', of type str; a part in"),
+    "no part": (lambda: magnitude_masks(ONES, None), "sparsity: got None; a part in"),
+    "prunable": (lambda: magnitude_masks(ONES, 0.5, prunable="k"), "prunable: got 'k'.*a function"),
+    "names": (
+        lambda: magnitude_masks({"k": np.array([["a"]])}, 0.5),
+        r"params\['k'\]: got an array of <U1; an array of numbers is wanted",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_is_no_such_argument_is_named(name):
+    call, message = MISTAKES[name]
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_complex_weights_have_their_magnitudes():
+    masks = magnitude_masks({"k": np.array([[3j, 1.0], [2.0 + 2j, 0.5j]])}, 0.5)
+    np.testing.assert_array_equal(masks["k"], [[True, False], [True, False]])
+
+
+def test_what_the_optimiser_takes_beside_is_handed_on():
+    scaled = optax.GradientTransformationExtraArgs(
+        lambda params: None,
+        lambda updates, state, params=None, *, by: (jax.tree.map(lambda u: by * u, updates), state),
+    )
+    optimiser = keep_masks(scaled, MASKS)
+    updates, _ = optimiser.update(ONES, optimiser.init(ONES), ONES, by=3.0)
+    np.testing.assert_array_equal(updates["k"], [[3.0, -1.0], [-1.0, 3.0]])

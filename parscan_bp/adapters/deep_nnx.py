@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from parscan_bp.arguments import check_bool, described
-from parscan_bp.deep_rnn import deep_rnn
+from parscan_bp.deep_rnn import check_carries, deep_rnn
 from parscan_bp.scan import scan
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
@@ -113,6 +113,7 @@ class DeepRNN(nnx.Module):
             carry = _initial(list(self.cells), steps, x, rngs)
         else:
             carry = tuple(initial_carry)
+            check_carries("initial_carry", carry, len(steps))
         carry, ys, *told = scan(
             step,
             carry,
@@ -153,7 +154,14 @@ def _step_of(cell: nnx.RNNCellBase, k: int) -> Callable[[PyTree, Array], tuple[P
 def _initial(cells, steps, x, rngs) -> tuple[PyTree, ...]:
     """The first carries; ``x`` is the type of the input of a step."""
     carries = []
-    for cell, step in zip(cells, steps, strict=True):
+    for k, (cell, step) in enumerate(zip(cells, steps, strict=True)):
         carries.append(cell.initialize_carry(x.shape, rngs))
-        _, x = jax.eval_shape(step, carries[-1], x)
+        try:
+            _, x = jax.eval_shape(step, carries[-1], x)
+        except (TypeError, ValueError) as error:
+            of = f"the outputs of cells[{k - 1}]" if k else "inputs of a step"
+            raise ValueError(
+                f"cells[{k}]: {type(cell).__name__} does not take {of}, of shape {x.shape}: {error}"
+            ) from error
+    check_carries("cells", carries, len(steps))
     return tuple(carries)

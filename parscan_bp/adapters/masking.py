@@ -45,8 +45,18 @@ class Masked:
     def ndim(self):
         return self.inputs.ndim
 
-    def directed(self, feature_axes: int, *, time_major: bool, reverse: bool) -> Masked:
+    def directed(
+        self,
+        feature_axes: int,
+        *,
+        time_major: bool,
+        reverse: bool,
+        seq_lengths: Array | None = None,
+    ) -> Masked:
         """For one direction: in reverse, a segment is entered at its last step.
+
+        The last of the first ``seq_lengths`` steps is entered by the first carry, whatever stands
+        in the padding after it.
 
         Raises:
           ValueError: if a mask or a reset does not fit inputs of so many feature axes.
@@ -63,7 +73,12 @@ class Masked:
         axis = 0 if time_major else len(want) - 1
         none = jnp.zeros_like(jax.lax.slice_in_dim(self.reset, 0, 1, axis=axis))
         following = jax.lax.slice_in_dim(self.reset, 1, None, axis=axis)
-        return dataclasses.replace(self, reset=jnp.concatenate([following, none], axis=axis))
+        entered = jnp.concatenate([following, none], axis=axis)
+        if seq_lengths is not None:
+            time = jnp.arange(entered.shape[axis])
+            time = time.reshape(-1, *[1] * (entered.ndim - 1 - axis))
+            entered &= time != jnp.expand_dims(jnp.asarray(seq_lengths), axis) - 1
+        return dataclasses.replace(self, reset=entered)
 
     def step(self, step: Callable, carry: PyTree) -> tuple[PyTree, PyTree]:
         """The masked step from ``carry``, where ``self`` is one step's input."""

@@ -39,8 +39,8 @@ class Pipeline(BasePipeline):
 
     Raises:
       TypeError: if ``model`` is no such model.
-      ValueError: if layers share a variable, which blocks on different devices cannot; as
-        `parscan_bp.pipeline.Pipeline`.
+      ValueError: if layers share a parameter, which blocks on different devices cannot: those from
+        the first to the last of them have to be one module; as `parscan_bp.pipeline.Pipeline`.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -127,5 +127,7 @@ def _check_apart(modules: Sequence[Any]) -> None:
             if other != k:
                 name = ".".join(map(str, path))
                 raise ValueError(
-                    f"model: layers {other} and {k} share the parameter {name}; each wants its own"
+                    f"model: layers {other} and {k} share the parameter {name}, and may come onto "
+                    f"two devices; one module of the layers {other} to {k}, as "
+                    f"nnx.Sequential(*layers[{other}:{k + 1}]), is wanted, which stays on one"
                 )

@@ -14,7 +14,6 @@ from parscan_bp.arguments import as_array, check_array, check_bool, check_concre
 from parscan_bp.chain.rule import ChainRule, obstacle
 from parscan_bp.chain.stages import Stages, in_stages, run_in_stages
 from parscan_bp.choice.machine import known_machine
-from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.layers import Layer, adjoint_operators
 from parscan_bp.layers.base import flat
 from parscan_bp.layers.closures import opened, reads_traced
@@ -24,7 +23,7 @@ from parscan_bp.layers.stack import batched_activations, checked_params
 from parscan_bp.planner import Plan
 from parscan_bp.report import report_on_values
 from parscan_bp.solve import solve_upper
-from parscan_bp.solvers import Planned, Solver, check_solver
+from parscan_bp.solvers import Planned, Solver, check_nothing_in_the_way, check_solver
 from parscan_bp.system import Ragged
 from parscan_bp.types import Array, PyTree
 
@@ -145,7 +144,7 @@ def layer_cotangents(
       [[[0.0, 1.0]], [[1.0, 1.0]]]
     """
     stack, params, x, solver = _checked(layers, params, x, solver)
-    check_no_obstacle(obstacle(params, x), solver)
+    check_nothing_in_the_way(obstacle(params, x), solver)
     xs = batched_activations(stack, params, x)
     ct = as_array("ct", ct)
     check_concrete("ct", ct)

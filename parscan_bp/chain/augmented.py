@@ -14,18 +14,18 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 
-from parscan_bp.arguments import described
 from parscan_bp.layers import Layer
 from parscan_bp.layers.base import flat
+from parscan_bp.layers.stack import named
+from parscan_bp.layers.stated import stated_operator, stated_pullback
 from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.primitives.zeros import empty_of, tied_zeros
 from parscan_bp.solve import solve_lower, solve_upper
 from parscan_bp.solvers import Solver
 from parscan_bp.trees import add
-from parscan_bp.types import Array, PyTree
+from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,8 +138,8 @@ class Augmented:
         for_params = []
         for k, (layer, own) in enumerate(zip(self.layers, ct_p, strict=True)):
             if own:
-                cts = layer.pullback(params[k], xs[k], xs[k + 1], lambdas[k + 1])
-                leaves = _leaves_like(cts, params[k], f"layers[{k}], {layer}: pullback")
+                at = params[k], xs[k], xs[k + 1], lambdas[k + 1]
+                leaves = stated_pullback(named(k, layer), layer, *at)
                 own = [a + leaves[j] for a, j in zip(own, self.active.leaves[k], strict=True)]
             for_params.append(own)
         for_x = [lambdas[0]] if self.active.x else []
@@ -149,16 +149,12 @@ class Augmented:
         """The transposed Jacobians between the activations of the system, and no others."""
         ops = []
         for k in self.active.solved[:-1]:
-            a = self.layers[k].adjoint_operator(params[k], xs[k], xs[k + 1])
-            if not isinstance(a, Operator):
-                raise TypeError(
-                    f"layers[{k}], {self.layers[k]}: adjoint_operator returned {described(a)}; an "
-                    "operator of parscan_bp.operators is wanted, such as Dense(matrix)"
-                )
+            layer = self.layers[k]
+            a = stated_operator(named(k, layer), layer, params[k], xs[k], xs[k + 1])
             try:
                 self.solver.check(type(a), ragged=True)
             except NotImplementedError as error:
-                raise NotImplementedError(f"layers[{k}], {self.layers[k]}: {error}") from None
+                raise NotImplementedError(f"{named(k, layer)}: {error}") from None
             ops.append(a)
         return ops
 
@@ -177,16 +173,6 @@ class Augmented:
         if dx is None:
             return jax.jvp(lambda moving: apply(moving, x), (at,), (dp,))[1]
         return jax.jvp(apply, (at, x), (dp, dx))[1]
-
-
-def _leaves_like(cts: PyTree, params: PyTree, what: str) -> list[Array]:
-    """The cotangents of parameters, as many and of the same shapes."""
-    got, want = ([tuple(jnp.shape(a)) for a in jax.tree.leaves(t)] for t in (cts, params))
-    if got != want:
-        raise ValueError(
-            f"{what} returned shapes {got}; those of the parameters, {want}, are wanted"
-        )
-    return jax.tree.leaves(cts)
 
 
 def _shaped(v: Array, like: Array) -> Array:

@@ -18,7 +18,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from parscan_bp.chain.augmented import ActiveLayers, Augmented
 from parscan_bp.chain.later import Activations, activations_beside, all_that_move
-from parscan_bp.jaxprs.obstacles import check_no_obstacle, explicit_sharding, symbolic_size
+from parscan_bp.jaxprs.obstacles import explicit_sharding, symbolic_size
 from parscan_bp.jaxprs.replay import vary_alike, varying_as
 from parscan_bp.layers import Layer
 from parscan_bp.layers.base import flat
@@ -26,7 +26,7 @@ from parscan_bp.layers.stack import batched_activations
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import empty_of, tied_zeros, zeros_of
 from parscan_bp.report import cotangents, report_on
-from parscan_bp.solvers import Solver
+from parscan_bp.solvers import Solver, check_nothing_in_the_way
 from parscan_bp.solvers.results import solved_ragged_observed
 from parscan_bp.system import Ragged
 from parscan_bp.types import Array, PyTree
@@ -59,7 +59,7 @@ class ChainRule:
             return batched_activations(self.layers, params, x)[-1]
 
         def jvp(primals, tangents):
-            check_no_obstacle(obstacle(*primals), self.solver)
+            check_nothing_in_the_way(obstacle(*primals), self.solver)
             active = _active(tangents, whole=False)
             xs = self._beside(primals, active)
             return xs[-1], self._tangents(primals, tangents, xs, active)[-1]

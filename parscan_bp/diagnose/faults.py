@@ -37,7 +37,7 @@ class Faults:
     def _bad(self) -> np.ndarray:
         """For each step, whether it takes or makes what is not finite, and was finite in init."""
         values, carries = self.values, len(self.steps.init)
-        bad = (values.levels >= INFINITE) & (values.before < INFINITE)
+        bad = (values.levels >= INFINITE) & (self._before < INFINITE)
         entering = np.zeros(len(bad), bool)
         entering[1:] = bad[:-1, :carries].any(axis=1)
         return entering | bad.any(axis=1)
@@ -49,12 +49,31 @@ class Faults:
             for name in self._names_in_init(NAN):
                 yield Fault("carry", None, name, WORDS[NAN])
             return
-        for row, k in firsts(values.levels, values.before, (BEYOND, INFINITE, NAN)):
-            found = self._search(values.levels[row, k]).value(
-                steps.body, steps.operands(values.carries, row), k
-            )
+        for row, k in firsts(values.levels, self._before, (BEYOND, INFINITE, NAN)):
+            found = self._origin(row, k)
             quantity = "carry" if k < len(steps.init) else "output"
             yield self._fault(quantity, row, names.outputs[k], values.levels[row, k], found)
+
+    @functools.cached_property
+    def _before(self) -> np.ndarray:
+        """The level that a carry or an output may have: an output of what is infinite in init."""
+        levels, before = self.values.levels, self.values.before.copy()
+        first, carries = len(self.steps.consts), len(self.steps.init)
+        handed_on = True
+        while handed_on:
+            handed_on = False
+            for row, k in firsts(levels, before, (INFINITE,)):
+                by = self._origin(row, k).by
+                carry = -1 if by is None else by - first
+                if k >= carries and 0 <= carry < carries and before[carry] == INFINITE:
+                    before[k], handed_on = INFINITE, True
+        return before
+
+    def _origin(self, row: int, k: int) -> Found:
+        """Where the k-th result of a step comes from."""
+        steps, values = self.steps, self.values
+        search = self._search(values.levels[row, k])
+        return search.value(steps.body, steps.operands(values.carries, row), k)
 
     def remarks(self) -> list[str]:
         """What is no fault."""

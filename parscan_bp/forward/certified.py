@@ -47,7 +47,9 @@ class Certified:
             if is_bool or not isinstance(self.tolerance, numbers.Real):
                 raise TypeError(f"tolerance: got {described(self.tolerance)}; a number is wanted")
             if not 0 < float(self.tolerance) < math.inf:
-                raise ValueError(f"tolerance: got {self.tolerance}; a number above 0 is wanted")
+                raise ValueError(
+                    f"tolerance: got {self.tolerance}; a finite number above 0 is wanted"
+                )
         check_bool("fallback", self.fallback)
 
     def __repr__(self) -> str:

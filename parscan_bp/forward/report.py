@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.report import Status
+from parscan_bp.status import Status, as_told
 from parscan_bp.types import Array, PyTree
 
 
@@ -52,6 +52,9 @@ class ForwardReport:
     tolerance: Array
     fell_back: Array
     states: PyTree
+
+    def __str__(self) -> str:
+        return as_told(self)
 
 
 def forward_report(

@@ -30,7 +30,7 @@ from parscan_bp.grids.layout import Layout, padded
 from parscan_bp.grids.placing import cut, laid, mesh_here, put
 from parscan_bp.layers import Layer, activations
 from parscan_bp.layers.registry import as_stack
-from parscan_bp.layers.stack import apply_at, checked_params, init_stack
+from parscan_bp.layers.stack import checked_params, init_stack, sizes_of
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
 
@@ -254,9 +254,9 @@ def divide(
     each = grid_of_each(grids, len(whole))
     axes = mesh_axes(each)
     places: list[Place] = []
-    before, x = None, jax.ShapeDtypeStruct((1, *features), jnp.float32)
-    for k, (layer, grid) in enumerate(zip(whole, each, strict=True)):
-        layout, own = layout_of(grid, axes), tuple(x.shape[1:])
+    sizes, before = sizes_of(whole, features), None
+    for k, (layer, grid, size) in enumerate(zip(whole, each, sizes, strict=True)):
+        layout, own = layout_of(grid, axes), tuple(size.x.shape[1:])
         try:
             form = divided_layer(layer, layout, own, overlap)
         except (NotImplementedError, ValueError) as error:
@@ -264,18 +264,11 @@ def divide(
         if before is not None and (before.data, before.domain) != (layout.data, layout.domain):
             places.append(Place(Redistribute(before, layout, own), None, own, before))
         places.append(Place(form, k, own, layout))
-        params = jax.eval_shape(functools.partial(layer.init, features=own), jax.random.key(0))
-        try:
-            x = jax.eval_shape(functools.partial(apply_at, k, layer), params, x)
-        except ValueError as error:
-            if jax.tree.leaves(params):
-                raise
-            raise ValueError(
-                f"{error}. A layer is divided whose init makes its parameters"
-            ) from error
         before = layout
     chosen = None if devices is None else tuple(as_devices(devices))
-    stack = Stack(whole, tuple(places), tuple(axes.items()), tuple(x.shape[1:]), layout, chosen)
+    stack = Stack(
+        whole, tuple(places), tuple(axes.items()), tuple(sizes[-1].y.shape[1:]), layout, chosen
+    )
     if devices is not None:
         _ = stack.mesh  # raises now if they do not fit
     return stack

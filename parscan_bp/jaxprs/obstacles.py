@@ -42,12 +42,3 @@ def replicated_output(outputs: Iterable[Any], inputs: Iterable[Any]) -> str | No
                 "jax.shard_map, and what it is made of is not"
             )
     return None
-
-
-def check_no_obstacle(obstacle: str | None, solver: Any) -> None:
-    """Raises `NotImplementedError` if there is one, which names it and the solver."""
-    if obstacle is not None:
-        raise NotImplementedError(
-            f"solver={solver!r}: {obstacle}, and a solver cannot plan by such types. scan and "
-            "chain with solver=None leave derivatives to plain automatic differentiation"
-        )

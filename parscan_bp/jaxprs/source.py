@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from typing import Any, NamedTuple
 
@@ -37,6 +38,12 @@ def line_of(eqn: JaxprEqn) -> Line | None:
         if not frame.file_name.startswith(_LIBRARIES):
             return Line(frame.file_name, frame.line_num, frame.function_name.split(".")[-1])
     return None
+
+
+def scope_of(eqn: JaxprEqn) -> contextlib.AbstractContextManager[Any]:
+    """The `jax.named_scope` that an equation was made in, for what takes its place."""
+    names: Any = str(eqn.source_info.name_stack)
+    return jax.named_scope(names) if names else contextlib.nullcontext()
 
 
 def source_of(eqn: JaxprEqn) -> str:

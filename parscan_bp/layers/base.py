@@ -120,6 +120,20 @@ def check_params(layer: Layer, params: Any, names: Sequence[str], *, arrays: boo
         check_array(f"params[{name!r}]", params[name])
 
 
+def with_bias(y: Array, bias: Array) -> Array:
+    """``y + bias``, one number for each channel.
+
+    Raises:
+      ValueError: if there are not as many; one for all would have another cotangent.
+    """
+    if bias.shape != y.shape[-1:]:
+        raise ValueError(
+            f"bias: got shape {tuple(bias.shape)}; ({y.shape[-1]},), one for each channel, is "
+            "wanted"
+        )
+    return y + bias
+
+
 def flat(x: Array) -> Array:
     """(batch, *features) as (batch, size)."""
     return x.reshape(x.shape[0], math.prod(x.shape[1:]))

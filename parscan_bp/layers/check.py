@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parscan_bp.arguments import as_array, as_int, check_key, check_kind
 from parscan_bp.layers.base import Layer, flat
+from parscan_bp.layers.stated import check_has_pullback, stated_operator, stated_pullback
 from parscan_bp.types import Array, PyTree
 
 
@@ -21,7 +23,9 @@ def check_layer(layer: Layer, params: PyTree, x: Array, key: Array, probes: int 
       probes: number of cotangents.
 
     Raises:
-      ValueError: naming what differs, the entry, and both numbers.
+      ValueError: naming what differs, the entry, and both numbers; if the layer has parameters and
+        no pullback, or its operator or pullback is of other sizes.
+      TypeError: if its operator is none, or an argument none such.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -32,16 +36,21 @@ def check_layer(layer: Layer, params: PyTree, x: Array, key: Array, probes: int 
       ValueError: adjoint_operator of Elementwise: entry (0, 0) of a product is 0.0, \
 but automatic differentiation gives ...
     """
+    check_kind("layer", layer, Layer, "a Layer (as_layer makes one of a function)")
+    check_key("key", key)
+    probes = as_int("probes", probes)
+    x = as_array("x", x)
     params = jax.tree.map(jnp.asarray, params)
     y, vjp = jax.vjp(layer.apply, params, x)
-    operator = layer.adjoint_operator(params, x, y)
     name = type(layer).__name__
+    check_has_pullback("params", name, layer, params)
+    operator = stated_operator(name, layer, params, x, y)
     for k in jax.random.split(key, probes):
         ct = jax.random.normal(k, y.shape, y.dtype)
         for_params, for_x = vjp(ct)
         got = operator.matvec(flat(ct))
         _compare(f"adjoint_operator of {name}", np.asarray(got), np.asarray(flat(for_x)))
-        cts = jax.tree.leaves(layer.pullback(params, x, y, ct))
+        cts = stated_pullback(name, layer, params, x, y, ct)
         for leaf, (a, b) in enumerate(zip(cts, jax.tree.leaves(for_params), strict=True)):
             if b.dtype != jax.dtypes.float0:
                 _compare(f"pullback of {name}, parameter leaf {leaf}", np.asarray(a), np.asarray(b))

@@ -20,6 +20,7 @@ from parscan_bp.layers.base import (
     masked,
     over_features,
     scaled_normal,
+    with_bias,
 )
 from parscan_bp.layers.windows import Padding, PerAxis, Window
 from parscan_bp.operators import Convolution
@@ -87,7 +88,7 @@ class Convolutional(Layer):
         dtype = jnp.result_type(x, params["kernel"])
         jacobian = self._jacobian(params["kernel"].astype(dtype), x, pads)
         y = jacobian.convolve(x.astype(dtype), precision=None)
-        return y + params["bias"] if self.bias else y
+        return with_bias(y, params["bias"]) if self.bias else y
 
     def _jacobian(self, kernel: Array, x: Array, pads: Pairs | None = None) -> Convolution:
         """That of the linear part, with these pads or else the layer's own."""

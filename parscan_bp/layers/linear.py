@@ -18,6 +18,7 @@ from parscan_bp.layers.base import (
     masked,
     over_features,
     scaled_normal,
+    with_bias,
 )
 from parscan_bp.operators import Convolution, Dense, Identity
 from parscan_bp.operators.arithmetic import einsum
@@ -82,7 +83,7 @@ class Linear(Layer):
         what = f"Linear with a kernel of shape {tuple(kernel.shape)}"
         check_channels(what, kernel.shape[0], x)
         y = x @ masked(kernel, self.mask)
-        return y + params["bias"] if self.bias else y
+        return with_bias(y, params["bias"]) if self.bias else y
 
     def adjoint_operator(self, params, x, y):
         kernel, mask = masked(params["kernel"], self.mask), self.mask

@@ -104,10 +104,17 @@ def as_layer(thing: Any, where: str = "layer") -> Layer:
             f"{where}: {thing.__name__} is a class; a layer is wanted, such as Linear(8)"
         )
     raise TypeError(
-        f"{where}: there is no builder for {thing!r}. Known layers: {_names(LAYERS)}; known "
+        f"{where}: there is no builder for {_told(thing)}. Known layers: {_names(LAYERS)}; known "
         f"functions: {_names(_FUNCTIONS)}; registered classes: {_names(_KINDS) or 'none'}. "
         "Elementwise(f) takes an elementwise function, Function(f) any; register adds a class"
     )
+
+
+def _told(thing: Any) -> str:
+    text = repr(thing)
+    if len(text) <= 120 and "\n" not in text:
+        return text
+    return f"a value of type {type(thing).__module__}.{type(thing).__qualname__}"
 
 
 def _may_be_known(thing: Any) -> bool:

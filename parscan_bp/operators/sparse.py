@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parscan_bp.arguments import as_array, check_kind
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.sparsity import Pattern
+from parscan_bp.sparsity.pattern import check_row_offsets
 from parscan_bp.sparsity.plan import pick
 from parscan_bp.types import Array
 
@@ -72,7 +74,8 @@ class Sparse(Operator):
         Args:
           data: (..., nnz).
           indices: (nnz,), columns; in any order within a row, none twice.
-          indptr: (rows + 1,).
+          indptr: (rows + 1,). What ``data`` and ``indices`` have beyond its last entry is padding
+            (``nse`` of JAX's), and left out.
           shape: (rows, cols).
 
         Raises:
@@ -86,10 +89,16 @@ class Sparse(Operator):
           [[1.0, 1.0], [0.0, 0.0]]
         """
         indices, indptr = _concrete("indices", indices), _concrete("indptr", indptr)
-        rows = np.repeat(np.arange(shape[0]), np.diff(indptr))
-        pattern = Pattern.from_coordinates(rows, indices, shape)
-        order = np.lexsort((indices, rows))
-        return cls(pick(jnp.asarray(data), order), pattern)
+        data = as_array("data", data)
+        check_row_offsets(indptr, shape[0])
+        if indices.ndim != 1 or len(indices) < indptr[-1] or data.shape[-1:] != indices.shape:
+            raise ValueError(
+                f"indices: got shape {indices.shape} for data of shape {data.shape}; as many of "
+                f"both are wanted, and at least the {indptr[-1]} entries in which indptr ends"
+            )
+        rows, cols = np.repeat(np.arange(shape[0]), np.diff(indptr)), indices[: indptr[-1]]
+        pattern = Pattern.from_coordinates(rows, cols, shape)
+        return cls(pick(data, np.lexsort((cols, rows))), pattern)
 
     @classmethod
     def from_bcoo(cls, matrix: jax_sparse.BCOO) -> Sparse:
@@ -97,12 +106,14 @@ class Sparse(Operator):
 
         Args:
           matrix: two sparse axes, batch axes in front whose patterns are shared (size 1), none
-            dense; no position twice.
+            dense; no position twice. Entries at positions outside of it are padding (``nse`` of
+            JAX's), and left out.
 
         Raises:
-          TypeError: if its indices are traced: a pattern is static.
-          ValueError: if its axes are others.
+          TypeError: if it is no such matrix, or its indices are traced: a pattern is static.
+          ValueError: if its axes are others, or a position is given twice.
         """
+        check_kind("matrix", matrix, _jax_sparse().BCOO, "a jax.experimental.sparse.BCOO")
         indices = _concrete("matrix.indices", matrix.indices)
         shared = matrix.n_sparse == 2 and matrix.n_dense == 0
         if not shared or any(n != 1 for n in indices.shape[: matrix.n_batch]):
@@ -112,8 +123,10 @@ class Sparse(Operator):
                 "one pattern for all batch entries are wanted"
             )
         rows, cols = indices.reshape(-1, 2).T
+        inside = np.flatnonzero((rows < matrix.shape[-2]) & (cols < matrix.shape[-1]))
+        rows, cols = rows[inside], cols[inside]
         pattern = Pattern.from_coordinates(rows, cols, (matrix.shape[-2], matrix.shape[-1]))
-        return cls(pick(matrix.data, np.lexsort((cols, rows))), pattern)
+        return cls(pick(matrix.data, inside[np.lexsort((cols, rows))]), pattern)
 
     def to_bcoo(self) -> jax_sparse.BCOO:
         """The same matrices as BCOO: stack axes become batch axes that share one pattern."""

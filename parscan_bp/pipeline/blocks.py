@@ -86,7 +86,10 @@ def as_block(thing: Any) -> Block:
                 f"block: got {described(thing)} with a Block in it; that Block alone is wanted, "
                 "params and states are arguments of their own"
             )
-        return _of_layers(as_stack(thing))
+        try:
+            return _of_layers(as_stack(thing))
+        except TypeError as error:
+            raise TypeError(f"block: a sequence stands for the layers of one: {error}") from error
     raise TypeError(
         f"block: got {described(thing)}; a function (params, x) -> y, a sequence of layers or a "
         "Block is wanted"

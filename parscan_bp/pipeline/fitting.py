@@ -113,7 +113,14 @@ def check_fit(
                 "wanted"
             )
         x = y
-    value = jax.eval_shape(loss, x, labels)
+    try:
+        value = jax.eval_shape(loss, x, labels)
+    # Whatever a loss of the caller's raises.
+    except Exception as error:
+        raise ValueError(
+            f"loss: it does not take what the last block makes, of shape {_shapes(x)}, and the "
+            f"labels, {listed(labels)}: {error}; a function (output, labels) -> scalar is wanted"
+        ) from error
     leaves = jax.tree.leaves(value)
     if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
         raise ValueError(f"loss: makes {_shapes(value)}; a real scalar is wanted")
@@ -158,7 +165,10 @@ def listed(tree: PyTree) -> str:
 
 def check_one_shape(block: Block, x: PyTree, params: PyTree, state: PyTree, key: Array) -> None:
     """Raises `ValueError` unless a block makes of x what is like x."""
-    y, _ = jax.eval_shape(block.apply, params, state, x, key)
+    try:
+        y, _ = jax.eval_shape(block.apply, params, state, x, key)
+    except Exception:
+        return  # told by `check_fit`
     if _types(y) != _types(x):
         raise ValueError(
             f"block: it makes {_shapes(y)} of {_shapes(x)}, or of another dtype; one program for "

@@ -78,8 +78,10 @@ def split_of(
     """The split if it is known, and how many blocks there are.
 
     Raises:
-      TypeError, ValueError: if it is none of the layers.
+      TypeError, ValueError: if it is none of the layers, or there are fewer than blocks.
     """
+    if not layers:
+        raise ValueError("layers: got none; at least one for each block is wanted")
     made: tuple[int, ...] | None = None
     if split is None:
         blocks = schedule.blocks or min(devices, layers)
@@ -89,6 +91,11 @@ def split_of(
     else:
         blocks = as_int("split", split)
     schedule.check_blocks(blocks)
+    if split is None and blocks > layers:
+        raise ValueError(
+            f"schedule: {schedule} is for {blocks} blocks, and the model has {layers} "
+            f"layer{'s' if layers > 1 else ''}; at least one for each block is wanted"
+        )
     if blocks > layers or (made is not None and sum(made) != layers):
         raise ValueError(
             f"split: got {described(split)} for {layers} layers; numbers that sum to {layers}, or "

@@ -58,7 +58,7 @@ def shares(weight: Weight, labels: Sequence[PyTree]) -> Array:
       labels: of each part.
 
     Raises:
-      ValueError: if a weight is no real scalar.
+      ValueError: if a weight is no real scalar, or does not take the labels.
 
     Example:
       >>> import jax.numpy as jnp
@@ -66,7 +66,14 @@ def shares(weight: Weight, labels: Sequence[PyTree]) -> Array:
       >>> shares(jnp.sum, [jnp.array([1, 1, 1]), jnp.array([1, 0, 0])]).tolist()
       [1.5, 0.5]
     """
-    made = [jnp.asarray(weight(own)) for own in labels]
+    try:
+        made = [jnp.asarray(weight(own)) for own in labels]
+    # Whatever a weight of the caller's raises.
+    except Exception as error:
+        raise ValueError(
+            f"weight: it does not take the labels of a part: {error}; a function of them, such as "
+            "lambda labels: labels.valid.sum(), is wanted"
+        ) from error
     for each in made:
         if each.shape or jnp.issubdtype(each.dtype, jnp.complexfloating):
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from parscan_bp.arguments import check_kind, described
+from parscan_bp.arguments import check_key, check_kind, described
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, one_each
 from parscan_bp.pipeline.parts import Weighed, Weight, check_parts, check_weight
@@ -138,10 +138,5 @@ def as_key(key: Any) -> Array:
     """
     if key is None:
         return jax.random.key(0)
-    try:
-        jax.eval_shape(jax.random.fold_in, key, 0)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"key: got {described(key)}; one random key, such as jax.random.key(0), is wanted"
-        ) from None
+    check_key("key", key)
     return key

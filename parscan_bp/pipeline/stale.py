@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.arguments import as_int, described
+from parscan_bp.arguments import as_int, check_optimiser, described
+from parscan_bp.pipeline.fitting import listed
 from parscan_bp.pipeline.optimiser_state import missing_arguments
 from parscan_bp.pipeline.programs import Optimiser
 from parscan_bp.pipeline.remedies import Remedy
@@ -49,7 +50,10 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
 
     Raises:
       TypeError: if ``optimiser`` or a remedy is none, or a delay no integer.
-      ValueError: if a delay is negative; by `init` and `update`, if delays are no prefix.
+      ValueError: if a delay is negative; by `init` and `update`, if delays are no prefix; by
+        `init`, if the optimiser does not take the parameters of a stage, as one with labels or a
+        mask for all of them, which goes around:
+        ``optax.multi_transform({label: stale(optimiser, delay)}, labels)``.
       NotImplementedError: by `init`, or by `update` with more arguments, if there are several
         stages and the update of one depends on the gradient of another one.
 
@@ -70,10 +74,7 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
       {'early': 0, 'late': 2}
       {'early': 1, 'late': 3}
     """
-    if not all(callable(getattr(optimiser, name, None)) for name in ("init", "update", "_replace")):
-        raise TypeError(
-            f"optimiser: got {described(optimiser)}; an optax.GradientTransformation is wanted"
-        )
+    check_optimiser(optimiser)
     if not isinstance(remedies, Iterable):
         raise TypeError(
             f"remedies: got {described(remedies)}; a sequence of them is wanted, such as "
@@ -86,6 +87,10 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
                 f"remedies: got {described(each)}; a Remedy such as ErrorFeedback() is wanted"
             )
     paths, prefix = jax.tree_util.tree_flatten_with_path(delays)
+    if not paths:
+        raise TypeError(
+            f"delays: got {described(delays)}; an int of at least 0, or a pytree of them, is wanted"
+        )
     structure: Any = prefix
     late = [as_int(f"delays{jax.tree_util.keystr(path)}", d, least=0) for path, d in paths]
 
@@ -97,6 +102,9 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
 
     def init(params: PyTree) -> StaleState:
         parts = split("params", params)
+        if len(parts) > 1:
+            for (path, _), part in zip(paths, parts, strict=True):
+                _check_takes(optimiser, f"delays{jax.tree_util.keystr(path)}", part)
         try:
             _check_separable(optimiser, parts, late)
         except TypeError as error:
@@ -112,8 +120,9 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
                 f"state: got {described(state)}; that of this optimiser's init is wanted"
             )
         gradients = split("updates", updates)
-        parts = [None] * len(late) if params is None else split("params", params)
         stages = split("state.stages", state.stages)
+        _check_like_waiting(gradients, stages)
+        parts = [None] * len(late) if params is None else split("params", params)
         own_update = functools.partial(_given, optimiser.update, extra)
         if extra:
             like = gradients if params is None else parts
@@ -126,6 +135,39 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
         return structure.unflatten(out), StaleState(structure.unflatten(new))
 
     return optimiser._replace(init=init, update=update)
+
+
+def _check_takes(optimiser: Any, where: str, params: PyTree) -> None:
+    """Raises `ValueError` unless it is an optimiser of the stage, as labels for all are none."""
+    try:
+        jax.eval_shape(optimiser.init, params)
+    # Whatever an optimiser, or the caller's labels, raise of a tree that they are not for.
+    except Exception as error:
+        raise ValueError(
+            f"optimiser: it does not take {listed(params)}, the params of the stage at {where}; "
+            "each stage has an optimiser of its own. Labels or a mask for all params go around: "
+            "optax.multi_transform({label: stale(optimiser, delay)}, labels), with a delay for "
+            "each label"
+        ) from error
+
+
+def _check_like_waiting(gradients: Sequence[PyTree], stages: Sequence[Stage]) -> None:
+    """Raises `ValueError` unless gradients are as those that wait: of what `init` was given."""
+    for gradient, stage in zip(gradients, stages, strict=True):
+        if not stage.queue:
+            continue
+        waiting = jax.tree.map(
+            lambda q: jax.ShapeDtypeStruct(q.shape[1:], q.dtype), stage.queue.gradient
+        )
+        got, wanted = (
+            (jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)])
+            for tree in (gradient, waiting)
+        )
+        if got != wanted:
+            raise ValueError(
+                f"updates: got {listed(gradient)}; {listed(waiting)}, as the params that init was "
+                "given, is wanted"
+            )
 
 
 def _check_separable(optimiser: Any, stages: Sequence[PyTree], late: Sequence[int]) -> None:

@@ -6,13 +6,13 @@ import abc
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_bool
+from parscan_bp.arguments import check_bool, described
 from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors.mpmd import Threads, devices_of
@@ -161,6 +161,11 @@ class BasePipeline(abc.ABC):
           (batches,), their losses.
         """
         check_bool("progress", progress)
+        if isinstance(batches, str | Mapping) or not isinstance(batches, Iterable):
+            raise TypeError(
+                f"batches: got {described(batches)}; what can be iterated over, to pairs (x, "
+                "labels), is wanted"
+            )
         losses = []
         bar = Progress(batches, shown=progress)
         for batch in bar:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from parscan_bp.arguments import check_positive
+
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -22,6 +24,8 @@ def new_figure(width: float, height: float) -> Figure:
       >>> new_figure(3, 2).get_size_inches().tolist()
       [3.0, 2.0]
     """
+    check_positive("width", width)
+    check_positive("height", height)
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

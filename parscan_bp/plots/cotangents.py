@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from parscan_bp.arguments import check_kind
 from parscan_bp.diagnose import Diagnosis
 from parscan_bp.plots.base import COLOURS, NEUTRAL, new_figure
 
@@ -24,6 +25,7 @@ def draw_cotangents(diagnosis: Diagnosis, *, title: str | None = None) -> Figure
       The figure.
 
     Raises:
+      TypeError: if ``diagnosis`` is none.
       ValueError: if no norm is a positive number, as where there were no cotangents.
 
     Example:
@@ -32,6 +34,7 @@ def draw_cotangents(diagnosis: Diagnosis, *, title: str | None = None) -> Figure
       >>> draw_cotangents(halved).axes[0].get_xlabel()
       'steps that have run'
     """
+    check_kind("diagnosis", diagnosis, Diagnosis)
     norms, steps = diagnosis.norms, np.arange(diagnosis.length + 1)
     is_drawn = np.isfinite(norms) & (norms > 0)
     if not is_drawn.any():

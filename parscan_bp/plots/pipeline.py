@@ -6,6 +6,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from parscan_bp.arguments import check_positive
 from parscan_bp.pipeline import Costs, Table, bubble, timeline
 from parscan_bp.plots.base import COLOURS, new_figure
 
@@ -41,6 +42,7 @@ def draw_pipeline(
       The figure.
 
     Raises:
+      TypeError: if an argument is none such.
       ValueError: if it would be too long to be read: give ``until`` or fewer batches.
 
     Example:
@@ -50,6 +52,8 @@ def draw_pipeline(
       'block'
     """
     spans = timeline(table, costs)
+    if until is not None:
+        check_positive("until", until)
     end = max(span.stop for span in spans) if until is None else until
     # An update has no length: the last one is at the end.
     spans = [span for span in spans if span.start < end or span.stop == end]

@@ -12,9 +12,10 @@ back-propagation), it makes two kinds of products:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -22,7 +23,8 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import as_int
 from parscan_bp.operators import Dense, Operator, compose_cost, compose_shape
-from parscan_bp.solvers import Associative, Blelloch, Chunked, Solver, Sweep
+from parscan_bp.solvers import Solver
+from parscan_bp.solvers.base import check_is_solver
 from parscan_bp.system import Ragged
 
 
@@ -68,6 +70,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.levels: list[list[Node]] = []
+        self._is_open = False
 
     def compose(self, firsts: Sequence[Map], seconds: Sequence[Map]) -> list[Map]:
         """``first ⋄ second`` of every pair."""
@@ -79,12 +82,23 @@ class Recorder:
         pairs = list(zip(maps, states, strict=True))
         return self._level([lambda pair=pair: self._push(*pair) for pair in pairs])
 
-    def _level(self, calls):
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """The products of all calls inside are made at once; none is an operand of another."""
         self.levels.append([])
-        results = [call() for call in calls]
-        if not self.levels[-1]:
-            self.levels.pop()
-        return results
+        self._is_open = True
+        try:
+            yield
+        finally:
+            self._is_open = False
+            if not self.levels[-1]:
+                self.levels.pop()
+
+    def _level(self, calls):
+        if self._is_open:
+            return [call() for call in calls]
+        with self.at_once():
+            return [call() for call in calls]
 
     def _compose(self, first: Map, second: Map) -> Map:
         a, b = first.matrix, second.matrix
@@ -156,11 +170,15 @@ def schedule_of(solver: Solver, chain: int | Ragged, *, features: int = 20) -> S
 
     Returns:
       Its products. For equal steps their number, and that of the levels, are what the solver's
-      ``complexity`` states.
+      ``complexity`` states: of one that iterates, those of the most rounds, or of the one after
+      which `ChunkedCorrections` is done where its chunks forget. Products of a part that is left
+      over, or whose result a solver drops, are fewer here.
 
     Raises:
-      NotImplementedError: if the solver is not known, or cannot take the system.
-      TypeError, ValueError: if ``chain`` or ``features`` is not a positive number.
+      NotImplementedError: if the solver is not known, or cannot take the system; or, as `BiCGStab`,
+        makes of vectors more than products and sums.
+      TypeError, ValueError: if ``solver`` is none, or ``chain`` or ``features`` not a positive
+        number.
 
     Source: BPPSA section 3.6 (steps and work).
 
@@ -171,11 +189,18 @@ def schedule_of(solver: Solver, chain: int | Ragged, *, features: int = 20) -> S
       (6, 4, 12)
     """
     recorder = Recorder()
+    check_is_solver(solver, "a solver, such as Blelloch(),")
     if isinstance(chain, Ragged):
-        states = _record_ragged(solver, recorder, chain)
+        for a in chain.operators:
+            solver.check(type(a), ragged=True)
+        states = record_layers(solver, recorder, chain)
         return Schedule(states, _earliest(recorder.levels, states))
-    as_int("chain", chain)
-    as_int("features", features)
+    chain, features = as_int("chain", chain), as_int("features", features)
+    if not solver.uniform:
+        raise NotImplementedError(
+            f"chain: got {chain} equal steps; {solver!r} takes layers of different sizes only, a "
+            "parscan_bp.Ragged"
+        )
     matrix = jax.ShapeDtypeStruct((features, features), jnp.float32)
     operator = jax.eval_shape(Dense, matrix)
     maps = [
@@ -186,19 +211,41 @@ def schedule_of(solver: Solver, chain: int | Ragged, *, features: int = 20) -> S
     return Schedule(states, tuple(map(tuple, recorder.levels)))
 
 
-def _record_ragged(solver: Solver, recorder: Recorder, system: Ragged) -> tuple[Vector, ...]:
-    """As `Solver.run_ragged`: the cotangents enter with the maps, the state is zero."""
+@functools.singledispatch
+def record_layers(solver: Solver, recorder: Recorder, system: Ragged) -> tuple[Vector, ...]:
+    """As `record`, for layers of different sizes, where a solver goes another way with them.
+
+    Returns:
+      The n + 1 cotangents, in traversal order.
+    """
+    return through_layers(recorder, system, functools.partial(record, solver))
+
+
+def through_layers(recorder: Recorder, system: Ragged, run: Callable) -> tuple[Vector, ...]:
+    """The cotangents enter with the maps, and the state that enters the first is zero.
+
+    Args:
+      recorder: makes the products.
+      system: the system.
+      run: `record` of a solver.
+    """
+    given, maps = layers_of(system)
+    entering = recorder.push([Map(m.matrix, ()) for m in maps], given[:-1])
+    maps = [Map(m.matrix, b) for m, b in zip(maps, entering, strict=True)]
+    states = run(recorder, maps, ())
+    return tuple((*g, *state) for g, state in zip(given, states, strict=True))
+
+
+def layers_of(system: Ragged) -> tuple[list[Vector], list[Map]]:
+    """The n + 1 given cotangents and the n maps v -> A_t v + g_t, in traversal order."""
     given: list[Vector] = [
         () if g is None else (Node("vector", t, t),) for t, g in enumerate(reversed(system.g))
     ]
-    maps = []
-    for t, a in enumerate(reversed(system.operators)):
-        solver.check(type(a), ragged=True)
-        maps.append(Map(Node("matrix", t, t + 1, operator=jax.eval_shape(lambda a=a: a)), ()))
-    entering = recorder.push(maps, given[:-1])
-    maps = [Map(m.matrix, b) for m, b in zip(maps, entering, strict=True)]
-    states = record(solver, recorder, maps, ())
-    return tuple((*g, *state) for g, state in zip(given, states, strict=True))
+    operators = [jax.eval_shape(lambda a=a: a) for a in reversed(system.operators)]
+    maps = [
+        Map(Node("matrix", t, t + 1, operator=a), given[t + 1]) for t, a in enumerate(operators)
+    ]
+    return given, maps
 
 
 def _earliest(
@@ -238,59 +285,3 @@ def record(solver: Solver, recorder: Recorder, maps: Sequence[Map], state: Vecto
         f"solver: no schedule is known for {type(solver).__name__}; describe it with "
         "parscan_bp.plots.record.register"
     )
-
-
-@record.register
-def _sweep(solver: Sweep, recorder, maps, state):
-    states = [state]
-    for through in maps:
-        states += recorder.push([through], states[-1:])
-    return states
-
-
-@record.register
-def _blelloch(solver: Blelloch, recorder, maps, state):
-    levels: list[list] = []
-    level = list(maps)
-    while len(level) > 1 and (solver.up_levels is None or len(levels) < solver.up_levels):
-        levels.append(level)
-        pairs = -(-len(level) // 2) - 1
-        # The map that ends the array is never used: its place is kept, it is not made.
-        level = [*recorder.compose(level[0 : 2 * pairs : 2], level[1 : 2 * pairs : 2]), None]
-    states = _sweep(Sweep(), recorder, level[:-1], state)
-    for level in reversed(levels):
-        second = recorder.push(level[0 : len(level) - 1 : 2], states[: len(level) // 2])
-        states = [s for pair in zip(states, second, strict=False) for s in pair] + states[
-            len(level) // 2 :
-        ]
-    return states + recorder.push(maps[-1:], states[-1:])
-
-
-@record.register
-def _chunked(solver: Chunked, recorder, maps, state):
-    p = min(solver.chunks, len(maps))
-    size = len(maps) // p
-    # Position k of every chunk.
-    whole = [maps[k : p * size : size] for k in range(size)]
-    reduced = functools.reduce(recorder.compose, whole)
-    *entering, _ = _blelloch(Blelloch(), recorder, reduced, state)
-    shown = [entering]
-    for level in whole:
-        shown.append(recorder.push(level, shown[-1]))
-    states = [state for chunk in zip(*shown[:-1], strict=True) for state in chunk]
-    return states + _sweep(Sweep(), recorder, maps[p * size :], shown[-1][-1])
-
-
-@record.register
-def _associative(solver: Associative, recorder, maps, state):
-    def scan(maps):
-        n = len(maps)
-        if n < 2:
-            return maps
-        odd = scan(recorder.compose(maps[0 : n - 1 : 2], maps[1::2]))
-        even = maps[:1] + recorder.compose(odd[: (n - 1) // 2], maps[2::2])
-        return [(odd if k % 2 else even)[k // 2] for k in range(n)]
-
-    (first,) = recorder.push(maps[:1], [state])
-    after = scan([Map(maps[0].matrix, first), *maps[1:]])
-    return [state, *(through.vector for through in after)]

@@ -47,7 +47,7 @@ def draw_schedule(
       The figure.
 
     Raises:
-      ValueError: if the chain is too long to be drawn.
+      ValueError: if the chain is too long to be drawn, or there is no product.
       NotImplementedError, TypeError, ValueError: see `schedule_of`.
 
     Source: BPPSA Figure 3.
@@ -61,6 +61,8 @@ def draw_schedule(
     if isinstance(n, int) and n > LARGEST:
         raise ValueError(f"chain: got {n} steps; at most {LARGEST} can be drawn")
     schedule = schedule_of(solver, chain, features=features)
+    if not schedule.products:
+        raise ValueError("chain: got one of which no product is made; there is nothing to draw")
     depth = len(schedule.levels)
     figure = new_figure(3.4 + 0.42 * n, 2.0 + 0.42 * depth)
     axes = figure.subplots()

@@ -12,6 +12,7 @@ from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from parscan_bp.arguments import as_int, described
 from parscan_bp.plots.base import COLOURS, new_figure
 
 # Colour saturates at 8x; the number in the square is not clipped.
@@ -47,6 +48,7 @@ def draw_speedups(
       The figure.
 
     Raises:
+      TypeError: if ``ratios`` is no mapping, or labels are no sequences.
       ValueError: if there is no panel, or one has another shape.
 
     Example:
@@ -71,6 +73,8 @@ def draw_speedups(
             axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", lw=2.5))
         return image
 
+    _check_maps("ratios", ratios, rows, columns)
+    across = as_int("across", across)
     figure, image = _panels(ratios, rows, columns, xlabel, ylabel, across, paint)
     bar = figure.colorbar(image, ax=figure.axes, shrink=0.6)
     bar.set_label(f"log2 of the speedup\nover {baseline}")
@@ -102,6 +106,7 @@ def draw_fastest(
       The figure.
 
     Raises:
+      TypeError: if ``times`` is no mapping of mappings, or labels are no sequences.
       ValueError: if there is no panel, one has another shape, or there are more than 7
         competitors.
 
@@ -111,6 +116,10 @@ def draw_fastest(
       >>> [text.get_text() for text in figure.axes[0].texts]
       ['2.0x', '2.0x']
     """
+    _check_maps("times", times, rows, columns)
+    across = as_int("across", across)
+    for name, panel in times.items():
+        _check_mapping(f"times[{name!r}]", panel, "competitor")
     names = list(dict.fromkeys(name for panel in times.values() for name in panel))
     if len(names) > len(_PALETTE):
         raise ValueError(f"times: got {len(names)} competitors; at most {len(_PALETTE)} are wanted")
@@ -143,6 +152,23 @@ def draw_fastest(
     figure.legend(handles=patches, loc="outside lower center", ncols=min(len(names), 4))
     figure.suptitle(title)
     return figure
+
+
+def _check_maps(argument: str, maps: Any, rows: Any, columns: Any) -> None:
+    """Raises `TypeError` unless there are panels by their names, and labels."""
+    _check_mapping(argument, maps, "panel")
+    for name, labels in (("rows", rows), ("columns", columns)):
+        if isinstance(labels, str) or not hasattr(labels, "__len__"):
+            raise TypeError(
+                f"{name}: got {described(labels)}; a sequence of the labels of all {name} is wanted"
+            )
+
+
+def _check_mapping(argument: str, given: Any, of: str) -> None:
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{argument}: got {described(given)}; a mapping from the name of each {of} is wanted"
+        )
 
 
 def _panels(

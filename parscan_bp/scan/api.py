@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from parscan_bp.arguments import as_int, check_bool
+from parscan_bp.arguments import as_int, check_bool, described
 from parscan_bp.cells import Cell
 from parscan_bp.choice import choose
 from parscan_bp.forward import Auto, Forward
@@ -236,6 +236,11 @@ def parameters_of(f: Callable) -> tuple[Cell | None, PyTree]:
 
 def as_cell(f: Callable) -> tuple[Cell | None, PyTree]:
     """The cell and parameters of ``functools.partial(cell, params)``; ``None`` for other steps."""
+    if isinstance(f, Cell):
+        raise TypeError(
+            f"f: got {described(f)}, a cell without its parameters; functools.partial(cell, "
+            "params) is wanted"
+        )
     if isinstance(f, functools.partial) and isinstance(f.func, Cell):
         if len(f.args) == 1 and not f.keywords and _are_arrays(f.args[0]):
             return f.func, f.args[0]

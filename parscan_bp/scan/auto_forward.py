@@ -24,6 +24,7 @@ from parscan_bp.forward.evaluate import stop_of, tolerance_of
 from parscan_bp.forward.kinks import unknown_kinks
 from parscan_bp.jaxprs.read import cut_to
 from parscan_bp.scan.forward_option import ForwardOption
+from parscan_bp.scan.heard import tell
 from parscan_bp.scan.parallel import Parallel
 from parscan_bp.scan.plan import Left, PlanOrLeft
 from parscan_bp.scan.step import Step
@@ -91,12 +92,12 @@ def decided(
       plan_with: the plan by a method; it raises `NotImplementedError` where that cannot be.
     """
     if option.auto is None:
-        return option, plan
+        return option, tell(plan)
     choice = choose_forward(plan, args, option.auto, plan_with)
     if choice.forward == EXACT:
-        return dataclasses.replace(option, auto=None), plan
+        return dataclasses.replace(option, auto=None), tell(plan)
     by = by_method(option.auto, choice.forward)
-    return ForwardOption(by), plan_with(by)
+    return ForwardOption(by), tell(plan_with(by))
 
 
 def by_method(auto: Auto, method: Any) -> Parallel:

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from parscan_bp import kernels
 from parscan_bp.arguments import described, options_of
 from parscan_bp.forward import Auto, Chunks, FixedPoint, Forward, FrozenActivations, Newton
 from parscan_bp.forward.base import with_guess
 from parscan_bp.forward.certified import Certified
 from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.parallel import Parallel
+from parscan_bp.solvers import Solver
 from parscan_bp.types import PyTree
 
 NAMES: dict[str, Callable[[], Fused | Forward | Auto]] = {
@@ -47,7 +47,6 @@ def checked_forward(forward: str | Fused | Forward | Auto, report: bool = False)
     Raises:
       TypeError, ValueError: for one that is not known, or whose values want a report that is not
         asked for.
-      NotImplementedError: if the device has no kernels.
     """
     chosen = NAMES[forward]() if isinstance(forward, str) and forward in NAMES else forward
     if isinstance(chosen, Forward | Auto):
@@ -59,14 +58,15 @@ def checked_forward(forward: str | Fused | Forward | Auto, report: bool = False)
         guess = chosen.guess
         return ForwardOption(Parallel(chosen if guess is None else with_guess(chosen, None)), guess)
     if isinstance(chosen, Fused):
-        return ForwardOption(_usable(chosen))
+        return ForwardOption(chosen.here())
     if isinstance(chosen, str) and chosen == "exact":
         return ForwardOption()
     if isinstance(chosen, type) and issubclass(chosen, Forward | Fused | Auto):
         name = chosen.__name__
         raise TypeError(f"forward: {name} is a class; {name}() is wanted")
     names = ", ".join(map(repr, ["exact", *NAMES]))
-    raise ValueError(f"forward: got {forward!r}; {names}, Fused() or a Forward is wanted")
+    solver = ", a solver, which solver= takes" if isinstance(forward, Solver) else ""
+    raise ValueError(f"forward: got {forward!r}{solver}; {names}, Fused() or a Forward is wanted")
 
 
 def _check_hashable(method: Any) -> None:
@@ -78,13 +78,6 @@ def _check_hashable(method: Any) -> None:
                 f"forward: {type(method).__name__}.{field.name}: got {described(value)}; what can "
                 "be hashed is wanted, and no array: only a guess is made of these"
             )
-
-
-def _usable(fused: Any) -> Fused:
-    reason = kernels.unusable(fused.interpret)
-    if reason is not None:
-        raise NotImplementedError(f"forward: {fused!r}: {reason}; forward='exact' runs everywhere")
-    return fused
 
 
 def _check_report(how: Certified, report: bool) -> None:

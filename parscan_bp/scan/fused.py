@@ -23,6 +23,11 @@ from parscan_bp.scan.systems import Primal
 from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array, PyTree
 
+TAKES = (
+    "forward: the fused kernels take functools.partial(cell, params) of parscan_bp.cells with "
+    "Elman, GRU, LSTM or another cells.Gated, or an RNN layer with such a cell of Flax"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
@@ -41,12 +46,23 @@ class Fused:
     """
 
     interpret: bool = False
+    # Why the kernels cannot run here: part of what a plan is kept by. `here` fills it in.
+    lacks: str | None = dataclasses.field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self):
         check_bool("interpret", self.interpret)
 
+    def here(self) -> Fused:
+        """With what the device and this jax lack, told of a step that the kernels would take."""
+        return dataclasses.replace(self, lacks=kernels.unusable(self.interpret))
+
     def check(self, staged: Staged, body: Body) -> None:
-        """The kernels say what they take where they are made, of a cell: `loop`."""
+        """Raises `NotImplementedError` of a step without a cell; `loop` says more of one that has.
+
+        What a GPU or another jax would not help is told before what they would.
+        """
+        if not body.float_carry:
+            raise NotImplementedError(f"{TAKES}, got a step that carries no floats")
 
     def check_placed(self, solver: Solver) -> None:
         """Raises `NotImplementedError`: a kernel runs all steps where it stands."""
@@ -155,15 +171,19 @@ def fused_loop(
       adjoins: see `FusedLoop`.
 
     Raises:
-      NotImplementedError: if the step or its types are not what the kernels take.
+      NotImplementedError: if the step or its types are not what the kernels take, or the device
+        or this jax has none.
       ValueError: if the batch axes of carry and inputs differ.
     """
     cell = None if of is None else of.cell.fused()
     if of is None or cell is None:
         raise NotImplementedError(
-            "forward: the fused kernels take functools.partial(cell, params) with Elman, GRU, LSTM "
-            f"or another cells.Gated, got {'another step' if of is None else of.cell}; "
-            "forward='exact' takes any step"
+            f"{TAKES}, got {'another step' if of is None else of.cell}; forward='exact' takes any "
+            "step"
+        )
+    if forward.lacks is not None:
+        raise NotImplementedError(
+            f"forward: {forward!r}: {forward.lacks}; forward='exact' runs everywhere"
         )
     held = [name for name, value in vars(of.cell).items() if isinstance(value, jax.Array)]
     if held:

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 
 from parscan_bp.forward import ForwardReport
-from parscan_bp.jaxprs.obstacles import check_no_obstacle
 from parscan_bp.linearise.body import Body
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
@@ -30,7 +29,7 @@ from parscan_bp.scan.recorded import Recorded
 from parscan_bp.scan.reported import report_on_scan, with_forward
 from parscan_bp.scan.spread import Run, spread
 from parscan_bp.scan.storage import Storage
-from parscan_bp.solvers.base import Solver
+from parscan_bp.solvers.base import Solver, check_nothing_in_the_way
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
@@ -64,7 +63,7 @@ class ScanRule:
 
     def reported(self, args: Sequence[Array], extra: Extra) -> tuple[list[Array], Report]:
         """The outputs, and the report on them and what derivatives are made of; see `reported`."""
-        check_no_obstacle(self.obstacle, self.scan.solver)
+        check_nothing_in_the_way(self.obstacle, self.scan.solver)
         extra, told = self._evaluated(args, extra)
         outs = self._outputs(args, extra)
         report = self._report(*jax.lax.stop_gradient((list(args), extra)))
@@ -168,7 +167,7 @@ class ScanRule:
             return self.loop.values(args, extra.states)
 
         def jvp(primals, tangents):
-            check_no_obstacle(self.obstacle, self.scan.solver)
+            check_nothing_in_the_way(self.obstacle, self.scan.solver)
             args, pushed = self.loop.push_hoisted(primals[0], tangents[0])
             moving = self.scan.differentiated(pushed)
             ts = self.scan.effective(args, pushed)

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from parscan_bp.jaxprs.obstacles import check_no_obstacle, replicated_output
+from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.replay import vary_alike
 from parscan_bp.primitives.zeros import empty_of, filled, nonzero, tied_zeros
 from parscan_bp.scan.augmented import augmented_solve
 from parscan_bp.scan.components import solve_by_components
 from parscan_bp.scan.linear_scan import LinearScan
+from parscan_bp.solvers.base import check_nothing_in_the_way
 
 
 def solved_tangents(scan: LinearScan, primals, tangents, made) -> tuple[list[Any], list[Any]]:
@@ -33,7 +34,7 @@ def solved_tangents(scan: LinearScan, primals, tangents, made) -> tuple[list[Any
     (args, extra), given, after, kept = vary_alike((primals, given, after, kept))
     active = scan.active(given)
     read = map(jax.typeof, [outs[body.num_carry + j] for j in active.y])
-    check_no_obstacle(replicated_output(read, map(jax.typeof, after)), scan.solver)
+    check_nothing_in_the_way(replicated_output(read, map(jax.typeof, after)), scan.solver)
     residuals = (*body.split(args), after, extra)
     b = _right_hand_side(scan, active, given, residuals, outs)
     if len(scan.groups) > 1:

@@ -4,6 +4,7 @@ from parscan_bp.solvers.associative import Associative as Associative
 from parscan_bp.solvers.base import Complexity as Complexity
 from parscan_bp.solvers.base import Solver as Solver
 from parscan_bp.solvers.base import check_has_all_steps as check_has_all_steps
+from parscan_bp.solvers.base import check_nothing_in_the_way as check_nothing_in_the_way
 from parscan_bp.solvers.base import check_solver as check_solver
 from parscan_bp.solvers.bicgstab import BiCGStab as BiCGStab
 from parscan_bp.solvers.blelloch import Blelloch as Blelloch
@@ -39,5 +40,6 @@ __all__ = [
     "TreeSolver",
     "Truncated",
     "check_has_all_steps",
+    "check_nothing_in_the_way",
     "check_solver",
 ]

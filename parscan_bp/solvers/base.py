@@ -188,6 +188,21 @@ class Solver(abc.ABC):
         """
 
 
+def check_nothing_in_the_way(obstacle: str | None, solver: Solver) -> None:
+    """Raises `NotImplementedError` if something in the types of arrays keeps it from planning.
+
+    Args:
+      obstacle: what, see `jaxprs.obstacles`; ``None`` if there is nothing.
+      solver: the solver that was named.
+    """
+    if obstacle is not None:
+        raise NotImplementedError(
+            f"solver={solver!r}: {obstacle}, and a solver cannot plan by such types. scan and "
+            "chain leave derivatives to plain automatic differentiation with solver=None, or with "
+            "Sweep(otherwise='lax'), which is Sweep() for all other types"
+        )
+
+
 SUCH_AS = {
     "uniform": "a solver such as Sweep(), Chunked(), Blelloch(), Associative() or Pallas()",
     "ragged": "a solver such as Planned(), Sweep() or Blelloch()",
@@ -210,11 +225,7 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
     if solver is None:
         return
     wanted = SUCH_AS[kind]
-    if isinstance(solver, type) and issubclass(solver, Solver):
-        name = solver.__name__
-        raise TypeError(f"solver: {name} is a class; {name}() is wanted, or {wanted}")
-    if not isinstance(solver, Solver):
-        raise TypeError(f"solver: got {described(solver)}; None, or {wanted}, is wanted")
+    check_is_solver(solver, f"None, or {wanted},")
     if not isinstance(solver.place, Place):
         name = type(solver).__name__
         raise TypeError(f"{name}.place: got {described(solver.place)}; a Place is wanted")
@@ -226,6 +237,26 @@ def check_solver(solver: Any, kind: Literal["uniform", "ragged"]) -> None:
         takes = f"{type(solver).__name__} takes {'uniform' if ragged else 'ragged'} systems only"
         what = "layers of different sizes" if ragged else "equal steps"
         raise NotImplementedError(f"solver: {takes}; {what} want None, or {wanted}")
+
+
+def check_is_solver(solver: Any, wanted: str) -> None:
+    """Raises `TypeError` unless it is a solver; ``wanted`` says what may come."""
+    if isinstance(solver, type) and issubclass(solver, Solver):
+        name = solver.__name__
+        raise TypeError(f"solver: {name} is a class; {name}() is wanted, or {wanted.rstrip(',')}")
+    if not isinstance(solver, Solver):
+        named = _named(solver) if isinstance(solver, str) else None
+        instead = f"{named}() of parscan_bp.solvers, as solvers have no names; " if named else ""
+        raise TypeError(f"solver: got {described(solver)}; {instead}{wanted} is wanted")
+
+
+def _named(name: str) -> str | None:
+    """The solver's class that somebody means who writes it as the methods of ``forward=``."""
+    classes = [Solver]
+    for kind in classes:
+        classes += kind.__subclasses__()
+    plain = name.replace("_", "").lower()
+    return next((kind.__name__ for kind in classes[1:] if kind.__name__.lower() == plain), None)
 
 
 def check_has_all_steps(solver: Solver | None, **options: bool) -> None:

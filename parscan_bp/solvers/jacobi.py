@@ -57,14 +57,15 @@ class Jacobi(IterativeSolver):
             check_number("tol", self.tol)
 
     def iterate(self, problem, *, record):
-        return repeat(problem, _image, self._most(problem.length), self.tol, record=record)
+        return repeat(problem, _image, self.most(problem.length), self.tol, record=record)
 
-    def _most(self, n: int) -> int:
+    def most(self, n: int) -> int:
+        """Sweeps at most, for n steps."""
         return n if self.sweeps is None else min(self.sweeps, n)
 
     def complexity(self, n):
         """Of the most sweeps that it takes, and the product that tells the last residual."""
-        products = self._most(n) + (self.tol is not None)
+        products = self.most(n) + (self.tol is not None)
         return Complexity(
             steps=products, matrix_products=0, vector_products=products * n, operators=n
         )

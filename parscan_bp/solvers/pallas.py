@@ -204,8 +204,12 @@ class Pallas(TreeSolver):
         if reason is not None:
             raise NotImplementedError(f"Pallas: {reason}; Chunked() and Sweep() run everywhere")
 
+    def radices(self, n: int) -> list[int]:
+        """Steps per chunk on each level, for n dense steps of one sample."""
+        return self._radices(reduction_of_matrices(2), 1, n)
+
     def complexity(self, n):
-        radices, m = self._radices(reduction_of_matrices(2), 1, n), n
+        radices, m = self.radices(n), n
         matrix = vector = operators = steps = 0
         for chunk in radices:
             if m <= chunk:

@@ -71,16 +71,17 @@ class Richardson(IterativeSolver):
             problem.check_floats(self)
             return jax.tree.map(lambda a, b: a + omega * (b - a), x, image)
 
-        return repeat(problem, step, self._most(problem.length), self.tol, record=record)
+        return repeat(problem, step, self.most(problem.length), self.tol, record=record)
 
-    def _most(self, n: int) -> int:
+    def most(self, n: int) -> int:
+        """Sweeps at most, for n steps."""
         if self.sweeps is not None:
             return self.sweeps
         return n if self.omega == 1 else math.ceil((2 * n + 64) / self.omega)
 
     def complexity(self, n):
         """Of the most sweeps that it takes, and the product that tells the last residual."""
-        products = self._most(n) + (self.tol is not None)
+        products = self.most(n) + (self.tol is not None)
         return Complexity(
             steps=products, matrix_products=0, vector_products=products * n, operators=n
         )

@@ -20,6 +20,14 @@ def on_device(array: np.ndarray) -> Array:
         return jnp.asarray(array)
 
 
+def check_row_offsets(indptr: np.ndarray, rows: int) -> None:
+    """Raises `ValueError` unless they are the offsets of so many compressed rows."""
+    if indptr.shape != (rows + 1,) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        raise ValueError(
+            f"indptr: got shape {indptr.shape}; {rows + 1} ascending offsets from 0 are wanted"
+        )
+
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pattern:
@@ -55,10 +63,7 @@ class Pattern:
         rows, cols = self.shape
         indptr = np.array(self.indptr, np.int64)
         indices = np.array(self.indices, np.int32)
-        if indptr.shape != (rows + 1,) or indptr[0] != 0 or (np.diff(indptr) < 0).any():
-            raise ValueError(
-                f"indptr: got shape {indptr.shape}; {rows + 1} ascending offsets from 0 are wanted"
-            )
+        check_row_offsets(indptr, rows)
         if indices.shape != (indptr[-1],):
             raise ValueError(
                 f"indices: got shape {indices.shape}; indptr ends in {indptr[-1]} entries"
@@ -89,13 +94,24 @@ class Pattern:
                 f"{shape[0]}x{shape[1]} per entry is wanted"
             )
         keys = np.sort(rows * shape[1] + cols)
-        if (keys[1:] == keys[:-1]).any():
-            raise ValueError("rows, cols: a position is given twice")
+        twice = keys[1:][keys[1:] == keys[:-1]]
+        if twice.size:
+            at = tuple(map(int, divmod(twice[0], shape[1])))
+            raise ValueError(
+                f"rows, cols: the position {at} is given twice; each of them once, entries there "
+                "added up, is wanted"
+            )
         return _from_keys(keys, shape)
 
     @classmethod
     def from_mask(cls, mask) -> Pattern:
-        """The pattern of the entries of a matrix that are not zero."""
+        """The pattern of the entries of a matrix that are not zero.
+
+        Raises:
+          ValueError: if it has not two axes.
+        """
+        if np.ndim(mask) != 2:
+            raise ValueError(f"mask: got shape {np.shape(mask)}; a matrix is wanted")
         rows, cols = np.nonzero(mask)
         return cls.from_coordinates(rows, cols, np.shape(mask))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import jaxpr_as_fun
 
 from parscan_bp.choice.choose import Trial, on_trial
 from parscan_bp.jaxprs.read import is_differentiable
+from parscan_bp.scan.heard import traced_anew
 from parscan_bp.trees import at_least_single, replace_at
 from parscan_bp.types import PyTree
 
@@ -72,7 +72,7 @@ class Program:
         Raises:
           ValueError: if an argument, or what the function closes over, is traced.
         """
-        closed, _ = _traced(lambda leaves: self._value([], leaves), self._leaves)
+        closed, _ = traced_anew(lambda leaves: self._value([], leaves), self._leaves)
         if any(isinstance(v, jax.core.Tracer) for v in (*self._leaves, *closed.consts)):
             raise ValueError(
                 f"{name}: got traced values, of which nothing can be timed; call it outside of jit "
@@ -83,7 +83,7 @@ class Program:
         """The program with a trial's solver."""
         floats = [self._leaves[k] for k in self._moving]
         with on_trial(trial):
-            closed, shape = _traced(jax.value_and_grad(self._value), floats, self._leaves)
+            closed, shape = traced_anew(jax.value_and_grad(self._value), floats, self._leaves)
         program = jax.jit(jaxpr_as_fun(closed)).lower(*floats, *self._leaves).compile()
         beside = [v * (1 + jnp.finfo(v.dtype).eps) for v in floats]
         as_is, moved = ([*given, *self._leaves] for given in (floats, beside))
@@ -98,19 +98,6 @@ class Program:
             if is_differentiable(jax.typeof(v))
         ]
         return sum(weighed, 0.0)
-
-
-_COUNT = itertools.count()
-
-
-def _traced(fun: Callable, *args: PyTree) -> tuple[ClosedJaxpr, PyTree]:
-    """A function's program, and the shapes of what it returns; all in it is traced anew.
-
-    Of functions of `jax.jit` or `jax.checkpoint` inside, JAX keeps the traces, with another solver
-    in them; by the names of axes, too, and here is one that was never there.
-    """
-    axis = (f"trial {next(_COUNT)}", 1)
-    return jax.make_jaxpr(fun, axis_env=[axis], return_shape=True)(*args)
 
 
 def _weighed(k: int, v: Any) -> Any:

@@ -74,8 +74,9 @@ def buffers_of(site: Site) -> list[Buffer]:
     chains = {leaf: equations for leaf, equations in chains.items() if equations}
     if not chains:
         return []
-    known = KnownIntegers(site)
-    found = [_buffer(leaf, equations, known) for leaf, equations in chains.items()]
+    with site.equation.ctx.manager:  # the precision of integers under which it was traced
+        known = KnownIntegers(site)
+        found = [_buffer(leaf, equations, known) for leaf, equations in chains.items()]
     return [buffer for buffer in found if buffer is not None]
 
 

@@ -89,7 +89,8 @@ def diagnose_within(
       rule of its own or of a `jax.shard_map` are not looked at, as it says.
 
     Raises:
-      What ``f`` raises; ValueError for traced values.
+      What ``f`` raises; ValueError for traced values, and for a function that switches
+      `jax.enable_x64` on by itself.
 
     Example:
       >>> import jax, jax.numpy as jnp, parscan_bp as pb
@@ -102,6 +103,8 @@ def diagnose_within(
     if any(isinstance(v, jax.core.Tracer) for v in given.arrays):
         raise ValueError("args: got traced values; numbers are wanted, outside of jit and grad")
     program = traced_anew(f, given)
+    if program.obstacle:
+        raise ValueError(f"f: {program.obstacle}; switch it on around diagnose_within, too")
     run = _Run(program.closed, given.arrays)
     with jax.debug_nans(False), jax.debug_infs(False):
         visits = run.visits()

@@ -131,6 +131,11 @@ def explain_within(
     program = traced_anew(f, Arguments(args, kwargs))
     sites = sites_of(program.closed)
     how.check(sites)
+    if program.obstacle:
+        left = (_described(site, how) for site in sites)
+        return ProgramExplanation(
+            tuple(dataclasses.replace(scan, stays=program.obstacle) for scan in left)
+        )
     explaining = _Explaining(how, sites)
     rewritten(program.closed, explaining)
     return ProgramExplanation(tuple(explaining.told(site) for site in sites))

@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
 from parscan_bp.jaxprs.read import open_jaxpr, part, scan_counts
+from parscan_bp.jaxprs.stage import to_be_traced
 from parscan_bp.originals import lax_scan
 from parscan_bp.within.sites import Site
 
@@ -89,7 +90,7 @@ class KnownIntegers:
             made = step_of(*(values[v] for v in inputs))
             return made[: len(carried)], made[len(carried) :]
 
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval(), to_be_traced():
             begin = [jnp.asarray(self._given[v]) for v in carried]
             rows = [self._given[v] for v in xs]
             how = {"length": self._length, "reverse": self._reverse}

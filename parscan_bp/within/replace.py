@@ -29,13 +29,15 @@ def replace_scans(
     the equations of its scans are replaced: those of `jax.lax.scan`, of `jax.lax.fori_loop` with
     fixed bounds and of libraries that call them, also inside of `jax.jit`, `jax.checkpoint`,
     `jax.lax.cond`, `jax.lax.while_loop`, `jax.custom_jvp`, `jax.shard_map` and other scans. Every
-    other operation is the one that ``f`` does. Values are those of ``f``.
+    other operation is the one that ``f`` does. Values are those of ``f``; what it closes over is a
+    constant, as of a function of `jax.jit`.
 
     A leaf of the carry that the steps fill row by row at an index which is known, as by
     ``Y.at[k].set(y)`` in a `jax.lax.fori_loop`, becomes an output of the scan.
 
     A scan stays as it is inside of a `jax.custom_vjp`, whose rule is the derivative, and where its
-    step has effects, reads a mutable array or calls back to Python. A scan that ``f`` has
+    step has effects, reads a mutable array or calls back to Python; so do all of a function that
+    switches `jax.enable_x64` on by itself. A scan that ``f`` has
     differentiated itself is two scans without anything to solve: wrap what is differentiated, and
     not what differentiates.
 
@@ -83,13 +85,16 @@ def _replaced(how: Replacement, f: Callable) -> Callable:
         given = Arguments(args, kwargs)
         state = how, choose.state()
         make = functools.partial(_with_ours, how)
-        return traces.plan(given.how, (given.arrays,), make, state)(given.arrays)
+        program = traces.plan(given.how, (given.arrays,), make, state)
+        return f(*args, **kwargs) if program.obstacle else program(given.arrays)
 
     return replaced
 
 
 def _with_ours(how: Replacement, traced: Program) -> Program:
     """The program with its scans replaced."""
+    if traced.obstacle:
+        return traced
     sites = sites_of(traced.closed)
     how.check(sites)
     by_scan = ByOurs(how, sites)

@@ -13,6 +13,7 @@ from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import OWN_CALLS, PLAIN_CALLS
 from parscan_bp.jaxprs.read import called, inner_jaxprs, walk
 from parscan_bp.jaxprs.replay import bind, interpret
+from parscan_bp.jaxprs.source import scope_of
 from parscan_bp.types import Array
 from parscan_bp.within.sites import OPENED
 
@@ -25,6 +26,10 @@ def rewritten(closed: ClosedJaxpr, by_scan: ByScan) -> ClosedJaxpr:
     """The program with ``by_scan`` for each of its scans, at every depth that can be made again."""
 
     def apply(eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
+        with scope_of(eqn):
+            return apply_in_scope(eqn, values)
+
+    def apply_in_scope(eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
         kind = kind_of(eqn)
         if kind == "scan":
             with eqn.ctx.manager:

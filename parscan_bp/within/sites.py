@@ -63,7 +63,8 @@ def sites_of(closed: ClosedJaxpr) -> list[Site]:
         for eqn in jaxpr.eqns:
             kind = kind_of(eqn)
             if kind == "scan" and id(eqn) not in found:  # a program may be called twice
-                known = tuple(_known(jaxpr, values, atom) for atom in eqn.invars)
+                with eqn.ctx.manager:
+                    known = tuple(_known(jaxpr, values, atom) for atom in eqn.invars)
                 found[id(eqn)] = Site(len(found), eqn, source_of(eqn), inside, known)
             if kind not in (*OWN_CALLS, "pallas_call"):
                 # JAX tells what control flow holds without its constants.

@@ -19,6 +19,7 @@ from parscan_bp.layers import (
     LayerNorm,
     Linear,
     MaxPool,
+    ReLU,
     Residual,
     check_layer,
     init,
@@ -207,6 +208,51 @@ MISTAKES = {
         lambda: init([Linear(2)], jax.random.key(0), 3),
         TypeError,
         r"features: got 3, of type int; a tuple such as \(3,\) is wanted",
+    ),
+    "features with the batch": (
+        lambda: init([Conv(2, (3, 3))], jax.random.key(0), X.shape),
+        ValueError,
+        r"features: got \(2, 4, 4, 3\), .*without the batch; layers\[0\], Conv.*wants 4 axes",
+    ),
+    "features that a layer cannot take": (
+        lambda: init([Linear(3), Conv(4, (3,), groups=2)], jax.random.key(0), (5, 3)),
+        ValueError,
+        r"features: got \(5, 3\), .*layers\[1\], Conv.*got 3 channels; a multiple of groups=2",
+    ),
+    "a key that is none": (
+        lambda: init([Linear(3)], 0, (5, 3)),
+        TypeError,
+        r"key: got 0, of type int; one random key, such as jax\.random\.key\(0\)",
+    ),
+    "a dtype that is none": (
+        lambda: init([Linear(3)], jax.random.key(0), (5, 3), "float33"),
+        TypeError,
+        "dtype: got 'float33', of type str; a dtype is wanted",
+    ),
+    "a check of a function": (
+        lambda: check_layer(jax.nn.relu, None, X, jax.random.key(0)),
+        TypeError,
+        r"layer: got .*; a Layer \(as_layer makes one",
+    ),
+    "a check of nothing": (
+        lambda: check_layer(ReLU(), None, X, jax.random.key(0), probes=0),
+        ValueError,
+        "probes: got 0; at least 1 is wanted",
+    ),
+    "a check without a key": (
+        lambda: check_layer(ReLU(), None, X, 0),
+        TypeError,
+        "key: got 0, of type int; one random key",
+    ),
+    "a bias for all": (
+        lambda: pb.chain([Linear(4)], [{"kernel": jnp.ones((3, 4)), "bias": jnp.zeros(1)}], X),
+        ValueError,
+        r"layers\[0\], Linear.*bias: got shape \(1,\); \(4,\), one for each channel, is wanted",
+    ),
+    "activations of a function": (
+        lambda: pb.layers.activations([jax.nn.relu], [None], X),
+        TypeError,
+        r"layers\[0\]: got .*; a Layer is wanted, as as_layer makes it",
     ),
     "register": (lambda: register(Linear, lambda l: l), TypeError, "kind: got"),
 }

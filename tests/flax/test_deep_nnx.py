@@ -116,8 +116,15 @@ def test_mistakes_are_named():
         pb.nnx.DeepRNN([cell], solver=pb.Blelloch)
     with pytest.raises(TypeError, match="report: got 1"):
         pb.nnx.DeepRNN([cell], report=1)
-    with pytest.raises(ValueError, match="as many features in each layer"):
-        pb.nnx.DeepRNN([cell, nnx.GRUCell(HIDDEN, 3, rngs=nnx.Rngs(0))])(inputs())
+    narrow = nnx.GRUCell(HIDDEN, 3, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"cells: got carries of shapes .*as many features"):
+        pb.nnx.DeepRNN([cell, narrow])(inputs())
+    with pytest.raises(ValueError, match=r"cells\[1\]: GRUCell does not take the outputs of cells"):
+        pb.nnx.DeepRNN([narrow, narrow])(jnp.ones((2, 5, HIDDEN)))
+    with pytest.raises(ValueError, match=r"cells\[0\]: GRUCell does not take inputs of a step"):
+        pb.nnx.DeepRNN([cell])(jnp.ones((2, 5, INPUTS + 1)))
+    with pytest.raises(ValueError, match=r"initial_carry: got .*a tuple of 1 carries"):
+        pb.nnx.DeepRNN([cell])(inputs(), initial_carry=())
     with pytest.raises(NotImplementedError, match=r"cells\[0\]: Counting changes its variables"):
         pb.nnx.DeepRNN([Counting(INPUTS, HIDDEN, rngs=nnx.Rngs(0))])(inputs())
     convolutional = nnx.RNNCellBase.__new__(TwoAxes)

@@ -10,6 +10,7 @@ from flax import nnx
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
+from parscan_bp.explain import explain_calls
 
 X = jax.random.normal(jax.random.key(0), (2, 6, 3))
 
@@ -95,3 +96,50 @@ def test_only_a_layer_by_itself_reports():
         parscan_bp.nnx.RNN(cells[0], report=2)
     with pytest.raises(TypeError, match="report: got 2"):
         parscan_bp.linen.RNN(nn.GRUCell(4), report=2)
+
+
+def test_a_layer_explains_itself():
+    """As `explain` of its step; masks, flags and types alone are those of a call."""
+    cell = nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))
+    rnn = parscan_bp.nnx.RNN(cell, solver=pb.Blelloch())
+    found = rnn.explain(jax.ShapeDtypeStruct(X.shape, X.dtype))
+    assert (found.choice, found.structure, found.batch_axes) == ("Blelloch()", "block", ((0,),))
+    mask = jnp.ones(X.shape[:2], bool)
+    left = parscan_bp.nnx.RNN(cell).explain(X, mask=mask, return_carry=True, rngs=nnx.Rngs(1))
+    step = lambda h, x: cell(h, x)  # noqa: E731
+    assert left.choice == pb.explain(step, jnp.zeros((2, 4)), jnp.swapaxes(X, 0, 1)).choice
+    both = parscan_bp.nnx.Bidirectional(rnn, parscan_bp.nnx.RNN(cell, solver=pb.Sweep()))
+    graphdef, state = nnx.split(both)
+    run = jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))
+    run(state, X)  # what JAX keeps of it is traced anew
+    assert [e.choice for e in explain_calls(run, state, X)] == ["Blelloch()", "Sweep()"]
+
+    rnn = parscan_bp.linen.RNN(nn.LSTMCell(4), solver=pb.Chunked(2))
+    variables = rnn.init(jax.random.key(0), X)
+    found = rnn.apply(variables, X, method="explain")
+    assert (found.choice, found.structure) == ("Chunked(chunks=2)", "block")
+    (again,) = explain_calls(rnn.apply, variables, X)
+    assert again.choice == found.choice
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda: pb.explain(parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))), X),
+            ValueError,
+            r"xs: got None, without length=; .* Of an RNN its own method explain .*explain_within",
+        ),
+        (
+            lambda: explain_calls(parscan_bp.nnx.RNN(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))), X),
+            ValueError,
+            r"fun: it closes over variables of flax\.nnx, .*nnx\.split\(module\)",
+        ),
+        (lambda: explain_calls(3, X), TypeError, "fun: got 3, of type int; a function"),
+        (lambda: explain_calls(jnp.sin, "x"), TypeError, r"args\[0\]: got 'x', of type str"),
+        (lambda: explain_calls(jnp.sin, X), ValueError, r"fun: got .*which runs no scan of par"),
+    ],
+)
+def test_what_cannot_be_explained_is_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call()

@@ -92,6 +92,33 @@ def test_masked_steps_are_left_out_and_resets_start_afresh(reverse, time_major):
     assert not np.asarray(outputs)[~MASK].any() and not np.asarray(by_x)[~MASK].any()
 
 
+LENGTHS = np.array([5, 7, 4])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_with_lengths_each_row_is_its_first_steps(reverse):
+    """Among which masked ones do nothing; what stands in the padding does not matter."""
+    how = {"return_carry": True, "reverse": reverse, "keep_order": True}
+    reset = RESET | (np.arange(TIME) >= LENGTHS[:, None])
+    first = jnp.linspace(-1, 1, BATCH * HIDDEN, dtype=FLOAT).reshape(BATCH, HIDDEN)
+
+    @nnx_jit_once
+    def run(model, x):
+        together = model(x, mask=MASK, reset=reset, seq_lengths=LENGTHS, initial_carry=first, **how)
+        alone = []
+        for k, length in enumerate(LENGTHS):
+            row = (slice(k, k + 1), slice(0, int(length)))
+            alone.append(
+                model(x[row], mask=MASK[row], reset=reset[row], initial_carry=first[k:][:1], **how)
+            )
+        return together, alone
+
+    (carry, out), alone = run(_nnx_rnn(), inputs())
+    for k, (own_carry, own) in enumerate(alone):
+        np.testing.assert_allclose(out[k, : LENGTHS[k]], own[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(carry[k], own_carry[0], rtol=1e-5, atol=1e-6)
+
+
 def test_linen_and_both_directions_agree_whatever_the_padding_holds():
     cell = nn.SimpleCell(HIDDEN, param_dtype=FLOAT)
     layer = pb.linen.Bidirectional(*(pb.linen.RNN(cell, solver=SOLVER) for _ in range(2)))

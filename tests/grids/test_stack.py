@@ -268,13 +268,13 @@ WRONG = [
         [Conv(4, (3,))],
         Grid(height=2),
         ValueError,
-        r"layers\[0\] on the grid .*: x: got spatial sizes \(8, 8\); a window of sizes \(3,\)",
+        r"features: got \(8, 8, 3\).*layers\[0\], Conv.*1 spatial axes wants 3 axes: batch",
     ),
     (
         [Dropout(0.5)],
         Grid(),
         ValueError,
-        r"mask: got None.*A layer is divided whose init makes its parameters",
+        r"mask: got None.*Parameters are what each layer's init makes",
     ),
     ([Flatten()], Grid(width=2), NotImplementedError, r"Flatten\(\) has no domain-parallel form"),
     (
@@ -305,6 +305,11 @@ def test_what_cannot_be_divided_is_named(layers, grids, kind, message):
         ("8", TypeError, "features: got '8', of type str"),
         ((8, 8.0, 3), TypeError, r"features\[1\]: got 8.0"),
         ((0, 8, 3), ValueError, r"features\[0\]: got 0"),
+        (
+            (16, 8, 8, 3),
+            ValueError,
+            r"features: got \(16, 8, 8, 3\), .* the shape of one input, without the batch; layers",
+        ),
     ],
 )
 def test_features_that_are_no_shape_are_named(features, kind, message):

@@ -100,15 +100,45 @@ class Alone(Affine):
         return (ct * x).sum(0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (Halving, r"layers\[0\], .*makes shape \(1, 4\) of \(2, 4\); the batch of 2 is wanted"),
-        (NotSummed, r"layers\[0\], .*pullback returned shapes \[\(2, 4\), \(4,\)\]; those of"),
-        (Alone, r"layers\[0\], .*pullback returned shapes \[\(4,\)\]; those of the parameters"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_named(kind, message):
-    params = [kind().init(jax.random.key(0), (4,))]
+def test_a_batch_that_changes_is_named():
+    params = [Halving().init(jax.random.key(0), (4,))]
+    message = r"layers\[0\], .*makes shape \(1, 4\) of \(2, 4\); the batch of 2 is wanted"
     with pytest.raises(ValueError, match=message):
-        jax.grad(lambda p: pb.chain([kind()], p, jnp.ones((2, 4))).sum())(params)
+        jax.grad(lambda p: pb.chain([Halving()], p, jnp.ones((2, 4))).sum())(params)
+
+
+class NoPullback(Affine):
+    pullback = Layer.pullback
+
+
+class Narrow(Affine):
+    def adjoint_operator(self, params, x, y):
+        return Diagonal(params["a"][:3])
+
+
+class Rows(Affine):
+    def adjoint_operator(self, params, x, y):
+        return Diagonal(jnp.broadcast_to(params["a"], (3, 4)))
+
+
+MISSTATED = {
+    NoPullback: r"has no pullback, and so has no parameters: .*define pullback\(params, x, y, ct\)",
+    Narrow: r"returned Diagonal of 3x3; 4x4, features of x \(2, 4\) times those of y \(2, 4\), is",
+    Rows: r"returned a stack \(3,\) of operators; one for each of the 2 entries of the batch",
+    NotSummed: r"pullback returned shapes \[\(2, 4\), \(4,\)\]; those of the parameters",
+    Alone: r"pullback returned shapes \[\(4,\)\]; those of the parameters",
+}
+
+
+@pytest.mark.parametrize("kind", MISSTATED)
+def test_what_is_misstated_is_named_with_its_layer(kind):
+    params, x = kind().init(jax.random.key(0), (4,)), jnp.ones((2, 4))
+    layers = [jnp.tanh, Linear(4, bias=False), kind()]
+
+    def loss(kernel, own):
+        return pb.chain(layers, [None, {"kernel": kernel}, own], x).sum()
+
+    with pytest.raises(ValueError, match=rf"layers\[2\], .*{MISSTATED[kind]}"):
+        jax.grad(loss, (0, 1))(jnp.eye(4), params)
+    with pytest.raises(ValueError, match=f"{kind.__name__}.*{MISSTATED[kind]}"):
+        check_layer(kind(), params, x, jax.random.key(0))

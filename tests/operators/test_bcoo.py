@@ -68,8 +68,32 @@ def test_a_layers_jacobian():
     np.testing.assert_allclose(got.reshape(16, 32), np.reshape(want, (32, 16)).T, atol=1e-6)
 
 
+def test_room_for_more_entries_is_left_out():
+    """As `jax.jit`, `jax.vmap` and sums make it: indices outside, or beyond the last offset."""
+    bcsr = sparse.BCSR.fromdense(MATRIX, nse=7)
+    mixed = sparse.BCOO(
+        (array([9.0, 3.0, 2.0, 8.0, 1.0]), array([[2, 3], [1, 2], [0, 1], [2, 0], [1, 0]])),
+        shape=(2, 3),
+    )
+    for op in (
+        Sparse.from_csr(bcsr.data, bcsr.indices, bcsr.indptr, bcsr.shape),
+        Sparse.from_bcoo(sparse.BCOO.fromdense(MATRIX, nse=7)),
+        Sparse.from_bcoo(mixed),
+    ):
+        assert op.pattern.nnz == op.data.size == 3
+        np.testing.assert_array_equal(read(op, np.ones(3, np.float32))[0], MATRIX)
+
+
 def test_mistakes():
     with pytest.raises(ValueError, match="two sparse axes"):
         Sparse.from_bcoo(bcoo(n_dense=1))
+    with pytest.raises(TypeError, match=r"matrix: got .*; a jax.experimental.sparse.BCOO is"):
+        Sparse.from_bcoo(MATRIX)
+    with pytest.raises(ValueError, match=r"indices: got shape \(1,\) for data of shape \(2,\); as"):
+        Sparse.from_csr([1.0, 2.0], [0], [0, 1, 1], (2, 3))
+    with pytest.raises(ValueError, match="at least the 3 entries in which indptr ends"):
+        Sparse.from_csr([1.0, 2.0], [0, 1], [0, 1, 3], (2, 3))
+    with pytest.raises(ValueError, match=r"indptr: got shape \(2,\); 3 ascending offsets from 0"):
+        Sparse.from_csr([1.0], [0], [0, 1], (2, 3))
     with pytest.raises(TypeError, match=r"matrix\.indices"):
         jax.jit(lambda m: Sparse.from_bcoo(m).as_dense())(bcoo())

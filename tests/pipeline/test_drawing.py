@@ -23,6 +23,10 @@ def test_every_pass_is_a_bar_with_its_batch(name):
 
 def test_a_drawing_can_end_early_and_refuses_to_be_endless():
     table = pipeline.PipeDream().table(2, 300)
+    with pytest.raises(ValueError, match="until: got 0; a positive number"):
+        plots.draw_pipeline(table, until=0)
+    with pytest.raises(TypeError, match="until: got 'end', of type str; a number"):
+        plots.draw_pipeline(table, until="end")
     with pytest.raises(ValueError, match="until: got None; at most"):
         plots.draw_pipeline(table)
     axes = plots.draw_pipeline(table, until=20.0, title="so").axes[0]

@@ -257,3 +257,15 @@ def _run(**new):
 def test_mistakes_are_told(new, error, words):
     with pytest.raises(error, match=words):
         _run(**new)
+
+
+def test_a_smaller_last_batch_is_run_as_by_simulate():
+    batches = [*data(2), *data(1, seed=2, rows=3)]
+    functions, params = net(3)
+    given = (functions, pipeline.BackPropagation(), SGD, cross_entropy, params, batches)
+    for one, other in zip(
+        jax.tree.leaves(pipeline.run_mpmd(*given)[:2]),
+        jax.tree.leaves(pipeline.simulate(*given)[:2]),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)

@@ -251,6 +251,30 @@ def test_mistakes_are_told(new, error, words):
         _pipeline(CASES["DSP(1,1,0;4,2,0)"], **new)
 
 
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (1, r"schedule: DSP\(1,1,0;4,2,0\) is for 3 blocks, and the model has 1 layer; at least"),
+        (0, "layers: got none; at least one for each block"),
+    ],
+)
+def test_fewer_layers_than_blocks_are_named(layers, words):
+    with pytest.raises(ValueError, match=words):
+        pipeline.Pipeline(
+            [lambda w, x: w * x] * layers,
+            [jnp.ones(())] * layers,
+            schedule=pipeline.DSP((1, 1, 0), (4, 2, 0)),
+            optimiser=SGD,
+            loss=cross_entropy,
+        )
+
+
+@pytest.mark.parametrize("batches", [3, "batches", {"x": 1}])
+def test_batches_that_cannot_be_gone_through_are_named(batches):
+    with pytest.raises(TypeError, match=r"batches: got .*to pairs \(x, labels\), is wanted"):
+        _pipeline(CASES["PipeDream"]).fit(batches)
+
+
 def test_the_optimiser_has_to_be_separable_where_blocks_are_updated_from_different_batches():
     clipped = optax.chain(optax.clip_by_global_norm(1.0), SGD)
     own = _pipeline(CASES["PipeDream"], optimiser=clipped)

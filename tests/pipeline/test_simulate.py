@@ -338,6 +338,12 @@ def _spoiled(**new):
             r"batches\[0\]: got leading axes of \[\(8,\)\]; GPipe\(microbatches=3\)",
         ),
         ({"loss": lambda y, labels: y}, ValueError, r"loss: makes \(8, 3\); a real scalar"),
+        (
+            {"loss": lambda y, labels, weights: y},
+            ValueError,
+            r"loss: it does not take what the last block makes, of shape \(8, 3\), and the labels, "
+            r"int..\[8\]: .*'weights'; a function \(output, labels\) -> scalar is wanted",
+        ),
         ({"states": [(), ()]}, ValueError, "states: got 2 for 3 blocks"),
         ({"params": {"a": 1}}, TypeError, "params: got"),
         (

@@ -220,11 +220,45 @@ def test_extra_arguments_reach_the_optimiser():
     assert updates.shape == (2,)
 
 
+def test_updates_of_other_shapes_are_named():
+    optimiser = pipeline.stale(networks.sgd(1.0), 2)
+    state = optimiser.init(jnp.ones(2, jnp.float32))
+    for other in (jnp.ones(3, jnp.float32), [jnp.ones(2, jnp.float32)]):
+        with pytest.raises(ValueError, match=r"updates: got .*; float32\[2\], as the params that"):
+            optimiser.update(other, state)
+
+
+STAGES = {"early": {"w": jnp.ones(2)}, "late": {"w": jnp.ones(2)}}
+LABELS = {"early": {"w": "slow"}, "late": {"w": "fast"}}
+
+
+def test_labels_of_all_parameters_go_around():
+    """What the error of labels within says is to be done."""
+    around = optax.multi_transform(
+        {
+            "slow": pipeline.stale(networks.sgd(1.0), 2),
+            "fast": pipeline.stale(networks.sgd(1.0), 0),
+        },
+        LABELS,
+    )
+    within = pipeline.stale(networks.sgd(1.0), {"early": 2, "late": 0})
+    states = [around.init(STAGES), within.init(STAGES)]
+    for n in range(4):
+        gradient = jax.tree.map(lambda w: n + w, STAGES)
+        made = [
+            optimiser.update(gradient, state, STAGES)
+            for optimiser, state in zip((around, within), states, strict=True)
+        ]
+        states = [state for _, state in made]
+        jax.tree.map(np.testing.assert_array_equal, made[0][0], made[1][0])
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
         (lambda: pipeline.stale(3, 1), TypeError, "optimiser: got 3"),
         (lambda: pipeline.stale(networks.sgd(1.0), -1), ValueError, "delays: got -1"),
+        (lambda: pipeline.stale(networks.sgd(1.0), None), TypeError, "delays: got None; an int of"),
         (
             lambda: pipeline.stale(networks.sgd(1.0), {"a": 1.5}),
             TypeError,
@@ -246,6 +280,22 @@ def test_extra_arguments_reach_the_optimiser():
             ).init([jnp.ones(1)] * 2),
             NotImplementedError,
             "global norm",
+        ),
+        (
+            lambda: pipeline.stale(
+                optax.multi_transform({"slow": optax.sgd(0.1), "fast": optax.adam(0.1)}, LABELS),
+                {"early": 2, "late": 0},
+            ).init(STAGES),
+            ValueError,
+            r"optimiser: it does not take .*float..\[2\].*delays\['early'\].*Labels or a",
+        ),
+        (
+            lambda: pipeline.stale(
+                optax.masked(optax.sgd(0.1), {"early": {"w": True}, "late": {"w": False}}),
+                {"early": 2, "late": 0},
+            ).init(STAGES),
+            ValueError,
+            r"optimiser: it does not take .*delays\['early'\].*Labels or a mask for all params go",
         ),
     ],
 )

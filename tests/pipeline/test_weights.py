@@ -212,5 +212,7 @@ def test_mistakes_about_weights():
     how = ([block] * BLOCKS, pipeline.GPipe(2), networks.sgd(0.1), masked, params, batches)
     with pytest.raises(TypeError, match="weight: got 3, of type int; a function of the labels"):
         pipeline.simulate(*how, weight=3)
+    with pytest.raises(ValueError, match=r"weight: it does not take the labels of a part: .*; a f"):
+        pipeline.simulate(*how, weight=lambda labels: labels["mask"].sum())
     with pytest.raises(ValueError, match=r"weight: of the labels of a part it makes float32\[4\]"):
         pipeline.simulate(*how, weight=lambda labels: labels[1])

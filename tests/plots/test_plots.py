@@ -1,5 +1,6 @@
 """The schedule that is drawn computes the answer, and the figures show what they were given."""
 
+import dataclasses
 import itertools
 import math
 import sys
@@ -15,6 +16,8 @@ from matplotlib.figure import Figure
 import parscan_bp as pb
 from parscan_bp import plots
 from parscan_bp.operators import Dense, Diagonal
+from parscan_bp.planner import FLOPS
+from parscan_bp.solvers import Complexity, Solver
 
 SOLVERS = {
     "sweep": pb.Sweep(),
@@ -25,6 +28,19 @@ SOLVERS = {
     "chunks_3": pb.Chunked(chunks=3),
     "chunks_64": pb.Chunked(),
     "associative": pb.Associative(),
+    "inner": pb.Chunked(chunks=3, inner=pb.CyclicReduction()),
+    "cyclic_reduction": pb.CyclicReduction(),
+    "kernels_in_turn": pb.Pallas(mode="sequential"),
+    "jacobi": pb.Jacobi(),
+    "richardson": pb.Richardson(),
+}
+# Whose complexity counts what is dropped, left over or drawn in another way.
+AT_MOST = {
+    "kernels": pb.Pallas(mode="chunked", chunk=3),
+    "kernels_of_blelloch": pb.Pallas(mode="blelloch"),
+    "kernels_by_size": pb.Pallas(),
+    "jacobi_until": pb.Jacobi(tol=1e-3),
+    "corrections_of_1": pb.ChunkedCorrections(1),
 }
 EACH = pytest.mark.parametrize("solver", SOLVERS.values(), ids=list(SOLVERS))
 SIZES = (4, 3, 5, 2, 6, 3, 1, 4)
@@ -46,17 +62,29 @@ def _evaluate(schedule, matrices, vectors):
     return [sum(value(node) for node in state) for state in schedule.states]
 
 
-@EACH
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 23])
-def test_a_schedule_computes_the_states_in_the_products_and_levels_of_its_solver(solver, n):
+def _checked(solver, n, change=lambda matrices: matrices, drops=lambda k: False):
+    """The schedule of a solver, whose states are those of the recurrence.
+
+    Args:
+      change: what becomes of random matrices.
+      drops: whether the state after so many steps is not made of the one before.
+    """
     rng = np.random.default_rng(n)
-    matrices = rng.normal(size=(n, 3, 3)) / 2
+    matrices = change(rng.normal(size=(n, 3, 3)) / 2)
     vectors = {t: rng.normal(size=3) for t in range(n + 1)}
     schedule = plots.schedule_of(solver, n, features=3)
     wanted = [vectors[0]]
     for t in range(n):
-        wanted.append(matrices[t] @ wanted[-1] + vectors[t + 1])
+        before = 0 * wanted[-1] if drops(t + 1) else wanted[-1]
+        wanted.append(matrices[t] @ before + vectors[t + 1])
     np.testing.assert_allclose(_evaluate(schedule, matrices, vectors), wanted, rtol=0, atol=1e-12)
+    return schedule
+
+
+@EACH
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 9, 23])
+def test_a_schedule_computes_the_states_in_the_products_and_levels_of_its_solver(solver, n):
+    schedule = _checked(solver, n)
     stated = solver.complexity(n)
     assert len(schedule.levels) == stated.steps
     assert schedule.matrix_products == stated.matrix_products
@@ -67,6 +95,62 @@ def test_a_schedule_computes_the_states_in_the_products_and_levels_of_its_solver
     }
 
 
+def _is_within(schedule, stated):
+    """Whether it has no more than that."""
+    return (
+        len(schedule.levels) <= stated.steps
+        and schedule.matrix_products <= stated.matrix_products
+        and schedule.vector_products <= stated.vector_products
+    )
+
+
+@pytest.mark.parametrize("solver", AT_MOST.values(), ids=list(AT_MOST))
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 23])
+def test_a_schedule_leaves_out_what_its_solver_drops(solver, n):
+    assert _is_within(_checked(solver, n), solver.complexity(n))
+
+
+@pytest.mark.parametrize("n", [1, 5, 8])
+def test_truncated_windows_are_counted_from_the_first_step(n):
+    solver = pb.Truncated(3)
+    schedule = _checked(solver, n, drops=lambda k: k < n and (n - k) % 3 == 0)
+    assert _is_within(schedule, solver.complexity(n))
+    sliding = plots.schedule_of(pb.Truncated(3, sliding=True), n)
+    assert len(sliding.levels) == pb.Truncated(3, sliding=True).complexity(n).steps
+
+
+@pytest.mark.parametrize("n", [7, 9, 12])
+def test_corrections_are_those_of_one_round_which_is_all_where_chunks_forget(n):
+    solver = pb.ChunkedCorrections(3)
+    forgets = lambda matrices: np.triu(matrices, 1) if n > 8 else matrices * 0  # noqa: E731
+    schedule, stated = _checked(solver, n, forgets), solver.complexity(n)
+    assert len(schedule.levels) == stated.steps and schedule.matrix_products == 0
+    assert schedule.vector_products == stated.vector_products
+
+
+SHARDED = {
+    "doubling": {},
+    "of_trees": {"inner": pb.Blelloch()},
+    "chain": {"method": "chain", "inner": pb.CyclicReduction()},
+    "turns": {"method": "turns", "inner": pb.Blelloch()},
+    "corrections": {"method": "corrections"},
+}
+
+
+@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize("n", [3, 12, 14])
+def test_the_schedule_of_several_devices(name, n, monkeypatch):
+    solver = pb.Sharded("time", jax.make_mesh((1,), ("time",), devices=jax.devices()[:1]))
+    solver = dataclasses.replace(solver, **SHARDED[name])
+    for devices in (1, 4):
+        monkeypatch.setattr(type(solver.place), "count", lambda *_, devices=devices: devices)
+        # Three steps of a device forget all.
+        schedule = _checked(solver, n, lambda matrices: np.triu(matrices, 1))
+        assert len(schedule.levels) <= solver.complexity(n).steps + 1
+        if name == "corrections":
+            assert schedule.matrix_products == 0
+
+
 def _system(given, sizes=SIZES):
     rng = np.random.default_rng(5)
     pairs = itertools.pairwise(sizes)
@@ -75,7 +159,20 @@ def _system(given, sizes=SIZES):
     return pb.Ragged(operators, [g if t in given else None for t, g in enumerate(cotangents)])
 
 
-@pytest.mark.parametrize("solver", [pb.Sweep(), pb.Blelloch(), pb.Blelloch(up_levels=1)])
+LAYERED = [
+    pb.Sweep(),
+    pb.Blelloch(),
+    pb.Blelloch(up_levels=1),
+    pb.CyclicReduction(),
+    pb.Jacobi(),
+    pb.Planned(),
+    pb.Planned(workers=9, machine=FLOPS),
+    pb.ChunkedCorrections(1),
+    pb.ChunkedCorrections(2),
+]
+
+
+@pytest.mark.parametrize("solver", LAYERED, ids=str)
 @pytest.mark.parametrize("given", [{7}, {3, 7}, set(range(8))])
 def test_the_schedule_of_a_ragged_system_solves_it(solver, given):
     system = _system(given)
@@ -116,9 +213,39 @@ def test_the_critical_path_is_the_dearest_chain_of_products():
     assert sum(node.flops for node in path) == max(map(dearest, schedule.products))
 
 
-def test_a_solver_without_a_description_raises():
-    with pytest.raises(NotImplementedError, match=r"no schedule is known for Pallas.*register"):
-        plots.schedule_of(pb.Pallas(), 8)
+class Own(Solver):
+    def run(self, system, state):
+        raise NotImplementedError
+
+    def complexity(self, n):
+        return Complexity(n, 0, n, 1)
+
+
+UNDRAWN = {
+    "own": (Own(), NotImplementedError, r"no schedule is known for Own; .*record\.register"),
+    "scaled": (pb.Richardson(0.5), NotImplementedError, r"Richardson\(omega=0.5\) scales what it"),
+    "krylov": (pb.BiCGStab(), NotImplementedError, r"BiCGStab\(\) scales vectors by sums over all"),
+    "layers": (pb.Planned(), NotImplementedError, r"chain: got 8 equal steps; Planned\(\) takes"),
+    "none": (None, TypeError, r"solver: got None; a solver, such as Blelloch\(\), is wanted"),
+    "name": ("sweep", TypeError, r"solver: got 'sweep', of type str; .* a solver, such as"),
+    "class": (
+        pb.Sweep,
+        TypeError,
+        r"solver: Sweep is a class; Sweep\(\) is wanted, or a solver, s",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNDRAWN)
+def test_what_cannot_be_drawn_is_named(name):
+    solver, error, words = UNDRAWN[name]
+    with pytest.raises(error, match=words):
+        plots.draw_schedule(solver, 8)
+
+
+def test_layers_over_devices_are_explained_elsewhere():
+    with pytest.raises(NotImplementedError, match=r"chain: got a Ragged system; .*explain_chain"):
+        plots.schedule_of(pb.Sharded("time"), _system({7}))
 
 
 @pytest.mark.parametrize(
@@ -163,11 +290,32 @@ def test_loss_curves_are_what_was_given():
 
 @pytest.mark.parametrize(
     ("losses", "at", "words"),
-    [({}, None, "no runs"), ({"a": []}, None, "0 losses"), ({"a": [1.0]}, {"a": [1, 2]}, "2 pl")],
+    [
+        ({}, None, "no runs"),
+        ({"a": []}, None, "0 losses"),
+        ({"a": [1.0]}, {"a": [1, 2]}, "2 places"),
+        ({"a": [[1.0]]}, None, r"losses\['a'\]: got shape \(1, 1\); the loss of every iteration"),
+        ({"a": [1.0]}, {"b": [1]}, r"at: got \['b'\]; the places of each run, of \['a'\], are"),
+    ],
 )
 def test_mistakes_in_losses(losses, at, words):
     with pytest.raises(ValueError, match=words):
         plots.draw_losses(losses, at)
+
+
+@pytest.mark.parametrize(
+    ("losses", "options", "words"),
+    [
+        ([3.0, 2.0], {}, r"losses: got \[3.0, 2.0\], of type list; a mapping .*\{'run': losses\}"),
+        (3.0, {}, "losses: got 3.0, of type float; a mapping"),
+        ({"a": "no"}, {}, r"losses\['a'\]: got 'no', of type str; numbers"),
+        ({"a": [1.0]}, {"at": [1]}, r"at: got \[1\], of type list; a mapping"),
+        ({"a": [1.0]}, {"smooth": 1.5}, "smooth: got 1.5, of type float; an int"),
+    ],
+)
+def test_losses_that_are_none(losses, options, words):
+    with pytest.raises(TypeError, match=words):
+        plots.draw_losses(losses, **options)
 
 
 def test_speedups_show_numbers_frames_and_what_is_missing():
@@ -191,6 +339,22 @@ def test_the_fastest_and_its_margin():
 
 
 def test_mistakes_in_maps():
+    for call, words in (
+        (lambda: plots.draw_cotangents(3), "diagnosis: got 3, of type int; a Diagnosis is wanted"),
+        (
+            lambda: plots.draw_speedups([[1.0]], ["r"], ["c"]),
+            r"ratios: got .*list; a mapping",
+        ),
+        (lambda: plots.draw_speedups({"p": [[1.0]]}, 1, ["c"]), "rows: got 1, of type int; a seq"),
+        (lambda: plots.draw_fastest([[1.0]], ["r"], ["c"]), "times: got .*name of each panel is"),
+        (
+            lambda: plots.draw_fastest({"p": [[1.0]]}, ["r"], ["c"]),
+            r"\['p'\]: .*each competitor",
+        ),
+        (lambda: plots.new_figure("a", 2), "width: got 'a', of type str; a number"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
     with pytest.raises(ValueError, match="no panels"):
         plots.draw_speedups({}, [], [])
     with pytest.raises(ValueError, match=r"got shape \(1, 2\); 2 rows and 2 columns"):

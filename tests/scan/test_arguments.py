@@ -85,7 +85,10 @@ FRONT_ENDS = {
 @pytest.mark.parametrize("name", FRONT_ENDS)
 def test_what_is_no_solver_is_refused_alike_everywhere(name):
     run, other = FRONT_ENDS[name]
-    for wrong in ("Sweep", 3, jnp.tanh):
+    for name in ("sweep", "Sweep", "cyclic_reduction"):
+        with pytest.raises(TypeError, match=rf"solver: got '{name}', of type str; \w+\(\) of pars"):
+            run(name)
+    for wrong in ("swept", 3, jnp.tanh):
         with pytest.raises(TypeError, match=r"solver: got .*; None, .*Sweep\(\).* is wanted"):
             run(wrong)
     with pytest.raises(TypeError, match=r"solver: Sweep is a class; Sweep\(\) is wanted"):
@@ -97,6 +100,28 @@ def test_what_is_no_solver_is_refused_alike_everywhere(name):
 
 T, V = TypeError, ValueError
 MISTAKES = {
+    "a solver as a name": (
+        lambda: scan(solver="cyclic_reduction"),
+        T,
+        r"solver: got 'cyclic_reduction', .*; CyclicReduction\(\) of .*, as solvers have no",
+    ),
+    "a solver makes no values": (
+        lambda: scan(forward=pb.Sweep()),
+        V,
+        r"forward: got Sweep\(\), a solver, which solver= takes; 'exact', 'auto'",
+    ),
+    "a cell without parameters": (
+        lambda: pb.scan(pb.cells.GRU(), C, XS),
+        T,
+        r"f: got GRU.*, a cell without its parameters; functools\.partial\(cell, params\) is",
+    ),
+    "a function within which": (
+        lambda: pb.explain_within(XS, XS),
+        T,
+        r"f: got an array float.*; a function is wanted",
+    ),
+    "a function to diagnose": (lambda: pb.diagnose_within(3), T, "f: got 3, of type int; a funct"),
+    "a method is no solver": (lambda: scan(solver=pb.Chunks()), T, r"solver: got Chunks\(.*; None"),
     "jacobian of two": (lambda: scan(jacobian=lambda c, x: c), T, r"jacobian: .*\(c, x\);.*new_ca"),
     "jacobian of a name": (lambda: scan(jacobian="full"), V, "jacobian: got 'full'; 'auto'"),
     "jacobian of a scalar": (

@@ -179,6 +179,14 @@ def test_needs_a_gpu():
         pb.scan(functools.partial(CELLS["gru"], params), carry, xs, forward="fused")
 
 
+@pytest.mark.parametrize("scan", [pb.scan, pb.explain])
+@pytest.mark.parametrize("carry", [jnp.zeros(2, jnp.float32), jnp.zeros(2, jnp.int32)])
+def test_a_step_of_ones_own_is_told_before_what_the_device_lacks(scan, carry):
+    """No other jax would take it either."""
+    with pytest.raises(NotImplementedError, match=r"forward: .*take functools.partial\(cell, par"):
+        scan(lambda c, x: (c + x, c), carry, jnp.ones((3, 2), carry.dtype), forward="fused")
+
+
 @needs_kernels
 def test_what_the_kernels_do_not_take():
     params, carry, xs = _case("gru")

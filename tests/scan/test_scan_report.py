@@ -217,3 +217,20 @@ def test_empty_batches_and_carries_of_no_features(solver, shape):
     h, xs = jnp.ones(shape), jnp.ones((4, *shape))
     assert jax.grad(lambda h: pb.scan(step, h, xs, solver=solver)[1].sum())(h).shape == shape
     assert pb.scan(step, h, xs, solver=solver, report=True)[2].status == pb.Status.OK
+
+
+def test_a_report_is_printed_as_numbers():
+    step = lambda c, x: (jnp.tanh(c + x), c)  # noqa: E731
+    init, xs = jnp.zeros(2, jnp.float32), jnp.ones((7, 2), jnp.float32)
+    run = lambda xs: pb.scan(step, init, xs, forward=pb.Newton(), report=True)[-1]  # noqa: E731
+    text = str(jax.jit(run)(xs))
+    assert "Array" not in text and "None" not in text
+    assert text.startswith("Report(status=OK, residual=") and "fell_back=False" in text
+    assert "forward=ForwardReport(status=OK, " in text and "states=float32[7, 2] of " in text
+    of_three = str(jax.vmap(run)(jnp.stack([xs, xs * jnp.nan, xs])))
+    assert "Report(status=[OK, NON_FINITE, OK]" in of_three
+    of_nine = str(jax.jit(jax.vmap(run))(jnp.stack([xs] * 9)))
+    assert "Report(status=int32[9] of OK to OK" in of_nine
+    told = []
+    jax.eval_shape(lambda xs: told.append(str(run(xs))), xs)
+    assert "Report(status=" in told[0] and "Tracer" in told[0]

@@ -251,9 +251,9 @@ def test_deep_rnn_names_mistakes():
     with pytest.raises(ValueError, match="at least 1 is wanted"):
         pb.deep_rnn([])
     step, _ = pb.deep_rnn([layer, layer])
-    with pytest.raises(ValueError, match="a tuple of 2 arrays"):
+    with pytest.raises(ValueError, match=r"carry: got .*a tuple of 2 carries"):
         step((jnp.ones(2),), jnp.ones(2))
-    with pytest.raises(ValueError, match="as many features"):
+    with pytest.raises(ValueError, match=r"carry: got carries of shapes .*; as many"):
         step((jnp.ones(2), jnp.ones(3)), jnp.ones(2))
 
 

@@ -82,7 +82,11 @@ def test_coordinates_made_while_tracing_are_not_tracers():
         (lambda: Pattern((1, 2), [0, 1], [2]), "a column lies outside the matrix of 1x2"),
         (lambda: Pattern((1, 2), [0, 2], [1, 0]), "do not ascend"),
         (lambda: Pattern((1, 2), [0, 2], [1, 1]), "do not ascend"),
-        (lambda: Pattern.from_coordinates([0, 0], [1, 1], (2, 2)), "given twice"),
+        (
+            lambda: Pattern.from_coordinates([0, 0], [1, 1], (2, 2)),
+            r"\(0, 1\) is given twice",
+        ),
+        (lambda: Pattern.from_mask([1, 0]), r"mask: got shape \(2,\); a matrix is wanted"),
         (lambda: Pattern.from_coordinates([2], [0], (2, 2)), "inside 2x2 per entry"),
         (lambda: Pattern.from_coordinates([0], [0, 1], (2, 2)), "rows, cols: got shapes"),
     ],

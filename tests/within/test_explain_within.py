@@ -78,7 +78,7 @@ def test_what_stays():
 
 
 def test_what_is_left_says_what_a_named_sweep_would_do():
-    short = lambda a: lax.scan(lambda h, x: (jnp.sin(h) + x, None), a, XS)[0]  # noqa: E731
+    short = lambda a: lax.scan(lambda h, x: (jnp.sin(h) + x, None), 2 * a, XS)[0]  # noqa: E731
     (scan,) = pb.explain_within(short, jax.ShapeDtypeStruct((3,), A.dtype)).scans
     assert scan.otherwise == "solver=Sweep() would take it" and not scan.replaced
 

@@ -157,6 +157,24 @@ def test_a_function_that_closes_over_what_is_differentiated():
     np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
+def test_what_is_returned_beside_arrays_is_as_it_was():
+    f = lambda a, name: {"last": _rnn(a, XS)[0], "name": name, "act": jnp.tanh, "n": 3}  # noqa: E731
+    for _ in range(2):
+        got = pb.replace_scans(f)(A, "some")
+        assert (got["name"], got["act"], got["n"]) == ("some", jnp.tanh, 3)
+        np.testing.assert_array_equal(got["last"], f(A, "some")["last"])
+
+
+def test_named_scopes_stay():
+    def f(a, xs):
+        with jax.named_scope("outer scope"):
+            return jnp.sin(_rnn(a, xs)[0])
+
+    for solver in (None, pb.Sweep()):
+        program = jax.jit(pb.replace_scans(f, solver=solver)).lower(A, XS)
+        assert program.as_text(debug_info=True).count("outer scope") > 3
+
+
 def test_donated_arguments_are_donated():
     own = jax.jit(lambda a, xs: _rnn(a, xs)[0], donate_argnums=0)
     for f in (pb.replace_scans(own), jax.jit(pb.replace_scans(own), donate_argnums=0)):
@@ -286,6 +304,23 @@ def test_what_a_named_solver_refuses():
 def test_options_that_are_none(options, error, match):
     with pytest.raises(error, match=match):
         pb.replace_scans(_rnn, **{"solver": pb.Sweep(), **options})(A, XS)
+
+
+def test_integers_of_another_precision():
+    def f(rows):
+        with jax.enable_x64(True):
+            return lax.fori_loop(0, 6, lambda k, u: u.at[k].set(k * 0.5), rows)
+
+    np.testing.assert_array_equal(pb.replace_scans(f)(XS), f(XS))
+    (scan,) = pb.explain_within(f, XS).scans
+    assert jax.config.jax_enable_x64 or "64 bits" in scan.stays
+
+
+def test_without_jit():
+    with jax.disable_jit():
+        got = pb.replace_scans(_filled, solver=pb.Sweep())(A, XS)
+    for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(_filled(A, XS)), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-6)
 
 
 def test_what_is_no_function():

@@ -64,7 +64,7 @@ def prepare(
     masks = magnitude_masks(params, sparsity, scope=SCOPE)
     params = apply_masks(params, masks)
     pruned = {"test": score(params)}
-    kept = optax.chain(optax.adam(learning_rate), keep_masks(masks))
+    kept = keep_masks(optax.adam(learning_rate), masks)
     params, retrained = fit(kept, params, steps[1])
     return params, {
         "scope": SCOPE,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from parscan_bp.arguments import as_int, check_kind
 from parscan_bp.grids.cost.model import CORI_KNL, CostModel
@@ -20,7 +19,7 @@ from parscan_bp.grids.layout import Layout
 from parscan_bp.grids.stack import Place, as_features, divided_layer
 from parscan_bp.layers import Layer
 from parscan_bp.layers.registry import as_stack
-from parscan_bp.layers.stack import apply_at
+from parscan_bp.layers.stack import Sizes, sizes_of
 
 
 def best_grid(
@@ -72,19 +71,19 @@ def best_grid(
     if memory_limit is not None:
         memory_limit = as_int("memory_limit", memory_limit)
     processes, batch = as_int("processes", processes), as_int("batch", batch)
-    chains = list(_chains(processes))
+    chains, sizes = list(_chains(processes)), tuple(sizes_of(whole, shape))
     best = None
     for chain in chains:
-        found = _Search(whole, shape, chain, batch, cost, memory_limit).best()
+        found = _Search(whole, sizes, chain, batch, cost, memory_limit).best()
         if found is not None and (best is None or found.seconds < best.seconds):
             best = found
     if best is None:
-        raise ValueError(_no_grid(whole, shape, chains, batch, cost, memory_limit))
+        raise ValueError(_no_grid(whole, sizes, chains, batch, cost, memory_limit))
     return explain_grid(whole, shape, best.grids, batch, cost=cost)
 
 
-def _no_grid(whole, shape, chains, batch, cost, memory_limit) -> str:
-    searches = [_Search(whole, shape, c, batch, cost, None, by_memory=True) for c in chains]
+def _no_grid(whole, sizes, chains, batch, cost, memory_limit) -> str:
+    searches = [_Search(whole, sizes, c, batch, cost, None, by_memory=True) for c in chains]
     least = [found.memory for s in searches if (found := s.best()) is not None]
     if not least:
         return f"batch: got {batch}; no grid of {chains[0][-1]} processes fits these layers and it"
@@ -108,7 +107,7 @@ class _Search:
     """Dynamic programming over the layers, on the grids of one chain of divisors."""
 
     layers: tuple[Layer, ...]
-    features: tuple[int, ...]
+    sizes: tuple[Sizes, ...]
     chain: tuple[int, ...]
     batch: int
     cost: CostModel
@@ -130,15 +129,11 @@ class _Search:
         """The best choice, ``None`` if there is none."""
         if not self._grids:
             return None
-        x = jax.ShapeDtypeStruct((1, *self.features), jnp.float32)
         paths: dict[Grid | None, list[_Path]] = {None: [_Path(0.0, 0, ())]}
         moves = False
-        for k, layer in enumerate(self.layers):
-            own = tuple(x.shape[1:])
-            params = jax.eval_shape(functools.partial(layer.init, features=own), jax.random.key(0))
-            paths = self._after(paths, layer, own, moves)
-            moves = moves or bool(jax.tree.leaves(params))
-            x = jax.eval_shape(functools.partial(apply_at, k, layer), params, x)
+        for layer, size in zip(self.layers, self.sizes, strict=True):
+            paths = self._after(paths, layer, tuple(size.x.shape[1:]), moves)
+            moves = moves or bool(jax.tree.leaves(size.params))
         ends = [path for some in paths.values() for path in some]
         return min(ends, key=self._key, default=None)
 

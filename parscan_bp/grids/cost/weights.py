@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from parscan_bp.layers.registry import as_stack
-from parscan_bp.layers.stack import apply_at
+from parscan_bp.layers.stack import sizes_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +71,8 @@ def weight_layers(layers: Sequence[Any], features: Sequence[int]) -> list[Weight
     """
     found: list[WeightLayer] = []
     image: tuple[int, ...] = tuple(features)
-    x = jax.ShapeDtypeStruct((1, *features), jnp.float32)
-    for k, layer in enumerate(as_stack(layers)):
-        init = functools.partial(layer.init, features=x.shape[1:])
-        params = jax.eval_shape(init, jax.random.key(0))
-        y = jax.eval_shape(functools.partial(apply_at, k, layer), params, x)
+    stack = as_stack(layers)
+    for k, (layer, (params, x, y)) in enumerate(zip(stack, sizes_of(stack, image), strict=True)):
         if layer.channels_apart:
             sizes = x.shape[1:-1]
             if len(sizes) > 2:
@@ -101,7 +94,6 @@ def weight_layers(layers: Sequence[Any], features: Sequence[int]) -> list[Weight
                 )
             )
         image = y.shape[1:] if y.ndim > 2 or layer.channels_apart else image
-        x = y
     return found
 
 

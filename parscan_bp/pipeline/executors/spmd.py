@@ -177,8 +177,8 @@ def spmd_program(
     weight, loss = weighed(loss, weight, table.parts * pieces)
     xs, labels = _rows(table, batches, pieces, weight)
     pairs = _pieces(xs, labels, pieces)
-    check_fit([block] * blocks, loss, pairs[0], params, states, key)
     check_one_shape(block, pairs[0][0], params[0], states[0], key)
+    check_fit([block] * blocks, loss, pairs[0], params, states, key)
     check_parts([block] * blocks, loss, pairs, params, states, key)
     if optimiser_states is not None:
         optimiser_states = one_each("optimiser_states", optimiser_states, blocks)
