@@ -136,7 +136,8 @@ def check_positive(name: str, value: Any, most: float = sys.float_info.max) -> N
     """
     check_number(name, value)
     if not 0 < value <= most:
-        raise ValueError(f"{name}: got {value}; a positive number is wanted")
+        bound = "" if most == sys.float_info.max or most == math.inf else f" of at most {most}"
+        raise ValueError(f"{name}: got {value}; a positive number{bound} is wanted")
 
 
 def check_kind(name: str, value: Any, kind: type, wanted: str = "") -> None:

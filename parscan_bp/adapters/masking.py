@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.arguments import as_array
 from parscan_bp.scan.segments import harmless, select
 from parscan_bp.types import Array, PyTree
 
@@ -97,7 +98,8 @@ def masked(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:
     """``inputs`` with a mask and resets; as they are, without any."""
     if mask is None and reset is None:
         return inputs
-    return Masked(inputs, *(None if v is None else jnp.asarray(v) for v in (mask, reset)))
+    given = ("mask", mask), ("reset", reset)
+    return Masked(inputs, *(None if v is None else as_array(name, v) for name, v in given))
 
 
 def masked_for(kind: type, inputs: PyTree, mask: PyTree, reset: PyTree, **layers: Any) -> PyTree:

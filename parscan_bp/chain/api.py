@@ -19,7 +19,7 @@ from parscan_bp.layers.base import flat
 from parscan_bp.layers.closures import opened, reads_traced
 from parscan_bp.layers.keys import key_of
 from parscan_bp.layers.registry import as_stack
-from parscan_bp.layers.stack import batched_activations, checked_params
+from parscan_bp.layers.stack import batched_activations, checked_input, checked_params
 from parscan_bp.planner import Plan
 from parscan_bp.report import report_on_values
 from parscan_bp.solve import solve_upper
@@ -228,15 +228,10 @@ def _checked(layers, params, x, solver, *, abstract=False):
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: as_array("params" + jax.tree_util.keystr(path), leaf), params
     )
-    check_array("x", x, "real floats (batch, *features) are wanted")
     if not abstract:
         for leaf in jax.tree.leaves((params, x)):
             check_concrete("params or x", leaf, "; explain_chain takes shapes")
-    x = as_array("x", x)
-    if not jnp.issubdtype(x.dtype, jnp.floating) or x.ndim < 2:
-        raise TypeError(
-            f"x: got {x.dtype}{list(x.shape)}; real floats (batch, *features) are wanted"
-        )
+    x = checked_input(x)
     solver = Planned(machine=known_machine()) if solver is None else solver
     solver.check_nothing_kept()
     return stack, params, x, solver

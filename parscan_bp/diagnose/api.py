@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.arguments import check_positive
+from parscan_bp.arguments import check_positive, described
 from parscan_bp.diagnose.diagnosis import Diagnosis
 from parscan_bp.diagnose.faults import Faults
 from parscan_bp.diagnose.passes import (
@@ -90,6 +90,8 @@ def diagnose(
     if threshold is not None:
         check_positive("threshold", threshold)
     check_positive("fraction", fraction, most=1)
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss: got {described(loss)}; a function of (carry, ys) is wanted")
     if loss is not None and cotangents is not None:
         raise ValueError("loss, cotangents: got both; one of them is wanted")
     _check_numbers("init", init)

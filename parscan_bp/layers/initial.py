@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parscan_bp.arguments import described
+from parscan_bp.arguments import as_int, described
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import init_stack
 from parscan_bp.types import Array, PyTree
@@ -24,7 +24,7 @@ def init(layers: Sequence[Any], key: Array, features: tuple[int, ...], dtype=flo
       A list with the parameters of each layer, ``None`` for a layer without.
 
     Raises:
-      TypeError: if ``features`` is no sequence.
+      TypeError, ValueError: if ``features`` is no sequence of positive integers.
 
     Example:
       >>> import jax
@@ -35,4 +35,6 @@ def init(layers: Sequence[Any], key: Array, features: tuple[int, ...], dtype=flo
     """
     if not isinstance(features, Sequence) or isinstance(features, str):
         raise TypeError(f"features: got {described(features)}; a tuple such as (3,) is wanted")
+    for k, size in enumerate(features):
+        as_int(f"features[{k}]", size)
     return init_stack(as_stack(layers), key, features, dtype)

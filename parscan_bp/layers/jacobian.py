@@ -8,6 +8,7 @@ import numpy as np
 
 from parscan_bp.arguments import check_bool
 from parscan_bp.layers.registry import as_layer
+from parscan_bp.layers.stack import checked_input, checked_params
 from parscan_bp.operators import Operator, Sparse
 from parscan_bp.operators.lattice import brought
 from parscan_bp.sparsity import Pattern
@@ -39,7 +40,7 @@ def jacobian_bcoo(
       `jax.vmap`, too.
 
     Raises:
-      TypeError: if the layer is not known.
+      TypeError: if the layer is not known, or x is not of real floats.
       ValueError: if params and x do not fit.
 
     Source: BPPSA section 3.3.
@@ -51,7 +52,8 @@ def jacobian_bcoo(
       [[[0.0, 0.0], [0.0, 1.0]]]
     """
     check_bool("transposed", transposed)
-    known = as_layer(layer)
+    known, x = as_layer(layer), checked_input(x)
+    (params,) = checked_params([known], [params])
     adjoint = known.adjoint_operator(params, x, known.apply(params, x))
     return _sparse(adjoint if transposed else adjoint.transpose()).to_bcoo()
 

@@ -59,7 +59,7 @@ def register(kind: type, build: Callable[[Any], Layer]) -> None:
       build: function from such an object to a `Layer`.
 
     Raises:
-      TypeError: if ``kind`` is not a class, or is one of layers.
+      TypeError: if ``kind`` is not a class, or is one of layers; if ``build`` is no function.
 
     Example:
       >>> import dataclasses
@@ -71,6 +71,8 @@ def register(kind: type, build: Callable[[Any], Layer]) -> None:
       >>> as_layer(TheirDense(3))
       Linear(channels=3, bias=True)
     """
+    if not callable(build):
+        raise TypeError(f"build: got {described(build)}; a function is wanted")
     if not isinstance(kind, type) or issubclass(kind, Layer):
         raise TypeError(f"kind: got {kind!r}; a class that is not a Layer itself is wanted")
     _KINDS[kind] = build

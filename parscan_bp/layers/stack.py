@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import as_dtype, check_key, described
+from parscan_bp.arguments import as_array, as_dtype, check_array, check_key, described
 from parscan_bp.layers.base import Layer
 from parscan_bp.layers.stated import check_has_pullback, stated_operator
 from parscan_bp.operators import Operator
@@ -77,6 +77,20 @@ def _sizes(
         sizes.append(Sizes(params, x, y))
         x = y
     return sizes
+
+
+def checked_input(x: Any) -> Array:
+    """The input of a stack.
+
+    Raises:
+      TypeError: if it is none.
+    """
+    wanted = "real floats (batch, *features) are wanted"
+    check_array("x", x, wanted)
+    x = as_array("x", x)
+    if not jnp.issubdtype(x.dtype, jnp.floating) or x.ndim < 2:
+        raise TypeError(f"x: got {x.dtype}{list(x.shape)}; {wanted}")
+    return x
 
 
 def activations(layers: Sequence[Layer], params: Sequence[PyTree], x: Array) -> list[Array]:

@@ -159,6 +159,7 @@ def scan(
         f, xs = segmented(f, init, xs, length, reset, seq_lengths)
     solver = checked_solver(solver, jacobian, memory_limit)
     check_bool("report", report)
+    check_bool("check_jacobian", check_jacobian)
     values = checked_forward(forward, report)
     how = loop_options(length, reverse, unroll, _split_transpose)
     if left_to_lax(solver, jacobian, values.by):

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parscan_bp.arguments import as_array
 from parscan_bp.types import Array, PyTree
 
 
@@ -111,7 +112,7 @@ def _steps(xs: PyTree, length: int | None) -> int:
 
 
 def _flags(reset: Any, steps: int) -> Array:
-    flags = jnp.asarray(reset)
+    flags = as_array("reset", reset)
     if flags.dtype != bool or flags.ndim == 0 or flags.shape[0] != steps:
         raise ValueError(
             f"reset: got {flags.dtype}{list(flags.shape)}; bool[{steps}, ...] is wanted: the steps "
@@ -121,7 +122,7 @@ def _flags(reset: Any, steps: int) -> Array:
 
 
 def _lengths(seq_lengths: Any, steps: int) -> Array:
-    lengths = jnp.asarray(seq_lengths)
+    lengths = as_array("seq_lengths", seq_lengths)
     if not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise TypeError(
             f"seq_lengths: got {lengths.dtype}{list(lengths.shape)}; integers are wanted, one for "
@@ -135,12 +136,15 @@ def _lengths(seq_lengths: Any, steps: int) -> Array:
 
 
 def _check_state(state: PyTree, init: PyTree) -> None:
+    state = jax.tree.map(lambda v: as_array("reset: the state", v), state)
     have, want = (
         jax.tree.map(lambda v: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)), tree)
         for tree in (state, init)
     )
     if have != want:
-        raise ValueError(f"reset: got a state of {have}; the structure and types of init, {want}")
+        raise ValueError(
+            f"reset: got (booleans, state) with a state of {have}; one as init is wanted, {want}"
+        )
 
 
 def harmless(tree: PyTree) -> PyTree:

@@ -76,5 +76,9 @@ def test_the_pattern_is_that_of_the_layer():
 def test_what_is_no_layer():
     with pytest.raises(TypeError, match="there is no builder for"):
         layers.jacobian_bcoo(jnp.cumsum, None, VECTOR)
+    with pytest.raises(TypeError, match=r"x: got int32\[2, 3\]; real floats"):
+        layers.jacobian_bcoo(jax.nn.relu, None, jnp.ones((2, 3), jnp.int32))
+    with pytest.raises(ValueError, match=r"params\[0\]"):
+        layers.jacobian_bcoo(jax.nn.relu, {"kernel": 1.0}, VECTOR)
     with pytest.raises(TypeError, match="transposed: got 1"):
         layers.jacobian_bcoo(jax.nn.relu, None, VECTOR, transposed=1)

@@ -143,10 +143,17 @@ FLAGS = np.zeros((5, 3), bool)
 @pytest.mark.parametrize(
     "options, error, match",
     [
+        ({"reset": "first"}, TypeError, "reset: got 'first', of type str; an array is wanted"),
+        ({"seq_lengths": "all"}, TypeError, "seq_lengths: got 'all'"),
+        ({"reset": (FLAGS, "zero")}, TypeError, "reset: the state: got 'zero'"),
         ({"reset": FLAGS[:4]}, ValueError, r"reset: got bool\[4, 3\]; bool\[5, ...\] is wanted"),
         ({"reset": FLAGS.astype(int)}, ValueError, r"reset: got int\d+\[5, 3\]; bool\[5, ...\]"),
         ({"reset": (FLAGS,)}, ValueError, "reset: got a tuple of 1; booleans, or a pair"),
-        ({"reset": (FLAGS, 1.0)}, ValueError, "reset: got a state of ShapeDtypeStruct"),
+        (
+            {"reset": (FLAGS, 1.0)},
+            ValueError,
+            r"reset: got \(booleans, state\) with a",
+        ),
         ({"reset": np.zeros((5, 2), bool)}, ValueError, r"reset: a value of shape \[3, 2\] in the"),
         ({"seq_lengths": [1.0] * 3}, TypeError, r"seq_lengths: got float\d+\[3\]; integers are"),
         ({"seq_lengths": [1, 2]}, ValueError, r"seq_lengths: a value of shape \[3, 2\] in the"),
