@@ -62,8 +62,6 @@ def test_masks_and_reports():
 
 
 def test_options_are_checked():
-    layer = parscan_bp.nnx.RNN(
-        nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)), forward=pb.Chunks(fallback=False)
-    )
+    cell = nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="fallback: False wants report=True"):
-        layer(X)
+        parscan_bp.nnx.RNN(cell, forward=pb.Chunks(fallback=False))

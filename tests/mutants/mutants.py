@@ -29,8 +29,8 @@ MUTANTS = (
     Mutant(
         "adapters-reset-of-the-step-before",
         "adapters/masking.py",
-        "reset=jnp.concatenate([following, none], axis=axis)",
-        "reset=jnp.concatenate([none, following], axis=axis)",
+        "entered = jnp.concatenate([following, none], axis=axis)",
+        "entered = jnp.concatenate([none, following], axis=axis)",
     ),
     Mutant(
         "cells-lstm-forgets-the-new-cell",
