@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         "chain-parameters-of-the-layer-below",
         "chain/augmented.py",
-        "cts = layer.pullback(params[k], xs[k], xs[k + 1], lambdas[k + 1])",
-        "cts = layer.pullback(params[k], xs[k + 1], xs[k + 1], lambdas[k + 1])",
+        "at = params[k], xs[k], xs[k + 1], lambdas[k + 1]",
+        "at = params[k], xs[k + 1], xs[k + 1], lambdas[k + 1]",
     ),
     Mutant(
         "chain-cotangents-of-parameters-are-not-added",
