@@ -74,7 +74,8 @@ def _shapes(layers, features):
 
 
 def _numbers(rng, shape, dtype):
-    return jnp.asarray(rng.normal(size=shape), dtype)
+    # In single precision there is no float64.
+    return jnp.asarray(rng.normal(size=shape), jax.dtypes.canonicalize_dtype(dtype))
 
 
 def _positive(params):
