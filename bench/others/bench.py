@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import parscan_bp as pb
-from bench.shared import programs, tables, timing
+from bench.shared import programs, record, tables, timing
 from bench.shared.bench import Bench, Named, Option, Options, Result, effort, racing
 
 OWN, NONE, SWEEP = "as it is", "solver=None", "Sweep()"
@@ -92,7 +92,7 @@ def _missing(case: Case) -> str | None:
     try:
         importlib.import_module(f"bench.others.programs.{case.module}")
     except Exception as error:  # another version of JAX than the package wants fails in many ways
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        return record.reason_of(error)
     return None
 
 
@@ -114,7 +114,8 @@ def measure(case: Case, options: Options) -> Result:
     allowed = 1e-4 if case.name in ITERATES else options.allowed
     differences = {}
     most = 3 if case.name in FIRST_ORDER else options.modes
-    for mode in _modes_of(loss, args, MODES[:most], options.patience):
+    modes, without = _modes_of(loss, args, MODES[:most], options.patience)
+    for mode in modes:
         want, *others = (_result(_in_mode(f, mode), args) for f in ways.values())
         for name, got in zip(SOLVERS, others, strict=True):
             error = _difference(got, want)
@@ -133,6 +134,7 @@ def measure(case: Case, options: Options) -> Result:
         "buffers": sum(map(bool, (scan.buffers for scan in told.scans))),
         "explained": str(told),
         "differences": differences,
+        "without": without,
         "sides": {
             name: {
                 "temp_bytes": program.temp_bytes,
@@ -163,18 +165,23 @@ def _in_mode(f: Callable, mode: str) -> Callable:
     return run
 
 
-def _modes_of(loss: Callable, args: tuple, modes: Sequence[str], patience: float) -> list[str]:
-    """Those that the program has, and that compile in the time that is given."""
-    found = []
+def _modes_of(
+    loss: Callable, args: tuple, modes: Sequence[str], patience: float
+) -> tuple[list[str], dict[str, str]]:
+    """Those that the program has and that compile in time, and why it is without the others."""
+    found, without = [], {}
     for mode in modes:
         begun = time.monotonic()
         try:
             _result(_in_mode(loss, mode), args)
-        except Exception:  # such as no reverse mode of a dynamic loop
+        except Exception as error:  # such as no reverse mode of a dynamic loop
+            without[mode] = record.reason_of(error)
             continue
         if time.monotonic() - begun < patience:
             found.append(mode)
-    return found
+        else:
+            without[mode] = f"it takes more than {patience:g} s to compile"
+    return found, without
 
 
 def _raced(differences: dict[str, dict[str, float]]) -> str:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.arguments import as_array
-from parscan_bp.scan.segments import harmless, select
+from parscan_bp.scan.segments import Rows, Segmented
 from parscan_bp.types import Array, PyTree
 
 
@@ -83,15 +83,9 @@ class Masked:
 
     def step(self, step: Callable, carry: PyTree) -> tuple[PyTree, PyTree]:
         """The masked step from ``carry``, where ``self`` is one step's input."""
-        if self.reset is not None:
-            zeros = jax.tree.map(jnp.zeros_like, carry)
-            carry = select("reset", self.reset, zeros, carry)
-        if self.mask is None:
-            return step(carry, self.inputs)
-        seen = [select("mask", self.mask, v, harmless(v)) for v in (carry, self.inputs)]
-        new, y = step(*seen)
-        zeros = jax.tree.map(jnp.zeros_like, y)
-        return select("mask", self.mask, new, carry), select("mask", self.mask, y, zeros)
+        zeros = jax.tree.map(jnp.zeros_like, carry)
+        rows = Rows(self.inputs, self.mask, self.reset)
+        return Segmented(step, zeros, name="mask")(carry, rows)
 
 
 def masked(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:

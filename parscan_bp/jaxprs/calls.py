@@ -1,18 +1,17 @@
 """Making equations that hold programs again, what they hold being run in another way.
 
-Each is made by the function of JAX that made it. A replay wants that for values that vary over more
-mesh axes: what such an equation holds was traced for the types of its operands, and says of its
-results that they do not differ from device to device where these did not. All operands and results
-of it then vary alike: both branches of a condition, and a loop before and after it, have one type.
+Each is made by the function of JAX that made it. A call with a rule of the user's keeps it: the
+rule is traced once where the step was, as JAX itself would have, and run like all else.
 
-A call with a rule of the user's keeps it: the rule is traced once where the step was, as JAX itself
-would have, and run like all else.
+A replay wants that for values that vary over more mesh axes: what such an equation holds was traced
+for the types of its operands, and says of its results that they do not differ from device to device
+where these did not. All operands and results of it then vary alike: both branches of a condition,
+and a loop before and after it, have one type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -20,8 +19,8 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.jaxprs.control_flow import within
-from parscan_bp.jaxprs.hijax import operation_of
-from parscan_bp.jaxprs.primitive_kinds import CONTROL_FLOW, PLAIN_CALLS
+from parscan_bp.jaxprs.hijax import kind_of, operation_of
+from parscan_bp.jaxprs.primitive_kinds import CALLS, CONTROL_FLOW, PLAIN_CALLS
 from parscan_bp.jaxprs.read import called, is_differentiable
 from parscan_bp.jaxprs.replay import RETRACED, alike, evaluate, varying_axes
 from parscan_bp.trees import replace_at
@@ -29,11 +28,6 @@ from parscan_bp.types import Array
 
 Run = Callable[[ClosedJaxpr, Sequence[Array]], Sequence[Array]]
 """``(program, values) -> its results``, of the types that these have in it."""
-
-
-def alike_within(closed: ClosedJaxpr, values: Sequence[Array]) -> list[Array]:
-    """The outputs of a program, which vary as its inputs do."""
-    return alike(evaluate(closed, values), varying_axes(values))
 
 
 def _call(eqn, values, run):
@@ -50,7 +44,7 @@ def _checkpoint(eqn, values, run):
     if operation_of(eqn) is not None:
         return _call(eqn, values, run)
     how = {name: eqn.params[name] for name in ("prevent_cse", "policy")}
-    return jax.checkpoint(_of(eqn, run), **how)(*alike(values))
+    return jax.checkpoint(_of(eqn, run), **how)(*values)
 
 
 def _custom_jvp(eqn, values, run):
@@ -64,7 +58,7 @@ def _custom_jvp(eqn, values, run):
         return outs, [next(ts) if _has_tangent(v) else zero_from_primal(v, True) for v in outs]
 
     call.defjvp(rule, symbolic_zeros=True)
-    return call(*alike(values))
+    return call(*values)
 
 
 def _custom_vjp(eqn, values, run):
@@ -77,7 +71,7 @@ def _custom_vjp(eqn, values, run):
         return tuple(replace_at([None] * len(primals), moving, made))
 
     call.defvjp(lambda *primals: (call(*primals), primals), backward)
-    return call(*alike(values))
+    return call(*values)
 
 
 def _rule_of(eqn: JaxprEqn, derivative: Callable, moving: Sequence[int]) -> ClosedJaxpr:
@@ -115,11 +109,6 @@ def _has_tangent(value: Any) -> bool:
     return is_differentiable(jax.typeof(value))
 
 
-def _control_flow(eqn, values, run):
-    axes = varying_axes(values)  # of a condition's index, too: there may be no operands
-    return within(eqn, alike(values), lambda inner, values: alike(run(inner, values), axes))
-
-
 def _retraced(closed: ClosedJaxpr, values: Sequence[Array], run: Run) -> ClosedJaxpr:
     """The program for the types of these values."""
     return jax.make_jaxpr(lambda *v: run(closed, v))(*values)
@@ -127,7 +116,7 @@ def _retraced(closed: ClosedJaxpr, values: Sequence[Array], run: Run) -> ClosedJ
 
 def _linear_solve(eqn, values, run):
     """A `lax.custom_linear_solve`: of several programs, each with constants before b."""
-    values, jaxprs, lengths = alike(values), eqn.params["jaxprs"], eqn.params["const_lengths"]
+    jaxprs, lengths = eqn.params["jaxprs"], eqn.params["const_lengths"]
     parts, start = [], 0
     for length in lengths:
         parts.append(values[start : start + length])
@@ -141,10 +130,8 @@ def _linear_solve(eqn, values, run):
 
 
 def _custom_vmap(eqn, values, run):
-    values = alike(values)
-    return eqn.primitive.bind(
-        *values, **{**eqn.params, "call": _retraced(eqn.params["call"], values, run)}
-    )
+    call = _retraced(eqn.params["call"], values, run)
+    return eqn.primitive.bind(*values, **{**eqn.params, "call": call})
 
 
 MADE_AGAIN: dict[str, Callable[..., Sequence[Array]]] = {
@@ -152,10 +139,24 @@ MADE_AGAIN: dict[str, Callable[..., Sequence[Array]]] = {
     "remat2": _checkpoint,
     "custom_jvp_call": _custom_jvp,
     "custom_vjp_call": _custom_vjp,
-    **dict.fromkeys(CONTROL_FLOW, _control_flow),
+    **dict.fromkeys(CONTROL_FLOW, within),
     "custom_linear_solve": _linear_solve,
     "custom_vmap_call": _custom_vmap,
 }
 """``(equation, values, run) -> its results``, by the kind of the equation."""
 
-RETRACED.update({kind: partial(make, run=alike_within) for kind, make in MADE_AGAIN.items()})
+
+def _replay(eqn: JaxprEqn, values: Sequence[Array]) -> Sequence[Array]:
+    """The same for values that vary more than they did where it was traced."""
+    kind = kind_of(eqn)
+    if kind in CALLS and (kind in PLAIN_CALLS or operation_of(eqn) is not None):
+        return evaluate(called(eqn), values)  # there is nothing to make again
+    axes = varying_axes(values)  # of a condition's index, too: there may be no operands
+
+    def run(closed: ClosedJaxpr, given: Sequence[Array]) -> list[Array]:
+        return alike(evaluate(closed, given), axes | varying_axes(given))
+
+    return MADE_AGAIN[kind](eqn, alike(values), run)
+
+
+RETRACED.update(dict.fromkeys(MADE_AGAIN, _replay))

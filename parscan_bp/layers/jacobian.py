@@ -9,6 +9,7 @@ import numpy as np
 from parscan_bp.arguments import check_bool
 from parscan_bp.layers.registry import as_layer
 from parscan_bp.layers.stack import checked_input, checked_params
+from parscan_bp.layers.stated import stated_operator
 from parscan_bp.operators import Operator, Sparse
 from parscan_bp.operators.lattice import brought
 from parscan_bp.sparsity import Pattern
@@ -41,7 +42,7 @@ def jacobian_bcoo(
 
     Raises:
       TypeError: if the layer is not known, or x is not of real floats.
-      ValueError: if params and x do not fit.
+      ValueError: if params and x do not fit, or the layer states an operator of other sizes.
 
     Source: BPPSA section 3.3.
 
@@ -54,7 +55,8 @@ def jacobian_bcoo(
     check_bool("transposed", transposed)
     known, x = as_layer(layer), checked_input(x)
     (params,) = checked_params([known], [params])
-    adjoint = known.adjoint_operator(params, x, known.apply(params, x))
+    name = type(known).__name__
+    adjoint = stated_operator(name, known, params, x, known.apply(params, x))
     return _sparse(adjoint if transposed else adjoint.transpose()).to_bcoo()
 
 

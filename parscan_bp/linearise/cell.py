@@ -235,12 +235,15 @@ class CellProducts(_ByCell, ByProducts):
 
     beside_body: bool = False
 
-    # Beside the products with weights only the number of operations counts, and soon the copy.
-    small_cotangent: ClassVar[int] = measured("cpu")["carried_beside"]["cell"]
-
     @property
     def origin(self):
         return self.of.method("pull_carry")
+
+    def most_beside(self, *, cotangent):
+        # Beside the products with weights only the number of operations counts, and soon the copy.
+        if cotangent:
+            return measured("cpu")["carried_beside"]["cell"]
+        return super().most_beside(cotangent=cotangent)
 
     def answered(self):
         return self, None  # the cell states what its derivative is

@@ -44,11 +44,6 @@ class ByProducts(Linearisation):
 
     body: Body
 
-    # Most bytes of a leaf that is carried beside its like: for larger ones the copy costs more
-    # than it saves.
-    small_cotangent: ClassVar[int] = measured("cpu")["carried_beside"]["products"]
-    small_tangent: ClassVar[int] = small_cotangent
-
     def answered(self):
         return answered(self)
 
@@ -61,8 +56,13 @@ class ByProducts(Linearisation):
 
     def _grouped(self, *, cotangent: bool) -> Grouped:
         avals = [self.body.carry_avals[k] for k in self.body.float_carry]
-        most = self.small_cotangent if cotangent else self.small_tangent
+        most = self.most_beside(cotangent=cotangent)
         return Grouped(tuple(a.shape for a in avals), tuple(a.dtype for a in avals), most)
+
+    def most_beside(self, *, cotangent: bool) -> int:
+        """Most bytes of a leaf that is carried beside its like: the copy costs more for others."""
+        del cotangent
+        return measured("cpu")["carried_beside"]["products"]
 
     def pack(self, leaves, *, cotangent):
         return self._grouped(cotangent=cotangent).join(leaves)

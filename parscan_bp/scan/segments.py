@@ -35,7 +35,7 @@ class Segmented:
     """A step over `Rows`, of which an entry of the batch that takes no part sees nothing:
 
         c = state where reset_t, else c_{t-1}
-        c_t, y_t = step(c, x_t) where valid_t, else (c_{t-1}, 0)
+        c_t, y_t = step(c, x_t) where valid_t, else (c, 0)
 
     Its transposed Jacobian is the identity where valid_t is false, and zero where reset_t is true.
     Where valid_t is false the step itself is given ones in place of x_t and c: whatever stands
@@ -44,28 +44,31 @@ class Segmented:
     Attributes:
       step: ``(carry, x) -> (carry, y)``.
       state: what a reset entry begins with, as the carry.
+      name: of the argument that says who takes part, for errors.
     """
 
     step: Callable
     state: PyTree
+    name: str = "seq_lengths"
 
     def __call__(self, carry: PyTree, rows: Rows) -> tuple[PyTree, PyTree]:
-        begun = carry
         if rows.reset is not None:
-            begun = select("reset", rows.reset, self.state, carry)
-        if rows.valid is None:
-            return self.step(begun, rows.inputs)
-        valid, axes = rows.valid, rows.valid.ndim
-        seen = select("seq_lengths", rows.valid, begun, harmless(begun))
-        inputs = jax.tree.map(
-            # A scalar is what all entries of the batch share, such as the time.
-            lambda x: x if axes and not jnp.ndim(x) else _only("xs", valid, x),
-            rows.inputs,
+            carry = _select("reset", rows.reset, self.state, carry)
+        valid, name = rows.valid, self.name
+        if valid is None:
+            return self.step(carry, rows.inputs)
+
+        def seen(v: Array) -> Array:
+            # A scalar input is what all entries of the batch share, such as the time.
+            shared = valid.ndim and not jnp.ndim(v)
+            return v if shared else _select(name, valid, v, _harmless(v))
+
+        new, y = self.step(
+            _select(name, valid, carry, jax.tree.map(_harmless, carry)),
+            jax.tree.map(seen, rows.inputs),
         )
-        new, y = self.step(seen, inputs)
         zeros = jax.tree.map(jnp.zeros_like, y)
-        new = select("seq_lengths", rows.valid, new, carry)
-        return new, select("seq_lengths", rows.valid, y, zeros)
+        return _select(name, valid, new, carry), _select(name, valid, y, zeros)
 
 
 def segmented(
@@ -94,11 +97,13 @@ def segmented(
     if seq_lengths is not None:
         lengths = _lengths(seq_lengths, steps)
         valid = jnp.arange(steps).reshape((steps,) + (1,) * lengths.ndim) < lengths
-    if reset is not None and valid is not None and reset.shape != valid.shape:
-        raise ValueError(
-            f"reset: got bool{list(reset.shape)}; with seq_lengths of {list(valid.shape[1:])} "
-            f"bool{list(valid.shape)} is wanted, the steps first"
-        )
+    if reset is not None and valid is not None:
+        if reset.shape != valid.shape:
+            raise ValueError(
+                f"reset: got bool{list(reset.shape)}; with seq_lengths of {list(valid.shape[1:])} "
+                f"bool{list(valid.shape)} is wanted, the steps first"
+            )
+        reset = reset & valid  # one in the padding is none
     return Segmented(f, state), Rows(xs, valid, reset)
 
 
@@ -147,26 +152,18 @@ def _check_state(state: PyTree, init: PyTree) -> None:
         )
 
 
-def harmless(tree: PyTree) -> PyTree:
-    """Values that a step may be given in place of any others.
+def _harmless(a: Array) -> Array:
+    """Numbers that a step may be given in place of any others.
 
     Zero is outside the domain of the logarithm, the inverse and the derivative of a norm; one
     is not. Integers may be indices, of which zero always exists.
     """
-
-    def leaf(a):
-        if jnp.issubdtype(a.dtype, jnp.inexact):
-            return jnp.ones_like(a)
-        return jnp.zeros_like(a) if jnp.issubdtype(a.dtype, jnp.number) else a
-
-    return jax.tree.map(leaf, tree)
+    if jnp.issubdtype(a.dtype, jnp.inexact):
+        return jnp.ones_like(a)
+    return jnp.zeros_like(a) if jnp.issubdtype(a.dtype, jnp.number) else a
 
 
-def _only(name: str, rows: Array, value: Array) -> Array:
-    return select(name, rows, value, harmless(value))
-
-
-def select(name: str, rows: Array, yes: PyTree, no: PyTree) -> PyTree:
+def _select(name: str, rows: Array, yes: PyTree, no: PyTree) -> PyTree:
     """``yes`` where ``rows``, else ``no``, the rows being the leading axes of every leaf."""
 
     def leaf(a, b):

@@ -74,18 +74,20 @@ def in_chunks(n: int, size: int, backward: bool, visit, carry):
     return carry
 
 
-CHUNK_BYTES: tuple[int, int] = tuple(measured("cpu")["chunk"][k] for k in ("least", "most"))
-"""Least and most that the linearised steps of one chunk take, where there are enough."""
+def chunk_bytes() -> tuple[int, int]:
+    """Least and most that the linearised steps of one chunk take, where there are enough."""
+    held = measured("cpu")["chunk"]
+    return held["least"], held["most"]
 
 
-def default_chunk(n: int, total_bytes: int, bounds: tuple[int, int] = CHUNK_BYTES) -> int:
-    """Steps per chunk: a tenth of all, within ``bounds``, in bytes.
+def default_chunk(n: int, total_bytes: int, bounds: tuple[int, int] | None = None) -> int:
+    """Steps per chunk: a tenth of all, within ``bounds``, in bytes, or `chunk_bytes`.
 
     Large chunks make efficient products, small ones stay in cache and keep the memory near
     that of the stored carries. A divisor of n is taken where there is one nearby: no stretch
     is left over then, and the program has one copy of the step fewer.
     """
-    least, most = bounds
+    least, most = bounds or chunk_bytes()
     target = min(max(total_bytes // 10, least), most)
     size = max(1, min(n, n * target // max(total_bytes, 1)))
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]

@@ -7,7 +7,7 @@ from typing import Any
 
 from parscan_bp.operators import Operator
 from parscan_bp.originals import lax_scan
-from parscan_bp.solvers.collect import CHUNK_BYTES, default_chunk
+from parscan_bp.solvers.collect import chunk_bytes, default_chunk
 from parscan_bp.system import Block, System
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
@@ -69,7 +69,7 @@ def steps_per_chunk(n: int, step: int, sums: int) -> int:
       step: bytes of one linearised step.
       sums: bytes of what is summed over the chunks, and so read and written once in each.
     """
-    least, most = CHUNK_BYTES
+    least, most = chunk_bytes()
     size = default_chunk(n, n * step, (max(least, sums // 2), max(most, sums // 2)))
     return n if 2 * n < 3 * size else size
 

@@ -17,11 +17,6 @@ from parscan_bp.solvers.pallas_chunks import DIAGONAL, chunk_of, reduction_of_ma
 
 LAX = "lax.scan"
 
-TREE_BYTES: int = measured("cpu")["trees"]["bytes"]
-"""Bytes of all Jacobians up to which trees take part."""
-TREE_ORDER: int = measured("cpu")["trees"]["order"]
-"""Order of dense Jacobians up to which they do: products take its cube."""
-
 
 def candidates(facts: Facts) -> dict[str, Solver | None]:
     """The solvers that may be the fastest for a scan, by what is printed of them."""
@@ -36,7 +31,8 @@ def candidates(facts: Facts) -> dict[str, Solver | None]:
     if rounds.count(n) > 1:  # or it is a sweep
         found.append(rounds)
     matrix = facts.columns * facts.features * facts.batch * facts.itemsize
-    fits = n * matrix <= TREE_BYTES and facts.columns <= TREE_ORDER
+    trees = measured("cpu")["trees"]  # products take the cube of the order
+    fits = n * matrix <= trees["bytes"] and facts.columns <= trees["order"]
     if fits:
         found += [Chunked(), Blelloch(), Associative()]
         found += [Chunked(scaled=True), Blelloch(scaled=True)]

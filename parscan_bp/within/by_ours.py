@@ -37,30 +37,30 @@ class ByOurs:
         values = list(map(typed, eqn.invars, values))
         if site is None or site.stays is not None or not self._how.takes(site):
             return _as_it_was(eqn, values, apply)
-        loop = loop_of(eqn, values, self._buffers[id(eqn)], apply)
+        loop = loop_of(eqn, values, self.buffers(site), apply)
         return self.scanned(site, loop, lambda: _as_it_was(eqn, values, apply))
 
     def scanned(self, site: Site, loop: Loop, left: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """The results of one scan."""
         try:
-            carry, ys = scan(
-                loop.step, loop.init, loop.xs, **loop_options(site), **self._how.options
-            )
+            return self.solved(site, loop)
         except NotImplementedError as refused:
             if self._how.otherwise == "lax":
                 return left()
             refused.add_note(f"The scan is number {site.index}, at {site.source}.")
             raise
-        return loop.results(carry, ys)
+
+    def solved(self, site: Site, loop: Loop) -> list[Any]:
+        """The results of one scan by `parscan_bp.scan`."""
+        return loop.results(*scan(loop.step, loop.init, loop.xs, **site.how, **self._how.options))
+
+    def buffers(self, site: Site) -> list[Buffer]:
+        """The leaves of its carry that become outputs."""
+        return self._buffers[id(site.equation)]
 
 
 def _buffers(how: Replacement, site: Site) -> list[Buffer]:
     return buffers_of(site) if site.stays is None and how.takes(site) else []
-
-
-def loop_options(site: Site) -> dict[str, Any]:
-    """How a scan goes over its inputs."""
-    return {name: site.equation.params[name] for name in ("length", "reverse", "unroll")}
 
 
 def _as_it_was(eqn: JaxprEqn, values: Sequence[Any], apply: Apply) -> Sequence[Any]:

@@ -11,13 +11,11 @@ import jax
 from parscan_bp.explain import Explanation, explain
 from parscan_bp.jaxprs.read import differentiable, scan_counts
 from parscan_bp.jaxprs.replay import bind
-from parscan_bp.scan.api import scan
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.trees import nbytes, replace_at
-from parscan_bp.within.buffers import buffers_of
-from parscan_bp.within.by_ours import ByOurs, loop_options
+from parscan_bp.within.by_ours import ByOurs
 from parscan_bp.within.outputs import Loop, loop_of
-from parscan_bp.within.program import Arguments, traced_anew
+from parscan_bp.within.program import Arguments, program_of
 from parscan_bp.within.replacement import Only, Replacement
 from parscan_bp.within.rewrite import rewritten
 from parscan_bp.within.sites import Site, sites_of
@@ -128,7 +126,7 @@ def explain_within(
       500
     """
     how = Replacement.of(solver, otherwise, only, memory_limit)
-    program = traced_anew(f, Arguments(args, kwargs))
+    program = program_of(f, Arguments(args, kwargs))
     sites = sites_of(program.closed)
     how.check(sites)
     if program.obstacle:
@@ -157,23 +155,26 @@ class _Explaining(ByOurs):
         return super().scanned(site, loop, left)
 
     def _explained(self, site: Site, loop: Loop) -> ScanWithin:
-        options = loop_options(site)
         found = _described(site, self._how)
-        call = lambda **named: explain(loop.step, loop.init, loop.xs, **options, **named)  # noqa: E731
+        call = lambda **named: explain(loop.step, loop.init, loop.xs, **site.how, **named)  # noqa: E731
         try:
             explanation = call(**self._how.options)
         except NotImplementedError as refused:
             if self._how.otherwise == "raise":
                 raise
             return dataclasses.replace(found, stays=str(refused))
-        buffers = tuple(buffer.leaf for buffer in buffers_of(site))
+        buffers = self.buffers(site)
         named = None
         if explanation.choice == "lax.scan" and self._how.solver is None:
             named = _by_sweep(call)
-        ours = lambda values: _by(self._how, site, values)  # noqa: E731
+
+        def ours(values: Sequence[Any]) -> list[Any]:
+            """The scan alone; scans within its step as they are."""
+            return self.solved(site, loop_of(site.equation, values, buffers, bind))
+
         return dataclasses.replace(
             found,
-            buffers=buffers,
+            buffers=tuple(buffer.leaf for buffer in buffers),
             explanation=explanation,
             stored=_stored(ours, site),
             stored_by_lax=_stored(lambda values: bind(site.equation, values), site),
@@ -198,13 +199,6 @@ def _by_sweep(call: Callable) -> str:
     except NotImplementedError as refused:
         return f"solver=Sweep() would refuse it: {refused}"
     return "solver=Sweep() would take it"
-
-
-def _by(how: Replacement, site: Site, values: Sequence[Any]) -> Sequence[Any]:
-    """The scan alone, as it will run; scans within its step as they are."""
-    loop = loop_of(site.equation, values, buffers_of(site), bind)
-    carry, ys = scan(loop.step, loop.init, loop.xs, **loop_options(site), **how.options)
-    return loop.results(carry, ys)
 
 
 def _stored(call: Callable, site: Site) -> int | None:

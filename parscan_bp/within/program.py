@@ -88,7 +88,7 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
-def traced_anew(f: Callable, given: Arguments) -> Program:
+def program_of(f: Callable, given: Arguments) -> Program:
     """The program of a call.
 
     Raises:

@@ -86,15 +86,15 @@ def _replaced(how: Replacement, f: Callable) -> Callable:
         state = how, choose.state()
         make = functools.partial(_with_ours, how)
         program = traces.plan(given.how, (given.arrays,), make, state)
-        return f(*args, **kwargs) if program.obstacle else program(given.arrays)
+        return f(*args, **kwargs) if program is None else program(given.arrays)
 
     return replaced
 
 
-def _with_ours(how: Replacement, traced: Program) -> Program:
-    """The program with its scans replaced."""
-    if traced.obstacle:
-        return traced
+def _with_ours(how: Replacement, traced: Program) -> Program | None:
+    """The program with its scans replaced; ``None`` if the function is left as it is."""
+    if traced.obstacle is not None:
+        return None
     sites = sites_of(traced.closed)
     how.check(sites)
     by_scan = ByOurs(how, sites)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,15 +30,29 @@ class Site:
       equation: the scan.
       source: where the user's source calls it, ``file.py:line``.
       inside: kinds of the equations that hold it, the outermost first.
-      known: its operands as NumPy arrays where the program says what they are, as of a counter
-        that begins with 0 and of ``jnp.arange``; ``None`` for the others.
+      holder: the program that it is an equation of.
+      values: those of the program's constants that are known.
     """
 
     index: int
     equation: JaxprEqn
     source: str
     inside: tuple[str, ...]
-    known: tuple[np.ndarray | None, ...]
+    holder: Jaxpr
+    values: Mapping[Var, Any]
+
+    @property
+    def known(self) -> list[np.ndarray | None]:
+        """Its operands where the program says what they are; ``None`` for the others.
+
+        As of a counter that begins with 0, and of ``jnp.arange``.
+        """
+        return [_known(self.holder, self.values, atom) for atom in self.equation.invars]
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How it goes over its inputs, as options of `jax.lax.scan`."""
+        return {name: self.equation.params[name] for name in ("length", "reverse", "unroll")}
 
     @property
     def stays(self) -> str | None:
@@ -63,9 +77,7 @@ def sites_of(closed: ClosedJaxpr) -> list[Site]:
         for eqn in jaxpr.eqns:
             kind = kind_of(eqn)
             if kind == "scan" and id(eqn) not in found:  # a program may be called twice
-                with eqn.ctx.manager:
-                    known = tuple(_known(jaxpr, values, atom) for atom in eqn.invars)
-                found[id(eqn)] = Site(len(found), eqn, source_of(eqn), inside, known)
+                found[id(eqn)] = Site(len(found), eqn, source_of(eqn), inside, jaxpr, values)
             if kind not in (*OWN_CALLS, "pallas_call"):
                 # JAX tells what control flow holds without its constants.
                 programs = [called(eqn)] if kind in PLAIN_CALLS else inner_jaxprs(eqn)
@@ -80,7 +92,7 @@ _MOST_EQUATIONS = 8
 """Of what makes a known operand: a counter is a literal, a range one equation."""
 
 
-def _known(jaxpr: Jaxpr, values: dict[Var, Any], atom: Any) -> np.ndarray | None:
+def _known(jaxpr: Jaxpr, values: Mapping[Var, Any], atom: Any) -> np.ndarray | None:
     """An integer or vector of integers that a program makes of nothing but its constants."""
     aval = atom.aval
     dtype = getattr(aval, "dtype", None)

@@ -12,9 +12,9 @@ import sys
 import jax
 
 import parscan_bp as pb
+from parscan_bp.conformance import python_loop
 from tests.conformance.other_peoples import PROGRAMS
 from tests.conformance.trials import SOLVERS, differences, results
-from tests.python_loop import python_loop
 
 ORIGINAL = jax.lax.scan
 WRONG_BY_SCAN = ("spiking_neurons",)

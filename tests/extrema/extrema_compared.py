@@ -10,8 +10,8 @@ import numpy as np
 from jax import lax
 
 import parscan_bp as pb
+from parscan_bp.conformance import python_loop
 from tests.extrema.extrema_steps import SOLVERS, Case
-from tests.python_loop import python_loop
 
 TOLERANCE = {"float32": 2e-3, "float64": 1e-9}
 # As users have it, whatever the rest of the run does: what is rounded twice is seen in such code.

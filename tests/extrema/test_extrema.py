@@ -9,12 +9,12 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from parscan_bp.conformance import python_loop
 from parscan_bp.jaxprs.min_cut import Cut
 from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
 from tests.extrema.extrema_compared import OPTIMISED, TOLERANCE, apart, tried
 from tests.extrema.extrema_steps import MADE, PIECES, SOLVERS, Case
-from tests.python_loop import python_loop
 
 DTYPE = str(jnp.result_type(float))
 POINTS = 60

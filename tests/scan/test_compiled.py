@@ -11,7 +11,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.linearise.linear_step import LinearStep
-from parscan_bp.solvers.collect import CHUNK_BYTES
+from parscan_bp.solvers.collect import chunk_bytes
 
 H, INPUTS = 4, 3
 SCANS = (pb.scan, lax.scan)
@@ -271,7 +271,7 @@ def test_small_scans_take_little_memory(cell, hidden, batch, n):
     checkpoint = functools.partial(jax.checkpoint, prevent_cse=False)
     swept = functools.partial(pb.scan, solver=pb.Sweep())
     ours = _temporary_bytes(swept, cell, hidden, batch, n)
-    beside = 3 * CHUNK_BYTES[0]
+    beside = 3 * chunk_bytes()[0]
     assert ours <= 1.1 * _temporary_bytes(lax.scan, cell, hidden, batch, n) + beside
     checkpointed = _temporary_bytes(lax.scan, cell, hidden, batch, n, checkpoint)
     assert ours <= 2 * checkpointed + beside

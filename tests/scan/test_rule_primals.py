@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
+from parscan_bp.conformance import python_loop
 from parscan_bp.jaxprs.differentiated import values_after_derivative
-from tests.python_loop import python_loop
 from tests.quickly import jit_quickly
 
 SOLVERS = {"sweep": pb.Sweep(), "keeping": pb.Sweep(recompute=False)}

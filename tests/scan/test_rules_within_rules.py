@@ -12,8 +12,8 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from parscan_bp.conformance import python_loop
 from tests.family import assert_derivatives_close
-from tests.python_loop import python_loop
 from tests.quickly import jit_quickly
 
 SOLVERS = {"sweep": pb.Sweep(), "keeping": pb.Sweep(recompute=False), "blelloch": pb.Blelloch()}

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
+from parscan_bp.conformance import python_loop
 from parscan_bp.jaxprs.differentiated import slopes_read
-from tests.python_loop import python_loop
 from tests.quickly import jit_quickly
 
 XS = np.linspace(-0.6, 1.5, 6).reshape(3, 2)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
-from tests.python_loop import python_loop
+from parscan_bp.conformance import python_loop
 from tests.quickly import jit_quickly
 
 SOLVERS = {"sweep": pb.Sweep(), "keeping": pb.Sweep(recompute=False)}

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from tests.within.derivatives_of import derivatives_of
 
 ROWS = jnp.asarray(np.random.default_rng(1).normal(size=(7, 3)))
 A = jnp.asarray(0.4)
@@ -92,27 +93,11 @@ LEFT = {
 }
 
 
-def _loss(f):
-    def loss(a, rows):
-        leaves = jax.tree.leaves(f(a, rows))
-        return sum(jnp.sum(v * jnp.cos(jnp.arange(v.size)).reshape(v.shape)) for v in leaves)
-
-    return loss
-
-
-def _modes(f, a, rows):
-    loss = _loss(f)
-    tangents = (jnp.asarray(0.5), jnp.cos(ROWS))
-    slopes, hvp = jax.jvp(jax.grad(loss, (0, 1)), (a, rows), tangents)
-    both = jax.vmap(jax.grad(loss), (0, 0))(jnp.stack([a, -a]), jnp.stack([rows, 2 * rows]))
-    return f(a, rows), slopes, hvp, both
-
-
 @pytest.mark.parametrize("name", [*FILLED, *LEFT])
 def test_values_and_derivatives(name):
     f = {**FILLED, **LEFT}[name]
     ours = pb.replace_scans(f)
-    got, expected = jax.jit(lambda *args: (_modes(ours, *args), _modes(f, *args)))(A, ROWS)
+    got, expected = jax.jit(lambda *args: [derivatives_of(g, *args) for g in (ours, f)])(A, ROWS)
     for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-6)
 

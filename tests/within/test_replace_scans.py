@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from tests.within.derivatives_of import derivatives_of, loss_of
 
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)))
 A = jnp.asarray([0.3, -0.5, 0.8])
@@ -94,29 +95,13 @@ PROGRAMS = [
 ]
 
 
-def _loss(f):
-    def loss(a, xs):
-        leaves = jax.tree.leaves(f(a, xs))
-        return sum(jnp.sum(v * jnp.cos(jnp.arange(v.size)).reshape(v.shape)) for v in leaves)
-
-    return loss
-
-
-def _modes(f, a, xs):
-    loss = _loss(f)
-    tangent = jnp.sin(a)
-    slopes, hvp = jax.jvp(jax.grad(loss), (a, xs), (tangent, xs))
-    both = jax.vmap(jax.grad(loss), (0, None))(jnp.stack([a, 0.5 * a]), xs)
-    return f(a, xs), jax.grad(loss, (0, 1))(a, xs), slopes, hvp, both
-
-
 SOLVERS = (None, pb.Sweep(), pb.Blelloch())
 
 
 @pytest.mark.parametrize("f", PROGRAMS)
 def test_values_and_derivatives_are_those_of_the_program(f):
     every = [f, *(pb.replace_scans(f, solver=solver) for solver in SOLVERS)]
-    expected, *made = jax.jit(lambda a, xs: [_modes(g, a, xs) for g in every])(A, XS)
+    expected, *made = jax.jit(lambda a, xs: [derivatives_of(g, a, xs) for g in every])(A, XS)
     for solver, got in zip(SOLVERS, made, strict=True):
         for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(have, want, rtol=2e-4, atol=2e-5, err_msg=str(solver))
@@ -150,7 +135,7 @@ def test_it_is_traced_once():
 
 def test_a_function_that_closes_over_what_is_differentiated():
     def loss(a, replace):
-        return _loss(replace(lambda xs, _: _rnn(a, xs)))(XS, None)
+        return loss_of(replace(lambda xs, _: _rnn(a, xs)))(XS, None)
 
     got = jax.jit(jax.grad(functools.partial(loss, replace=pb.replace_scans)))(A)
     want = jax.jit(jax.grad(functools.partial(loss, replace=lambda f: f)))(A)
@@ -206,9 +191,42 @@ def test_inside_of_shard_map(check_vma):
     )
     ours = pb.replace_scans(mapped, solver=pb.Sweep())
     assert "call_with_rule" in str(jax.make_jaxpr(ours)(A, XS))
-    got, want = (jax.jit(jax.value_and_grad(_loss(f)))(A, XS) for f in (ours, mapped))
+    got, want = (jax.jit(jax.value_and_grad(loss_of(f)))(A, XS) for f in (ours, mapped))
     np.testing.assert_array_equal(got[0], want[0])
     np.testing.assert_allclose(got[1], want[1], rtol=1e-4)
+
+
+def _total(a, xs):
+    return lax.psum(_rnn(a, xs)[0], "d")
+
+
+@jax.custom_jvp
+def _ruled_total(a, xs):
+    return _total(a, xs)
+
+
+_ruled_total.defjvp(lambda p, t: jax.jvp(lambda *args: 2 * _total(*args), p, t))
+
+TOTALS = {
+    "checkpoint": lambda a, xs: jax.checkpoint(_total)(a, xs),
+    "cond": lambda a, xs: lax.cond(
+        lax.psum(a[0], "d") > 9, lambda a: _total(-a, xs), lambda a: _total(a, xs), a
+    ),
+    "jit": lambda a, xs: jax.jit(_total)(a, xs),
+    "custom_jvp": _ruled_total,
+}
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_what_is_the_same_on_all_devices_stays_so(name):
+    """By its type, without which a result could not leave `jax.shard_map` as one."""
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    specs = {"in_specs": (spec("d"), spec(None, "d")), "out_specs": spec()}
+    f = jax.shard_map(TOTALS[name], mesh=mesh, **specs)
+    each = (f, pb.replace_scans(f, solver=pb.Sweep()))
+    want, got = jax.jit(lambda *args: [jax.grad(loss_of(g))(*args) for g in each])(A, XS)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 def test_effects_are_had_once():
@@ -247,7 +265,7 @@ _own_rule.defvjp(lambda a: (_own_rule(a), None), lambda _, ct: (100 * ct,))
 
 
 def test_a_rule_of_the_users_is_kept():
-    loss = _loss(lambda a, _: _own_rule(a))
+    loss = loss_of(lambda a, _: _own_rule(a))
     np.testing.assert_array_equal(
         jax.grad(pb.replace_scans(loss, solver=pb.Sweep()))(A, None), jax.grad(loss)(A, None)
     )
