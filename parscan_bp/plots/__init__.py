@@ -4,7 +4,7 @@ Every function returns a `matplotlib.figure.Figure` and touches no global state:
 settings, no window.
 """
 
-from parscan_bp.plots import records as records
+from parscan_bp.plots import solver_products as solver_products
 from parscan_bp.plots.base import new_figure as new_figure
 from parscan_bp.plots.cotangents import draw_cotangents as draw_cotangents
 from parscan_bp.plots.losses import draw_losses as draw_losses

@@ -17,7 +17,7 @@ from parscan_bp.jaxprs.read import called, differentiable, scan_counts, split_op
 from parscan_bp.jaxprs.replay import bind, evaluate, interpret
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
-from parscan_bp.within.by_ours import typed
+from parscan_bp.within.dispatch import typed
 from parscan_bp.within.program import Arguments, program_of
 from parscan_bp.within.rewrite import holds_scan
 from parscan_bp.within.sites import Site, sites_of

@@ -13,7 +13,7 @@ from parscan_bp.jaxprs.read import differentiable, scan_counts
 from parscan_bp.jaxprs.replay import bind
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.trees import nbytes, replace_at
-from parscan_bp.within.by_ours import ByOurs
+from parscan_bp.within.dispatch import Dispatch
 from parscan_bp.within.outputs import Loop, loop_of
 from parscan_bp.within.program import Arguments, program_of
 from parscan_bp.within.replacement import Only, Replacement
@@ -139,7 +139,7 @@ def explain_within(
     return ProgramExplanation(tuple(explaining.told(site) for site in sites))
 
 
-class _Explaining(ByOurs):
+class _Explaining(Dispatch):
     """Explains each scan as it comes to it, and then does what is done with it."""
 
     def __init__(self, how: Replacement, sites: Sequence[Site]):

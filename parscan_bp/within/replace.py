@@ -8,7 +8,7 @@ from collections.abc import Callable
 from parscan_bp.choice import choose
 from parscan_bp.scan.traces import Traces
 from parscan_bp.solvers import Solver
-from parscan_bp.within.by_ours import ByOurs
+from parscan_bp.within.dispatch import Dispatch
 from parscan_bp.within.program import Arguments, Program, call_with
 from parscan_bp.within.replacement import Only, Replacement
 from parscan_bp.within.rewrite import rewritten
@@ -97,5 +97,5 @@ def _with_ours(how: Replacement, traced: Program) -> Program | None:
         return None
     sites = sites_of(traced.closed)
     how.check(sites)
-    by_scan = ByOurs(how, sites)
+    by_scan = Dispatch(how, sites)
     return Program(rewritten(traced.closed, by_scan), traced.out_tree)

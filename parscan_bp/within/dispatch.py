@@ -19,7 +19,7 @@ from parscan_bp.within.rewrite import Apply
 from parscan_bp.within.sites import Site
 
 
-class ByOurs:
+class Dispatch:
     """What is done in the place of each scan of a program.
 
     Args:
