@@ -22,9 +22,11 @@ class Limits:
       one_kernel: numbers that are carried up to which, from jax 0.12 on, XLA makes one kernel of a
         loop whose step multiplies no matrices.
       gates: parts of a product from which on they are the gates of a cell.
-      traced: equations of a step up to which tracing it some more times is no matter.
       widening: largest value of a light step over its carry; an LSTM's joint gates are twice it.
       narrow: numbers up to which any value is small.
+      changing: multiplications up to which a product of matrices that change, or a solve by one,
+        is light.
+      indexed: numbers that a step makes for each one that it reads or writes at an index.
     """
 
     handful: int
@@ -35,9 +37,10 @@ class Limits:
     tiny_bytes: int
     one_kernel: int
     gates: int
-    traced: int
     widening: int
     narrow: int
+    changing: int
+    indexed: int
 
 
 @functools.lru_cache

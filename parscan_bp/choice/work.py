@@ -4,7 +4,8 @@ A sweep saves the overhead of the loop, an operation for each equation and step,
 parameter cotangents that are read and written in every step. It pays with a second evaluation
 of the step. For a recurrent cell, some products with fixed weights and elementwise gates on values
 about as large as the carry, that is a gain. For a layer of a transformer, the forces between all
-pairs of many bodies, or a buffer of which one row is written, it is not.
+pairs of many bodies, or a buffer of which one row is written, it is not. The second evaluation is
+of many steps at once: small matrices, with little work around a library's call, gain most by it.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ from parscan_bp.jaxprs.primitive_kinds import (
     MOVES,
     REDUCTIONS,
     RESHAPES,
+    ROW_READS,
+    ROW_WRITES,
+    SOLVES,
     TAKES,
 )
-from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, shape_of, walk
+from parscan_bp.jaxprs.read import is_inexact, open_jaxpr, shape_of
 
 _COMPUTES = ELEMENTWISE | {"bitcast_convert_type"}
 _LIGHT = MOVES | REDUCTIONS | {"pad", "stop_gradient"}
@@ -46,11 +50,13 @@ class Work:
       heavy: why the step is too heavy for a sweep to gain anything, as it continues "the step ...";
         ``None`` if it is light.
       parts: most parts into which a product with fixed weights is taken: the gates of a cell.
+      calls: what of it XLA calls in a library, so that it makes no single kernel of the loop.
     """
 
     rows: int
     heavy: str | None
     parts: int = 0
+    calls: str | None = None
 
 
 def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
@@ -64,18 +70,16 @@ def work_of(jaxpr: Any, num_consts: int, num_carry: int) -> Work:
     Example:
       >>> import jax, jax.numpy as jnp
       >>> step = lambda w, c: jnp.sin(c @ (w @ c))
-      >>> work_of(jax.make_jaxpr(step)(jnp.ones((3, 3)), jnp.ones((3, 3))), 1, 1).heavy
+      >>> work_of(jax.make_jaxpr(step)(jnp.ones((9, 9)), jnp.ones((9, 9))), 1, 1).heavy
       'multiplies two matrices that change from step to step'
     """
     opened = open_jaxpr(jaxpr)
-    if sum(1 for _ in walk(opened)) > limits().traced:
-        return Work(0, f"has more than {limits().traced} equations")
     carry = opened.invars[num_consts : num_consts + num_carry]
     counted = _Counted(sum(_size(v) for v in carry if is_inexact(v)))
     others = len(opened.invars) - num_consts - num_carry
     ins = [_Is(0)] * num_consts + [_Is.CARRIED] * num_carry + [_Is.GIVEN] * others
     counted.run(opened, ins)
-    return Work(counted.rows, counted.heavy(), counted.parts())
+    return Work(counted.rows, counted.heavy(), counted.parts(), counted.calls)
 
 
 class _Is(enum.Flag):
@@ -101,7 +105,9 @@ class _Counted(Interpreter[_Is]):
         self._made = 0
         self._moves = False
         self._parts: collections.Counter[Any] = collections.Counter()
+        self._indexed: collections.Counter[str] = collections.Counter()
         self.rows = 0
+        self.calls: str | None = None
 
     def parts(self) -> int:
         return max(self._parts.values(), default=0)
@@ -111,6 +117,9 @@ class _Counted(Interpreter[_Is]):
             return self._reason
         if self._widest > max(limits().widening * self._carry, limits().narrow):
             return f"makes values of {self._widest} entries from a carry of {self._carry}"
+        for name, size in self._indexed.items():
+            if size * limits().indexed > self._made:
+                return f"contains {name}, which is slow to make again"
         if self._made < self._carry:
             return f"computes {self._made} entries and moves the rest of its carry"
         if self._moves and not self.rows and self._widest > limits().narrow:
@@ -137,22 +146,35 @@ class _Counted(Interpreter[_Is]):
                 self._made += size
             elif name in _LIGHT:
                 self._moves = True
-            elif not (name == "gather" and not ins[0]):  # rows of a table are light
-                self._reason = f"contains {name}, which is slow to make again"
+            elif name == "gather" and not ins[0]:  # rows of a table are light
+                pass
+            elif name in ROW_READS | ROW_WRITES:
+                self._indexed[name] += size
+            else:
+                self.calls = name
+                order = shape_of(eqn.invars[0])[-1:]
+                if name not in SOLVES or size * math.prod(order) > limits().changing:
+                    self._reason = f"contains {name}, which is slow to make again"
         return [out] * len(eqn.outvars)
 
     def after(self, eqn: JaxprEqn, ins: list[_Is], outs: list[_Is]) -> None:
         name = kind_of(eqn)
-        if name in CONTROL_FLOW:
+        # Of many steps at once, a condition that is the same in all of them is still one.
+        if name in CONTROL_FLOW and (name != "cond" or ins[0]):
             self._reason = f"contains {name}, which is slow to make again"
 
     def _product(self, eqn: JaxprEqn, ins: list[_Is], size: int) -> None:
         self._made += size
+        (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
+        shape = shape_of(eqn.invars[0])
+        summed, apart = (math.prod(shape[axis] for axis in axes) for axes in (contracted, batch))
+        least = min(map(_size, eqn.invars)) // max(summed * apart, 1)
+        if least > 1:
+            self.calls = "dot_general"
         if all(ins[:2]):
-            self._reason = "multiplies two matrices that change from step to step"
+            if size * summed > limits().changing:
+                self._reason = "multiplies two matrices that change from step to step"
             return
-        (contracted, _), _ = eqn.params["dimension_numbers"]
-        summed = math.prod(shape_of(eqn.invars[0])[axis] for axis in contracted)
         (at,) = (k for k in (0, 1) if ins[k])
         rows = _size(eqn.invars[at]) // max(summed, 1)
         if size > rows:

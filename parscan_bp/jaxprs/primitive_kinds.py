@@ -149,6 +149,9 @@ BENT = _names(
 )
 """Elementwise, with kinks, jumps or cuts."""
 
+SOLVES = _names("cholesky triangular_solve")
+"""With small matrices, of many steps at once, as fast as their products."""
+
 _FACTORS = _names("cholesky custom_linear_solve fft lu triangular_solve")
 _ALONG = _names("cumlogsumexp cumprod reduce_prod")
 SMOOTH = (ELEMENTWISE - BENT) | LINEAR | PRODUCTS | _FACTORS | _ALONG

@@ -29,7 +29,7 @@ RNN = Facts(
 )
 OWN = {"linearisation": "matrix-free"}
 NEW = {"jax_version": (0, 12)}
-TINY = {"batch": 1, "features": 4, "touched": 500}
+TINY = {"batch": 1, "features": 4, "touched": 300}
 
 
 def test_there_are_few_rules_and_few_numbers():
@@ -130,7 +130,9 @@ def test_no_fused_forward_pass_is_told_of_where_there_is_none(monkeypatch):
         (OWN | {"batch": 64}, {"rows": 64}, None, "64 rows"),
         (OWN | {"batch": 64}, {"rows": 16}, pb.Sweep(), "sequential"),
         (OWN | NEW | {"batch": 1}, {}, None, "0.12"),
+        (OWN | TINY | {"touched": 400}, {}, pb.Sweep(), "sequential"),
         (OWN | NEW | {"batch": 1}, {"parts": 4}, pb.Sweep(), "sequential"),
+        (OWN | NEW | {"batch": 1}, {"calls": "cholesky"}, pb.Sweep(), "sequential"),
         (OWN | NEW | {"features": 2}, {"rows": 0}, None, "0.12"),
         (OWN | NEW | {"features": 2}, {"rows": 16}, pb.Sweep(), "sequential"),
         (TINY, {"parts": 3}, pb.Sweep(), "sequential"),

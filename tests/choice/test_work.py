@@ -103,10 +103,34 @@ def _history(w, buffer, h, t):
     return jax.lax.dynamic_update_index_in_dim(buffer, h, t, 0), h
 
 
-def _many(c):
-    for _ in range(300):
-        c = 0.9 * c
+def _filtered(a, mean, spread, x):
+    """A Kalman filter, every number of which is observed."""
+    mean, spread = a @ mean, a @ spread @ a.T + jnp.eye(len(a))
+    root = jnp.linalg.cholesky(spread + jnp.eye(len(a)))
+    gain = jax.scipy.linalg.cho_solve((root, True), spread).T
+    told = jnp.sum(jnp.log(jnp.diag(root)))
+    return mean + gain @ (x - mean), spread - gain @ spread + 0 * told
+
+
+def _many(w, c):
+    for k in range(300):
+        c = c + 0.01 * w[k % 3] * jnp.sin(c)
     return c
+
+
+@pytest.mark.parametrize(
+    ("step", "consts", "carry", "x", "calls"),
+    [
+        (_filtered, jnp.eye(4), (jnp.ones(4), jnp.eye(4)), jnp.ones(4), "dot_general"),
+        (_many, jnp.ones(3), jnp.ones(3), (), None),
+        (lambda w, c: jnp.tanh(w @ c), SQUARE, jnp.ones(20), (), None),
+        (lambda w, c: jnp.tanh(w @ c), SQUARE, ROWS.T, (), "dot_general"),
+        (lambda p, c: jax.lax.cond(p, jnp.sin, jnp.cos, c), True, jnp.ones(20), (), None),
+    ],
+)
+def test_small_matrices_are_light_however_many_equations_there_are(step, consts, carry, x, calls):
+    work = _work(step, consts, carry, x)
+    assert (work.heavy, work.calls) == (None, calls)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +146,9 @@ def _many(c):
         (lambda w, c: jnp.convolve(c, w, "same"), jnp.ones(3), jnp.ones(9), (), "conv"),
         (lambda w, c: jax.lax.fori_loop(0, 3, lambda _, c: w @ c, c), SQUARE, ROWS.T, (), "scan"),
         (lambda w, c: jnp.where(w > 0, jnp.sort(c), c), 1.0, jnp.ones(9), (), "sort"),
-        (_many, (), jnp.ones(3), (), "more than 200 equations"),
+        (lambda i, c: jnp.tanh(c[i]), jnp.arange(9)[::-1], jnp.ones(9), (), "gather"),
+        (lambda c, x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, c), (), jnp.ones(9), 1.0, "cond"),
+        (lambda a, c: jnp.linalg.cholesky(a + c), SQUARE, SQUARE, (), "cholesky"),
     ],
 )
 def test_what_is_heavy(step, consts, carry, x, word):
