@@ -267,6 +267,47 @@ def _of_others(point: Record) -> list[str]:
     return [*speeds, *(f"{ratio:.2f}" for ratio in ratios)]
 
 
+# Long horizons
+
+
+def memory() -> str:
+    """Temporary memory, and the time over that of `lax.scan`."""
+    rows = []
+    for name, point in read("memory")["points"].items():
+        sides = dict(point["sides"])
+        limits = {k: side for k, side in sides.items() if k.startswith("limit")}
+        near = [side for side in limits.values() if side["temp_bytes"] <= _near(sides)]
+        sides["near"] = min(near, key=_time, default=None)
+        sides["least"] = min(limits.values(), key=lambda side: side["temp_bytes"])
+        rows.append([name, *(_stored(sides.get(side)) for side in _STORING.values())])
+    return pages.markdown(["program", *_STORING], rows)
+
+
+_STORING = {
+    "`lax.scan`": "lax.scan",
+    "two nested": "nested",
+    "equinox": "equinox",
+    "`solver=None`": "solver=None",
+    "`Sweep()`": "Sweep()",
+    "limit as two nested": "near",
+    "least limit": "least",
+}
+
+
+def _near(sides: Record) -> float:
+    """About as much as two nested scans take."""
+    return 1.1 * sides["nested"]["temp_bytes"]
+
+
+def _time(side: Record) -> float:
+    compared = side["comparison"]
+    return 1.0 if compared is None else 1 / compared["speedup"]
+
+
+def _stored(side: Record | None) -> str:
+    return "" if side is None else f"{side['temp_bytes'] / 1e6:.3g} MB, {_time(side):.2f}"
+
+
 # What a bench prints of its record
 
 
@@ -287,6 +328,7 @@ MAKERS: pages.Makers = {
     "steps": steps,
     "others": others,
     "grids": grids,
+    "memory": memory,
     "forward": lambda: forward.page([grid("forward", jax) for jax in JAX]),
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},

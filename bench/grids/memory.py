@@ -131,13 +131,16 @@ def _told(case: Case, **how) -> int | None:
     return int(stored.rsplit("about ", 1)[1].split(" ")[0].replace(",", ""))
 
 
-def _is_met(case: Case, how: dict[str, Any]) -> bool:
-    """Whether a limit is no less than the least."""
-    try:
-        _told(case, **how)
-    except ValueError:
-        return False
-    return True
+def _limits(case: Case, how: dict[str, Any], whole: int, count: int) -> list[int]:
+    """So many limits below all carries, no two of which store the same; fewer, if there are not."""
+    found: dict[int | None, int] = {}
+    for limit in map(int, np.geomspace(whole / 2, whole / 20_000, 60)):
+        try:
+            found.setdefault(_told(case, **how, memory_limit=limit), limit)
+        except ValueError:  # below the least
+            break
+    each = list(found.values())
+    return [each[round(k)] for k in np.linspace(0, len(each) - 1, min(count, len(each)))]
 
 
 def measure(case: Case, options: Options) -> Result:
@@ -149,10 +152,8 @@ def measure(case: Case, options: Options) -> Result:
     hows: dict[str, dict[str, Any]] = {NONE: {}, SWEEP: sweep}
     hows[ALL] = {**sweep, "memory_limit": 2**50}
     whole = _told(case, **hows[ALL]) or 0
-    for limit in np.geomspace(whole / 2, whole / options.least, options.limits):
-        how = {**sweep, "memory_limit": int(limit)}
-        if _is_met(case, how):
-            hows[f"limit {int(limit):,}"] = how
+    for limit in _limits(case, sweep, whole, options.limits):
+        hows[f"limit {limit:,}"] = {**sweep, "memory_limit": limit}
     scans |= {name: functools.partial(pb.scan, **how) for name, how in hows.items()}
     made = {name: case.program(scan) for name, scan in scans.items()}
     want = made[LAX].call()
@@ -230,13 +231,12 @@ BENCH = Bench(
     draw=draw,
     options=(
         Option("programs", list(CASES), choices=list(CASES)),
-        Option("T", [200_000, 10_000, 30_000], "steps of each", kind=int),
-        Option("limits", 5, "limits of ours"),
-        Option("least", 200.0, "the smallest, as a part of all carries' bytes"),
+        Option("T", [1_000_000, 10_000, 30_000], "steps of each", kind=int),
+        Option("limits", 10, "limits of ours"),
         Option("equinox", True, "whether equinox takes part", kind=lambda v: v != "no"),
         Option("seed", 0),
         *racing(5, 2, 20.0),
     ),
-    quick={"T": [2000, 500, 1000], "limits": 2, "least": 5.0},
+    quick={"T": [2000, 500, 1000], "limits": 2},
     fixed=("seed", "T"),
 )
