@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 # A new measurement is one file with a `BENCH` (see `bench.shared.bench`) and one row here; its
 # docstring's first line is what the list shows. It is imported when it is named: not all need the
-# same extras. `gpu`, whose points share a time, and `tables` have a `main(argv)`.
+# same extras. `gpu`, whose points share a time, `paper` and `tables` have a `main(argv)`.
 BENCHES = {
     "rnn": "bench.paper.recurrent.rnn",
     "scan": "bench.grids.scan.bench",
@@ -21,6 +21,7 @@ BENCHES = {
     "memory": "bench.grids.memory",
     "others": "bench.others.bench",
     "mesh": "bench.grids.mesh.bench",
+    "convergence": "bench.paper.convergence",
     "lenet": "bench.paper.images.lenet",
     "vgg11": "bench.paper.vgg11.bench",
     "grids": "bench.paper.grids.bench",
@@ -32,8 +33,10 @@ BENCHES = {
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
     "pipeline": "bench.paper.pipeline.bench",
+    "rate": "bench.paper.rate",
     "executors": "bench.paper.executors.bench",
     "gpu": "bench.gpu",
+    "paper": "bench.paper.claims.bench",
     "tables": "bench.tables",
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.__main__ import BENCHES
 from bench.grids.forward import report as forward
+from bench.paper.claims import bench as paper
 from bench.paper.pipeline import report as pipeline
 from bench.shared import pages
 
@@ -41,6 +42,11 @@ def main(argv: Sequence[str]) -> None:
 def read(name: str) -> Record:
     """A record of bench/results."""
     return json.loads((HERE / "results" / f"{name}.json").read_text())
+
+
+def recorded(name: str) -> Record | None:
+    """A record of bench/results, if there is one."""
+    return read(name) if (HERE / "results" / f"{name}.json").exists() else None
 
 
 def grid(kind: str, jax: str) -> Record:
@@ -247,7 +253,7 @@ def others() -> str:
     header = ["program", "scans", "taken"]
     rows: dict[str, list[str]] = {}
     for jax in JAX:
-        if not (HERE / "results" / f"others_xeon_jax{jax.replace('.', '')}.json").exists():
+        if recorded(f"others_xeon_jax{jax.replace('.', '')}") is None:
             continue
         points = grid("others", jax)["points"]
         header += [f"jax {jax}: `None`", "`Sweep()`", "memory", "compiling"]
@@ -332,6 +338,7 @@ MAKERS: pages.Makers = {
     "forward": lambda: forward.page([grid("forward", jax) for jax in JAX]),
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},
+    **{f"claims {name}": functools.partial(paper.claims, name, recorded) for name in paper.PAPERS},
     "pipeline accuracy": lambda: pipeline.accuracy_page(read("pipeline")["points"]),
     "pipeline remedies": lambda: pipeline.remedies_page(read("pipeline")["points"]),
 }

@@ -15,7 +15,7 @@ from parscan_bp.layers import Conv
 from parscan_bp.parallel import CORI_KNL, best_grid
 
 Result = dict[str, Any]
-_HATCHED = "weights' all-reduce (eq. 4), hatched in the paper"
+_HATCHED = "weights' all-reduce"
 _NONE = "-"
 
 
@@ -142,16 +142,21 @@ def _drawn4(result: Result) -> Figure:
     axes = figure.subplots()
     points = sorted((p["batch"], p["iteration"]["baseline"]["median"]) for p in result["compute"])
     batches, seconds = np.array(points).T
-    axes.loglog(batches, seconds / batches, "o-")
+    axes.plot(batches, seconds / batches, "o-")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [f"{batch:.0f}" for batch in batches])
+    axes.set_ylim(bottom=0)
     axes.set(xlabel="batch of one process", ylabel="seconds for an entry")
-    axes.set_title("Figure 4: an iteration of AlexNet, measured here")
+    axes.set_title(
+        "Figure 4: an iteration of AlexNet, measured here\n(paper: least at 256)", size=9
+    )
     return figure
 
 
 def _panels(name: str, bars: Sequence[Bar]) -> Figure:
     """A panel for each number of processes."""
     groups = simulate.grouped(bars, lambda bar: bar.processes)
-    figure = figures.new(10.0, 6.0)
+    figure = figures.new(10.0, 6.4)
     for axes, (processes, own) in zip(figure.subplots(2, 2).ravel(), groups.items(), strict=True):
         _bars(axes, own, [bar.grid for bar in own])
         axes.set_title(f"P={processes}, B={own[0].batch}", size=9)
@@ -159,27 +164,56 @@ def _panels(name: str, bars: Sequence[Bar]) -> Figure:
 
 
 def _panel_of(name: str, bars: Sequence[Bar]) -> Figure:
-    figure = figures.new(6.0, 4.0)
+    figure = figures.new(6.0, 4.4)
     axes = figure.subplots()
-    _bars(axes, bars, [f"P={bar.processes}\n{bar.grid}" for bar in bars])
+    _bars(axes, bars, [f"P={bar.processes}\n{bar.grid}" for bar in bars], gains=False)
     return _finished(figure, name)
 
 
-def _bars(axes: Any, bars: Sequence[Bar], names: Sequence[str]) -> None:
-    """Communication by the equations and by our programs, side by side."""
+def _bars(axes: Any, bars: Sequence[Bar], names: Sequence[str], *, gains: bool = True) -> None:
+    """An epoch by the equations: compute, and on it communication; what our programs send beside.
+
+    The best bar has the speedups of the total and of communication over the first. A bar that would
+    make all others small is cut, and its number stands on it.
+    """
     places = np.arange(len(bars))
-    weights = np.array([bar.weights for bar in bars])
-    others = np.array([bar.equation for bar in bars]) - weights
-    axes.bar(places - 0.2, weights, 0.38, color="#ee7733", hatch="///", label=_HATCHED)
-    axes.bar(places - 0.2, others, 0.38, bottom=weights, color="#ee7733", label="eq. 8, 9")
-    ours = [bar.program or 0.0 for bar in bars]
-    axes.bar(places + 0.2, ours, 0.38, color="#0077bb", label="our program")
+    epochs = np.array([simulate.IMAGES / bar.batch / 60 for bar in bars])
+    compute, equation, weights, total = (
+        epochs * np.array([getattr(bar, part) for bar in bars])
+        for part in ("compute", "equation", "weights", "total")
+    )
+    shown = total - compute
+    reduced = np.minimum(weights, shown)
+    kinds = {
+        "compute, measured here": (np.zeros_like(total), compute, {"color": "#bbbbbb"}),
+        _HATCHED: (compute, reduced, {"color": "#ee7733", "hatch": "///"}),
+        "communication by eq. 8, 9": (compute + reduced, shown - reduced, {"color": "#ee7733"}),
+    }
+    for label, (bottom, height, style) in kinds.items():
+        axes.bar(places - 0.2, height, 0.38, bottom=bottom, label=label, **style)
+    sent = epochs * np.array([bar.program or 0.0 for bar in bars])
+    axes.bar(places + 0.2, sent, 0.38, color="#0077bb", label="what our program sends")
+    top = 1.25 * (min(total.max(), 3 * total.min()) if gains else total.max())
+    axes.set_ylim(0, top)
+    for place, own in zip(places, total, strict=True):
+        if own > top:
+            axes.text(
+                place - 0.2, 0.94 * top, f"{own:.0f}", ha="center", size=7, backgroundcolor="white"
+            )
+    for place, bar in zip(places, bars, strict=True):
+        if bar.program is None:
+            axes.text(place + 0.2, 0.01 * top, "none", ha="center", size=6, rotation=90)
+    best = int(np.argmin(total))
+    if gains and best:
+        told = f"total {total[0] / total[best]:.2f}x\nsent {equation[0] / equation[best]:.2f}x"
+        axes.text(best, total[best] + 0.08 * top, told, ha="center", va="bottom", size=7)
     axes.set_xticks(places, names, size=7, rotation=30 if len(bars) > 8 else 0)
-    axes.set_ylabel("seconds of communication", size=8)
+    axes.set_ylabel("minutes of an epoch", size=8)
 
 
 def _finished(figure: Figure, name: str) -> Figure:
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, ncols=3, loc="outside lower center")
-    figure.suptitle(f"{name.capitalize()}: one iteration of AlexNet on Cori, modelled", size=10)
+    figure.legend(handles, labels, fontsize=8, ncols=2, loc="outside lower center")
+    overlap = "; what overlaps is not drawn" if name == "figure 8" else ""
+    figure.suptitle(f"{name.capitalize()}: an epoch of AlexNet on Cori, modelled{overlap}", size=10)
     return figure

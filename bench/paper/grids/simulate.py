@@ -15,6 +15,8 @@ SCALING = (8, 32, 128, 512)
 """P of figures 6, 7 and 9."""
 BATCH = 2048
 """B of figures 6 to 8."""
+IMAGES = 1_200_000
+"""N of an epoch, Table 1."""
 WEAK = 4
 """B / P of figure 9. The text does not say the paper's; this is that of figure 6d."""
 BEYOND, LIMIT = (512, 1024, 2048, 4096), 512

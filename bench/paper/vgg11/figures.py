@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench.paper.images import networks
 from bench.paper.vgg11 import step_counts
 from bench.paper.vgg11.schedules import APPLY, PRODUCT
 from bench.shared import figures
@@ -99,8 +100,16 @@ def figure8(result: Result) -> Figure:
         dots = axes.scatter(left, right, 40, np.log10(flops), cmap="viridis", edgecolor="black")
         axes.figure.colorbar(dots, ax=axes, label="log10 flop")
         worst = sorted(range(len(rows)), key=lambda k: -flops[k])[:4]
-        for k in worst:
-            axes.annotate(steps["name"][rows[k]], (left[k], right[k]), fontsize=7)
+        for rank, k in enumerate(worst):
+            axes.annotate(
+                steps["name"][rows[k]],
+                (left[k], right[k]),
+                xytext=(-4, 6 if rank % 2 else -6),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=6,
+            )
         axes.set(xscale="log", yscale="log", ylabel="non-zeros, right operand")
 
     _each(result, panels, draw)
@@ -141,7 +150,19 @@ def draw(result: Result) -> dict[str, Figure]:
     makers = counted if "counts" in result else {}
     if {"counts", "steps"} <= result.keys():
         makers = {"figure7": figure7, **makers}
-    return {f"_{name}": make(result) for name, make in makers.items()}
+    drawn = {f"_{name}": make(result) for name, make in makers.items()}
+    for figure in drawn.values():
+        figure.suptitle(f"{figure.get_suptitle()}\n{_learned(result)}", size=11)
+    return drawn
+
+
+def _learned(result: Result) -> str:
+    """What the network knows whose zeros are counted."""
+    if "training" not in result:
+        return "a network that is not recorded"
+    accuracy = result["training"]["retrained"]["test"]["accuracy"]
+    chance = ", at chance" if accuracy < 2 / networks.CLASSES else ""
+    return f"test accuracy of the pruned network {accuracy:.1%}{chance}"
 
 
 def _panels(rows: int, columns: int, wide: bool = False) -> list[Axes]:

@@ -1,0 +1,1 @@
+"""What the papers claim, beside what our records say of it."""

@@ -1,0 +1,252 @@
+"""Wang, Bai and Pekhimenko: BPPSA (MLSys 2020), and its early form of 2019."""
+
+from bench.paper import convergence
+from bench.paper.claims.claim import Claim, Record
+from bench.shared import tables
+
+LAYERS = ("convolution", "ReLU", "max-pooling")
+PRUNED = ("static", "selection", "dynamic")
+
+
+def _sparsity(record: Record) -> str:
+    return ", ".join(f"{record['layers'][name]['sparsity']:.5f}" for name in LAYERS)
+
+
+def _same_sparsity(record: Record) -> bool:
+    layers = [record["layers"][name] for name in LAYERS]
+    return all(f"{own['sparsity']:.5f}" == own["paper"]["sparsity"] for own in layers)
+
+
+def _generation(record: Record, method: str) -> list[float]:
+    of = (record["layers"][name]["methods"][method] for name in LAYERS)
+    return [own["ratios"]["analytic CSR"]["speedup"] for own in of]
+
+
+def _many(values: list[float]) -> str:
+    return ", ".join(f"{value:.2g}" for value in values)
+
+
+def _close(value: float, paper: float, factor: float = 10) -> bool:
+    """Within an order of magnitude, on another machine."""
+    return paper / factor <= value <= paper * factor
+
+
+def _csr(record: Record) -> str:
+    own = record["layers"]["convolution"]
+    numbers, whole = 4 * own["nnz"], 8 * own["nnz"] + 4 * (own["shape"][0] + 1)
+    dense = own["dense_bytes"] / 2**20
+    return f"{dense:.0f} MiB; numbers {numbers / 2**20:.2f} MiB, in CSR {whole / 2**20:.1f} MiB"
+
+
+def _apart(record: Record) -> str:
+    found = []
+    for name, entry in record["networks"].items():
+        trees = [own for own in entry["sides"].values() if own["products"]]
+        most = max(own["apart"] for own in trees)
+        products = max(own["products"] for own in trees)
+        found.append(
+            f"{name}, {entry['iterations']} iterations, {products} products a step: {most:.1e} "
+            f"(one ulp apart: {convergence.control(entry):.1e})"
+        )
+    return "; ".join(found)
+
+
+def _converges_alike(record: Record) -> bool:
+    """No further than ten times what one ulp does, by trees that multiply."""
+    for entry in record["networks"].values():
+        trees = [own for own in entry["sides"].values() if own["products"]]
+        bound = 10 * convergence.control(entry)
+        if not trees or any(own["apart"] > bound for own in trees):
+            return False
+    return True
+
+
+def _phases(record: Record, *names: str) -> str:
+    return ", ".join(f"{name} {tables.speedup(record['phases'][name])}" for name in names)
+
+
+def _sets(record: Record, name: str) -> str:
+    return ", ".join(
+        f"{k} {own['phases'][name]['speedup']:.2f}" for k, own in record["sets"].items()
+    )
+
+
+def _accuracies(record: Record) -> str:
+    own = record["training"]
+    return ", ".join(
+        f"{stage} {own[stage]['test']['accuracy']:.1%}" for stage in ("trained", "retrained")
+    )
+
+
+def _learns(record: Record) -> bool:
+    """As little lost by pruning as in the paper, of a network that is not at chance."""
+    before, after = (
+        record["training"][stage]["test"]["accuracy"] for stage in ("trained", "retrained")
+    )
+    return before >= 0.55 and before - after <= 0.05
+
+
+def _scan(record: Record, zeros: str, levels: str = "2") -> Record:
+    return record["counts"]["conventions"][zeros]["scans"][levels]
+
+
+def _above(record: Record, key: str) -> str:
+    told = []
+    for zeros in PRUNED:
+        scan = _scan(record, zeros)
+        told.append(f"{zeros} {scan[key]} of {len(scan['steps']['kind'])}")
+    return ", ".join(told)
+
+
+def _paths(record: Record) -> str:
+    return ", ".join(f"{zeros} {_scan(record, zeros)['path_to_linear']:.2g}" for zeros in PRUNED)
+
+
+def _whole_scan(record: Record) -> float:
+    """Its largest step over the largest of back-propagation."""
+    scan = _scan(record, "dynamic", "4")
+    return max(scan["steps"]["flops"]) / record["counts"]["bp"]["largest"]
+
+
+def _products(record: Record) -> str:
+    each = [own["speedup"] for own in record["cases"].values()]
+    return f"{min(each):.2g} to {max(each):.2g} in {len(each)} cases"
+
+
+CLAIMS = (
+    Claim(
+        "Table 1",
+        "sparsity of the transposed Jacobians of VGG-11's first convolution, ReLU, max-pooling",
+        "0.99157, 0.99998, 0.99994",
+        "jacobians",
+        _sparsity,
+        _same_sparsity,
+    ),
+    Claim(
+        "Table 1",
+        "their generation in CSR, over a VJP a column as the paper's baseline makes them",
+        "8.3e3, 1.2e6, 1.5e5",
+        "jacobians",
+        lambda r: _many(_generation(r, "column VJP, eager")),
+        lambda r: all(
+            _close(own, r["layers"][name]["paper"]["speedup"])
+            for name, own in zip(LAYERS, _generation(r, "column VJP, eager"), strict=True)
+        ),
+        "within an order of magnitude, columns extrapolated from a sample",
+    ),
+    Claim(
+        "Table 1",
+        "the same, over a VJP a column that is compiled",
+        "",
+        "jacobians",
+        lambda r: _many(_generation(r, "column VJP, jitted")),
+        lambda r: min(_generation(r, "column VJP, jitted")) > 1,
+    ),
+    Claim(
+        "section 3.3",
+        "the first convolution's Jacobian takes 6.5 MB in place of 768 MB",
+        "768 MB, 6.5 MB",
+        "jacobians",
+        _csr,
+        lambda r: 8 * r["layers"]["convolution"]["nnz"] < 7 * 2**20,
+        because="6.5 MB are the numbers alone; the indices of CSR are as many bytes again",
+    ),
+    Claim(
+        "section 3.5, figure 6",
+        "the order of the products does not hurt convergence",
+        "curves overlap",
+        "convergence",
+        _apart,
+        _converges_alike,
+        "no further apart than ten times what one ulp in the first parameters does",
+    ),
+    Claim(
+        "section 5.1, figure 7",
+        "the RNN on bitstreams trains faster, T=1000, B=16",
+        "whole 2.73, backward 16 (RTX 2070)",
+        "rnn",
+        lambda r: _phases(r, "step", "backward"),
+        lambda r: r["phases"]["step"]["low"] > 1,
+        "on two cores of a CPU, by a sweep in chunks, which multiplies no Jacobians",
+    ),
+    Claim(
+        "figure 8",
+        "backward speedups of up to 108 over cuDNN",
+        "108",
+        "",
+        because="7 of 24 points are recorded, and backward passes by subtraction, see `bench gpu`; "
+        "the kernels wait for a GPU",
+    ),
+    Claim(
+        "section 5.2, figure 9",
+        "the GRU on audio, S, M, L of Table 3",
+        "backward to 13.4, whole to 2.36 (RTX 2070)",
+        "gru",
+        lambda r: f"backward {_sets(r, 'backward')}; whole {_sets(r, 'value_and_grad')}",
+        lambda r: all(own["phases"]["value_and_grad"]["low"] > 1 for own in r["sets"].values()),
+        "on two cores of a CPU, by a sweep, with spoken digits for IRMAS",
+    ),
+    Claim(
+        "section 4.3",
+        "VGG-11 loses little by pruning 97 % of its weights and retraining",
+        "90.1 %, 88.9 %",
+        "vgg11",
+        _accuracies,
+        _learns,
+        because="the recorded network is at chance: it was trained for 60 steps",
+    ),
+    Claim(
+        "figure 10",
+        "with L_m = 2 no step of the scan takes more than the largest of back-propagation",
+        "0 steps of 33",
+        "vgg11",
+        lambda r: _above(r, "above_bp"),
+        lambda r: _scan(r, "dynamic")["above_bp"] == 0,
+        "with one image's zeros, over back-propagation through the network before pruning",
+    ),
+    Claim(
+        "figure 10",
+        "the same over the sparse linear scan of the pruned network",
+        "",
+        "vgg11",
+        lambda r: _above(r, "above_linear"),
+        lambda r: all(_scan(r, zeros)["above_linear"] == 0 for zeros in PRUNED),
+        because="whatever zeros are counted",
+    ),
+    Claim(
+        "figure 10",
+        "with as many workers as one likes the truncated scan is faster: its critical path over "
+        "that of the sparse linear scan",
+        "below 1",
+        "vgg11",
+        _paths,
+        lambda r: any(_scan(r, zeros)["path_to_linear"] < 1 for zeros in PRUNED),
+        because="products fill in: only L_m = 1 with one image's zeros is below 1",
+    ),
+    Claim(
+        "early form, figure 7c",
+        "of the whole scan, one step takes more than the largest of back-propagation",
+        "1 step, close to it",
+        "vgg11",
+        lambda r: f"{_scan(r, 'dynamic', '4')['above_bp']} steps, to {_whole_scan(r):.0f} times it",
+        lambda r: _scan(r, "dynamic", "4")["above_bp"] <= 1 and _whole_scan(r) < 2,
+        because="with one image's zeros in a network at chance",
+    ),
+    Claim(
+        "early form, figure 7a",
+        "planned sparse products are faster than a library's",
+        "",
+        "spgemm",
+        _products,
+        lambda r: all(own["low"] > 1 for own in r["cases"].values()),
+        because="over scipy, not cuSPARSE; it loses where entries are multiplied one by one",
+    ),
+    Claim(
+        "section 3.6",
+        "a device stores max(n/p, 1) Jacobians, GPipe n/p + p activations",
+        "",
+        because="both are counted (`schedule.held`, `bench mesh`), no table sets them side by side",
+    ),
+    Claim("early form", "Monte-Carlo products, kinematic chains", because="not here"),
+    Claim("appendix C", "VGG-16, PipeDream with Adam", because="not here; see stale pipelines"),
+)

@@ -1,0 +1,184 @@
+"""Xu, Huo and Huang: diversely stale parameters (CVPR 2020)."""
+
+import itertools
+from collections.abc import Sequence
+
+from bench.paper import rate
+from bench.paper.claims.claim import Claim, Record
+from bench.paper.pipeline import speed
+
+DSP3 = ("DSP(1,1,0;4,2,0)", "DSP(2,2,0;6,3,0)", "DSP(3,3,0;10,5,0)")
+
+
+def _best(record: Record, task: str, schedule: str) -> float:
+    """Mean over the seeds of the best test accuracy."""
+    runs = record["points"][f"{task} {schedule}"]["runs"]
+    return sum(max(run["accuracies"]) for run in runs) / len(runs)
+
+
+def _spread(record: Record, task: str, schedule: str) -> float:
+    best = [max(run["accuracies"]) for run in record["points"][f"{task} {schedule}"]["runs"]]
+    return max(best) - min(best)
+
+
+def _told(record: Record, task: str) -> str:
+    return ", ".join(f"{name} {_best(record, task, name):.1%}" for name in ("BP", *DSP3))
+
+
+def _alike(record: Record, task: str) -> bool:
+    """No further below back-propagation than its own seeds are apart."""
+    plain, spread = _best(record, task, "BP"), _spread(record, task, "BP")
+    return all(_best(record, task, name) >= plain - spread for name in DSP3)
+
+
+def _differences(record: Record) -> list[list[float]]:
+    """Of the gradient, relative, by block: the mean before the rate is divided, by queue."""
+    found = []
+    for name in DSP3:
+        point = record["points"][f"difference {name}"]
+        early = [s for s in point["samples"] if 0 < s["batch"] <= point["decay_at"]]
+        each = [[d / g for d, g in zip(s["difference"], s["gradient"], strict=True)] for s in early]
+        found.append([sum(column) / len(each) for column in zip(*each, strict=True)])
+    return found
+
+
+def _by_queue(record: Record) -> str:
+    firsts = ", ".join(f"{blocks[0]:.0%}" for blocks in _differences(record))
+    return f"first block {firsts}; last block {max(b[-1] for b in _differences(record)):.0%}"
+
+
+def _grows(record: Record) -> bool:
+    """With the queues, with the distance from the loss, and nothing at the last block."""
+    found = _differences(record)
+    queues = all(a[0] < b[0] for a, b in itertools.pairwise(found))
+    blocks = all(blocks[0] > blocks[1] > blocks[2] == 0 for blocks in found)
+    return queues and blocks
+
+
+def _speedups(record: Record) -> dict[str, float]:
+    return record["points"]["speed"]["speedups"]["K=4, transfer 0 F"]
+
+
+def _slow_downs(record: Record, name: str) -> list[float]:
+    return record["points"]["stragglers"]["percent"][name]
+
+
+def _percent(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.0f} %" for value in values)
+
+
+def _near(record: Record, name: str) -> bool:
+    """Within a fifth of the paper's, or two points."""
+    pairs = zip(_slow_downs(record, name), speed.TABLE_2[name], strict=True)
+    return all(abs(own - paper) <= max(0.2 * paper, 2) for own, paper in pairs)
+
+
+def _rates(record: Record) -> str:
+    runs = {name: record["schedules"][name]["runs"] for name in rate.SHOWN}
+    told = (f"{name} N^{rate.exponent(own):.2f}" for name, own in runs.items())
+    return f"{', '.join(told)} for N = {runs['BP'][0]['steps']} to {runs['BP'][-1]['steps']}"
+
+
+def _falls_alike(record: Record) -> bool:
+    """As back-propagation's, at each length, and by a third of N's exponent at least."""
+    plain = record["schedules"]["BP"]["runs"]
+    for name in rate.SHOWN:
+        runs = record["schedules"][name]["runs"]
+        pairs = zip(runs, plain, strict=True)
+        if rate.exponent(runs) > -1 / 3 or any(
+            a["squared"] > 1.25 * b["squared"] for a, b in pairs
+        ):
+            return False
+    return True
+
+
+CLAIMS = (
+    Claim(
+        "Table 1",
+        "DSP tests as well as back-propagation on a residual net, at a small rate",
+        "within 0.5 points of 93 to 95 %",
+        "pipeline",
+        lambda r: _told(r, "images rate 0.01"),
+        lambda r: _alike(r, "images rate 0.01"),
+        "of a net that is far from trained: six epochs on 2,000 images of 8 x 8",
+    ),
+    Claim(
+        "Table 1",
+        "the same at ten times the rate",
+        "",
+        "pipeline",
+        lambda r: _told(r, "images rate 0.1"),
+        lambda r: _alike(r, "images rate 0.1"),
+        because="the longer the queues, the more is lost",
+    ),
+    Claim(
+        "Table 1",
+        "the same without shortcuts and norms, on spoken digits",
+        "",
+        "pipeline",
+        lambda r: _told(r, "digits rate 0.002"),
+        lambda r: _alike(r, "digits rate 0.002"),
+        because="not a network of the paper's; staleness is not free there",
+    ),
+    Claim(
+        "figure 4, Lemma 1",
+        "the gradient differs the more, the longer the queues and the further from the loss",
+        "",
+        "pipeline",
+        _by_queue,
+        _grows,
+    ),
+    Claim(
+        "Table 2",
+        "stragglers slow Features Replay down by this much, at 20, 50, 100, 150 %",
+        _percent(speed.TABLE_2["FR"]),
+        "pipeline",
+        lambda r: _percent(_slow_downs(r, "FR")),
+        lambda r: _near(r, "FR"),
+        because="if a block takes at most 1 + s times as long, so does a batch",
+    ),
+    *(
+        Claim(
+            "Table 2",
+            f"and {name}",
+            _percent(speed.TABLE_2[name]),
+            "pipeline",
+            lambda r, name=name: _percent(_slow_downs(r, name)),
+            lambda r, name=name: _near(r, name),
+            "by the event model, within a fifth or two points",
+        )
+        for name in DSP3
+    ),
+    Claim(
+        "Table 3",
+        "four blocks are 2.7 times as fast as back-propagation, Features Replay 1.7 times",
+        "2.7, 1.7 (ResNet164, GPUs)",
+        "pipeline",
+        lambda r: f"{_speedups(r)['DSP']:.2f}, {_speedups(r)['FR']:.2f}",
+        lambda r: (
+            abs(_speedups(r)["DSP"] / 2.7 - 1) < 0.25 and abs(_speedups(r)["FR"] / 1.7 - 1) < 0.25
+        ),
+        "by the event model, within a quarter; linearising again is part of the backward pass",
+    ),
+    Claim(
+        "Table 3, figure 5",
+        "DSP is the fastest of all",
+        "up to 4.8 at K=4",
+        "pipeline",
+        lambda r: ", ".join(f"{name} {value:.2f}" for name, value in _speedups(r).items()),
+        lambda r: _speedups(r)["DSP"] >= max(_speedups(r).values()),
+        because="where linearising again overlaps the forward pass (section 3.3) a batch takes "
+        "(T_F + T_B)/K, as with PipeDream; on a device that is busy no overlap is free",
+    ),
+    Claim("Table 4", "ImageNet", because="not here"),
+    Claim(
+        "Corollary 1",
+        "at a rate of c N^-1/2 the mean squared gradient falls sublinearly, whatever the staleness",
+        "O(N^-1/2)",
+        "rate",
+        _rates,
+        _falls_alike,
+        "of a toy: within a quarter of back-propagation's at each length",
+    ),
+    Claim("figure 3", "DNI does not converge", because="DNI is not here"),
+)

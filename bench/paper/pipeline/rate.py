@@ -1,0 +1,90 @@
+"""How fast the gradient falls with the length of a run: Corollary 1 of DSP.
+
+With a learning rate of c N^-1/2 the mean squared gradient over the N steps of a run is O(N^-1/2),
+whatever the staleness. Three blocks tanh(x W) of four units learn from noisy batches of 4 of 64
+examples; back-propagation does the same beside.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bench.paper.pipeline.accuracy import SCHEDULES
+from bench.shared.bench import Options, Result
+from parscan_bp import pipeline
+
+SHOWN = ("BP", "DSP(1,1,0;4,2,0)", "DSP(2,2,0;6,3,0)", "DSP(3,3,0;10,5,0)")
+EXAMPLES, UNITS, BATCH, BLOCKS, LOOKS = 64, 4, 4, 3, 100
+SCALE = 2.0
+"""c, the learning rate of a single step."""
+
+
+def points(options: Options) -> dict[str, tuple]:
+    """Back-propagation and three configurations of three blocks."""
+    return {f"rate {name}": ("rate", name) for name in SHOWN}
+
+
+def measure(point: tuple, options: Options) -> Result:
+    """Trains once for each length."""
+    schedule, _ = SCHEDULES[point[1]]
+    runs = [{"steps": n, "squared": _mean_squared(schedule, n)} for n in options.lengths]
+    return {"part": "rate", "schedule": point[1], "runs": runs}
+
+
+def block(w: jax.Array, x: jax.Array) -> jax.Array:
+    """One of the three."""
+    return jnp.tanh(x @ w)
+
+
+def loss(y: jax.Array, wanted: jax.Array) -> jax.Array:
+    """Mean squared error."""
+    return jnp.mean((y - wanted) ** 2)
+
+
+def exponent(runs: Sequence[Result]) -> float:
+    """The slope of the logarithm over that of N, by least squares."""
+    steps, squared = ([run[key] for run in runs] for key in ("steps", "squared"))
+    return float(np.polyfit(np.log(steps), np.log(squared), 1)[0])
+
+
+def _mean_squared(schedule: pipeline.Schedule, steps: int) -> float:
+    """Of the whole gradient, over all examples, at weights along a run."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((EXAMPLES, UNITS))
+    wanted = np.tanh(x @ rng.standard_normal((UNITS, UNITS)) / 2)
+    first = np.random.default_rng(1).standard_normal((BLOCKS, UNITS, UNITS))
+    params = [jnp.asarray(0.8 * np.eye(UNITS) + 0.1 * own, jnp.float32) for own in first]
+    rows = np.random.default_rng(3).integers(EXAMPLES, size=(steps, BATCH))
+    x, wanted = x.astype(np.float32), wanted.astype(np.float32)
+    every = max(1, steps // LOOKS)
+    seen: dict[int, dict[int, Any]] = {}
+
+    def look(task: pipeline.Task, pipe: pipeline.Pipe) -> None:
+        if task.kind == "update" and task.batch % every == 0:
+            seen.setdefault(task.batch, {})[task.block] = pipe.newest(task.block)
+
+    pipeline.simulate(
+        [block] * BLOCKS,
+        schedule,
+        optax.sgd(SCALE / np.sqrt(steps)),
+        loss,
+        params,
+        [(x[own], wanted[own]) for own in rows],
+        observe=look,
+    )
+
+    @jax.jit
+    def squared(params):
+        def value(params):
+            y = x
+            for w in params:
+                y = block(w, y)
+            return loss(y, wanted)
+
+        return sum(jnp.sum(g**2) for g in jax.grad(value)(params))
+
+    return float(np.mean([squared([own[k] for k in range(BLOCKS)]) for own in seen.values()]))

@@ -1,0 +1,149 @@
+"""The claims of the papers: verdicts that follow the records, and the page."""
+
+import copy
+import json
+import pathlib
+
+import pytest
+
+from bench import __main__ as command
+from bench.paper import convergence, rate
+from bench.paper.claims import bench as paper
+from bench.paper.claims.claim import Claim, Verdict
+from bench.shared import record
+
+RESULTS = record.HERE / "results"
+CLAIMS = [claim for _, claims in paper.PAPERS.values() for claim in claims]
+
+
+def recorded(name):
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def the_claim(word):
+    (found,) = (claim for claim in CLAIMS if word in claim.says)
+    return found
+
+
+def test_a_claim_names_its_record_or_says_why_there_is_none():
+    for claim in CLAIMS:
+        verdict, ours = claim.judge(recorded)
+        assert bool(claim.bench) == (verdict is not Verdict.UNMEASURED), claim
+        assert bool(ours) == bool(claim.bench)
+        assert claim.bench or claim.because
+        assert verdict is not Verdict.FAILS or claim.because, claim
+
+
+def changed(name, change):
+    """A record in which something is otherwise."""
+    found = copy.deepcopy(recorded(name))
+    change(found)
+    return lambda asked: found if asked == name else None
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "change"),
+    [
+        ("sparsity of the", "jacobians", lambda r: r["layers"]["ReLU"].update(sparsity=0.5)),
+        ("RNN on bitstreams", "rnn", lambda r: r["phases"]["step"].update(low=0.9)),
+        (
+            "the order of the products",
+            "convergence",
+            lambda r: [
+                side.update(products=0)
+                for entry in r["networks"].values()
+                for side in entry["sides"].values()
+            ],
+        ),
+        (
+            "the order of the products",
+            "convergence",
+            lambda r: r["networks"]["RNN"]["sides"]["Blelloch()"].update(apart=1.0),
+        ),
+        (
+            "the longer the queues and",
+            "pipeline",
+            lambda r: r["points"]["difference DSP(3,3,0;10,5,0)"].update(
+                samples=r["points"]["difference DSP(1,1,0;4,2,0)"]["samples"]
+            ),
+        ),
+        (
+            "no step of the scan",
+            "vgg11",
+            lambda r: r["counts"]["conventions"]["dynamic"]["scans"]["2"].update(above_bp=1),
+        ),
+    ],
+)
+def test_another_record_is_another_verdict(word, name, change):
+    claim = the_claim(word)
+    assert claim.judge(recorded)[0] is Verdict.HOLDS
+    assert claim.judge(changed(name, change))[0] is Verdict.FAILS
+
+
+def test_a_claim_that_fails_may_hold_by_another_record():
+    network = changed(
+        "vgg11",
+        lambda r: [
+            r["training"][stage]["test"].update(accuracy=share)
+            for stage, share in (("trained", 0.6), ("retrained", 0.58))
+        ],
+    )
+    claim = the_claim("VGG-11 loses little")
+    assert claim.judge(recorded)[0] is Verdict.FAILS and claim.judge(network)[0] is Verdict.HOLDS
+
+
+def test_the_page_is_of_the_records_in_a_folder(tmp_path, capsys):
+    (tmp_path / "jacobians.json").write_text((RESULTS / "jacobians.json").read_text())
+    paper.main(["bppsa", "--page", "--out", str(tmp_path)])
+    page, shown = ((tmp_path / f"claims.{kind}").read_text() for kind in ("md", "html"))
+    assert "| `jacobians` | **holds** |" in page and "| `rnn` | **not measured** |" in page
+    assert "<td><code>jacobians</code></td><td><b>holds</b></td>" in shown
+    assert shown.count("<tr>") == 1 + len(paper.PAPERS["bppsa"][1])
+    assert "the page is" in capsys.readouterr().out
+
+
+def test_what_fails_is_named_when_all_others_ran(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(paper, "_ran", lambda name, *how: ran.append(name) or name != "rnn")
+    with pytest.raises(SystemExit, match="failed: rnn;"):
+        paper.main(["bppsa", "--out", str(tmp_path)])
+    assert {"jacobians", "rnn", "vgg11"} <= set(ran) and len(ran) == len(set(ran))
+
+
+@pytest.mark.slow
+def test_benches_run_in_processes_of_their_own(tmp_path):
+    paper.main(["bidiagonal", "--quick", "--out", str(tmp_path)])
+    found = json.loads(pathlib.Path(tmp_path / "solvers.json").read_text())
+    paper.main(["bidiagonal", "--quick", "--out", str(tmp_path)])
+    again = json.loads(pathlib.Path(tmp_path / "solvers.json").read_text())
+    assert again["points"] == found["points"] != {}
+
+
+def test_text_in_a_cell_is_escaped():
+    claim = Claim("a", "b < c", "`x`", because="**no**")
+    assert claim.row(lambda name: None)[-1].startswith("**not measured**")
+    assert paper.as_html("| a < b | `c` |").count("a &lt; b") == 1
+
+
+@pytest.mark.slow
+def test_convergence_trains_by_solvers_that_multiply(tmp_path):
+    command.main(["convergence", "--quick", "--networks", "RNN", "--out", str(tmp_path)])
+    (entry,) = json.loads((tmp_path / "convergence.json").read_text())["networks"].values()
+    trees = {side: own for side, own in entry["sides"].items() if own["products"]}
+    assert set(trees) == set(convergence.TREES)
+    assert all(0 <= own["apart"] < 1e-4 for own in trees.values())
+    assert len(set(entry["sides"]["Blelloch()"]["losses"])) == 4
+
+
+@pytest.mark.slow
+def test_the_rate_is_that_of_the_runs(tmp_path):
+    command.main(["rate", "--quick", "--only", "BP", "DSP(3", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "rate.json").read_text())["schedules"]
+    assert all(run["squared"] > 0 for own in found.values() for run in own["runs"])
+    assert found["BP"] != found["DSP(3,3,0;10,5,0)"]
+
+
+def test_an_exponent_is_a_slope():
+    runs = [{"steps": n, "squared": 3 / n**0.5} for n in (10, 100, 1000)]
+    assert rate.exponent(runs) == pytest.approx(-0.5)
