@@ -134,9 +134,16 @@ def _products(side: str, steps: int) -> int:
     return TREES[side].complexity(steps).matrix_products if side in TREES else 0
 
 
-def control(entry: Result) -> float:
-    """How far apart two trainings of the baseline are, one ulp from one another."""
-    return entry["sides"][control_of(entry["baseline"])]["apart"]
+def control(entry: Result) -> str:
+    """The side from one ulp away."""
+    return control_of(entry["baseline"])
+
+
+def together(entry: Result, side: str) -> int:
+    """Iterations before the losses of a side and of the baseline part, by a thousandth."""
+    plain, own = (entry["sides"][name]["losses"] for name in (entry["baseline"], side))
+    apart = np.abs(np.subtract(own, plain)) > 1e-3 * np.abs(plain)
+    return int(np.argmax(apart)) if apart.any() else len(apart)
 
 
 def text(result: Result) -> str:
