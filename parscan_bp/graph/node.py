@@ -85,10 +85,9 @@ class Vertex:
     @property
     def has_params(self) -> bool:
         """Whether it may have parameters."""
-        made, base = (
-            (self.joint.layer, Layer) if isinstance(self.joint, OfOne) else (self.joint, Joint)
-        )
-        return type(made).pullback is not base.pullback
+        if isinstance(self.joint, OfOne):
+            return type(self.joint.layer).pullback is not Layer.pullback
+        return type(self.joint).pullback is not Joint.pullback
 
     def own(self, params: Mapping[str, PyTree]) -> PyTree:
         """Its parameters among those of the graph."""

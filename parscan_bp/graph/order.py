@@ -99,7 +99,7 @@ def _with_constants(order: Sequence[Vertex], vertices: Mapping[str, Vertex]) -> 
 def live_sets(
     order: Sequence[Vertex], inputs: Sequence[str], outputs: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """The names whose values are live before the first node, and after each: read later, or outputs.
+    """The names that are live before the first node and after each: read later, or outputs.
 
     Example:
       >>> import jax

@@ -174,7 +174,7 @@ class Operator(Stacked, abc.ABC):
         return self.closed and same_structure(jax.tree.structure(self), jax.tree.structure(first))
 
     def product_flops(self, first: Any) -> int:
-        """Flops of `after` for one map; by default each number meets those of a row of the other."""
+        """Flops of `after` for one map; by default each number meets those of a row."""
         return 2 * self.nnz * first.nnz // max(first.shape[0], 1)
 
     def product_shape(self, first: Any) -> Operator:
