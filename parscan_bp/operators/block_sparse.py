@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.operators.algebra import compose, compose_cost, compose_shape
+from parscan_bp.operators.algebra import compose, product_and_cost
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.operators.dense import Dense
@@ -194,12 +194,12 @@ class BlockSparse(Operator):
 
             return jax.eval_shape(add, [op for _, _, op in terms])
 
-        return self._product(first, compose_shape, of)
+        return self._product(first, lambda a, b: product_and_cost(a, b)[0], of)
 
     def product_flops(self, first):
         maps = lambda a, b: int(np.prod(np.broadcast_shapes(a.stack_shape, b.stack_shape)))  # noqa: E731
         pairs = [(a, b) for _, _, a, b in self._pairs(first)]
-        return sum(compose_cost(a, b).flops // max(maps(a, b), 1) for a, b in pairs)
+        return sum(product_and_cost(a, b)[1].flops // max(maps(a, b), 1) for a, b in pairs)
 
     def _pairs(self, first: BlockSparse) -> list[tuple[int, int, Operator, Operator]]:
         """Rows and columns of the product, with the blocks that meet there: first, then own."""
