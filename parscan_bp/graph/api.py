@@ -80,8 +80,8 @@ def graph(
       >>> sorted(jax.grad(loss)(params)["h"])
       ['bias', 'kernel']
     """
+    inputs = checked_inputs(inputs)
     live, own, names = graph_as_chain(nodes, params, inputs, outputs)
-    inputs = {name: as_array(f"inputs[{name!r}]", x) for name, x in inputs.items()}
     found = chain(live.steps, own, live.entering(inputs), solver=solver, report=report)
     state, told = found if report else (found, None)
     values = live.leaving(state)
@@ -95,9 +95,9 @@ def graph_as_chain(
     """The chain of a graph, the parameters of its steps, and the names of its outputs.
 
     Args:
-      nodes, params, inputs, outputs: as in `graph`; arrays may be their shapes and dtypes.
+      nodes, params, outputs: as in `graph`.
+      inputs: as `checked_inputs` returns them; these and parameters may be shapes and dtypes.
     """
-    check_inputs(inputs)
     vertices = as_vertices(nodes, inputs)
     check_no_cycle(vertices)
     names = _outputs(outputs, vertices, inputs)
@@ -148,8 +148,9 @@ def init_graph(
     if not isinstance(features, Mapping):
         raise TypeError(f"features: got {described(features)}; a mapping from names is wanted")
     dtype = jnp.result_type(as_dtype("dtype", dtype))
-    types = {name: jax.ShapeDtypeStruct((1, *shape), dtype) for name, shape in features.items()}
-    check_inputs(types)
+    types = checked_inputs(
+        {name: jax.ShapeDtypeStruct((1, *shape), dtype) for name, shape in features.items()}
+    )
     vertices = as_vertices(nodes, types)
     check_no_cycle(vertices)
     params: dict[str, PyTree] = {}
@@ -164,21 +165,26 @@ def init_graph(
     return params
 
 
-def check_inputs(inputs: Any) -> None:
-    """Raises unless they are arrays of real floats of one batch, by name."""
+def checked_inputs(inputs: Any) -> dict[str, Any]:
+    """The inputs of a graph, as arrays or as shapes and dtypes.
+
+    Raises:
+      TypeError, ValueError: unless they are arrays of real floats of one batch, by name.
+    """
     if not isinstance(inputs, Mapping) or not inputs:
         raise TypeError(
             f"inputs: got {described(inputs)}; a mapping from names to arrays is wanted"
         )
-    wanted = "real floats (batch, *features) are wanted"
-    batches = {}
+    wanted, found = "real floats (batch, *features) are wanted", {}
     for name, x in inputs.items():
         check_array(f"inputs[{name!r}]", x, wanted)
+        x = found[name] = as_array(f"inputs[{name!r}]", x)
         if not jnp.issubdtype(x.dtype, jnp.floating) or not x.shape:
             raise TypeError(f"inputs[{name!r}]: got {x.dtype}{list(x.shape)}; {wanted}")
-        batches[name] = x.shape[0]
+    batches = {name: x.shape[0] for name, x in found.items()}
     if len(set(batches.values())) > 1:
         raise ValueError(f"inputs: got batches of {batches}; one batch is wanted")
+    return found
 
 
 def _outputs(outputs: Any, vertices: Mapping[str, Vertex], inputs: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import jax
 
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.chain.stages import Stages
-from parscan_bp.graph.api import graph_as_chain
+from parscan_bp.graph.api import checked_inputs, graph_as_chain
 from parscan_bp.graph.live import LiveSets
 from parscan_bp.layers import activations, adjoint_operators
 from parscan_bp.operators import BlockSparse, Identity, Operator
@@ -101,8 +101,9 @@ def explain_graph(
       >>> found.live.sets, found.steps, found.levels, found.largest
       ((('x',), ('x', 'h'), ('y',)), 2, 2, 48)
     """
+    inputs = checked_inputs(inputs)
     live, own, _ = graph_as_chain(nodes, params, inputs, outputs)
-    steps, state = live.steps, jax.eval_shape(live.entering, dict(inputs))
+    steps, state = live.steps, jax.eval_shape(live.entering, inputs)
     xs = jax.eval_shape(functools.partial(activations, steps), own, state)
     operators = jax.eval_shape(functools.partial(adjoint_operators, steps), own, xs)
     return GraphExplanation(live, tuple(operators), plan_chain(steps, own, state, solver))

@@ -111,10 +111,10 @@ class OfOne(Joint):
         return self.layer.apply(params, *xs)
 
     def adjoint_operators(self, params, xs, y):
-        return [self.layer.adjoint_operator(params, *xs, y)]
+        return [self.layer.adjoint_operator(params, xs[0], y)]
 
     def pullback(self, params, xs, y, ct):
-        return self.layer.pullback(params, *xs, y, ct)
+        return self.layer.pullback(params, xs[0], y, ct)
 
 
 @final

@@ -62,21 +62,25 @@ def in_small_live_sets(
       outputs: names that are live at the end.
       nbytes: bytes of each value.
     """
-    constants = {name for name, vertex in vertices.items() if not vertex.reads}
     left, order = [v for v in vertices.values() if v.reads], []
-    made = {*inputs, *constants}
+    made = {*inputs, *(name for name, vertex in vertices.items() if not vertex.reads)}
+    # Who still reads a value; an output is read at the end, by nobody's name.
+    readers = {name: {v.name for v in left if name in v.reads} for name in nbytes}
+    for name in outputs:
+        readers[name].add("")
 
-    def after(vertex: Vertex) -> int:
-        read = {r for v in left if v is not vertex for r in v.reads} | set(outputs)
-        return sum(nbytes[name] for name in (*made, vertex.name) if name in read)
+    def grows(vertex: Vertex) -> int:
+        freed = {read for read in vertex.reads if readers[read] == {vertex.name}}
+        return nbytes[vertex.name] - sum(nbytes[read] for read in freed)
 
     while left:
-        ready = [v for v in left if made.issuperset(v.reads)]
-        chosen = min(ready, key=after)
+        chosen = min((v for v in left if made.issuperset(v.reads)), key=grows)
         order.append(chosen)
         left.remove(chosen)
         made.add(chosen.name)
-    candidates = [_with_constants(kept, vertices) for kept in (vertices.values(), order)]
+        for read in chosen.reads:
+            readers[read].discard(chosen.name)
+    candidates = [_with_constants(kept, vertices) for kept in (list(vertices.values()), order)]
     total = lambda order: sum(  # noqa: E731
         nbytes[name] for live in live_sets(order, inputs, outputs) for name in live
     )

@@ -18,6 +18,7 @@ from parscan_bp.operators.base import Cost, Operator
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.lattice import brought
+from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.sum import Sum
 from parscan_bp.types import Array
 
@@ -144,7 +145,7 @@ class BlockSparse(Operator):
         wide = accumulation_dtype(dtype)
         terms: list[list[Array]] = [[] for _ in self.rows]
         for block, (row, col) in zip(self.blocks, self.places, strict=True):
-            terms[row].append(block.matvec(parts[col]).astype(wide))
+            terms[row].append(_applied(block, parts[col]).astype(wide))
         zeros = jnp.zeros_like(v, wide, shape=(*lead, max(self.rows)))
         sums = [
             jnp.broadcast_to(functools.reduce(jnp.add, own), (*lead, size))
@@ -213,6 +214,13 @@ class BlockSparse(Operator):
             dtype = jnp.result_type(self.dtype, first.dtype)
             terms = [(0, 0, Dense(jnp.zeros((self.rows[0], first.cols[0]), dtype)))]
         return of(terms, self.rows, first.cols)
+
+
+def _applied(block: Operator, v: Array) -> Array:
+    """A v; what is matrix-free takes vectors of its own dtype, not those of the whole grid."""
+    if isinstance(block, Sum):
+        return functools.reduce(jnp.add, [_applied(term, v) for term in block.terms])
+    return block.matvec(v.astype(block.vector_dtype) if isinstance(block, MatrixFree) else v)
 
 
 def _added(ops: Sequence[Operator]) -> Operator:

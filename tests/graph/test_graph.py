@@ -249,9 +249,20 @@ def test_values_of_several_dtypes_are_each_exact():
     got = run({"x": half}, outputs=["x", "y", "single"])
     assert [got[n].dtype for n in ("x", "y", "single")] == [jnp.float16, jnp.float16, jnp.float32]
     np.testing.assert_array_equal(got["x"], half)
-    slope = jax.grad(lambda x: run({"x": x}, outputs="y").astype(float).sum())(half[:, :1])
+
+    def loss(x):  # `single` is live beside `y`, whose Jacobian by it is matrix-free
+        found = run({"x": x}, outputs=["y", "single"])
+        return found["y"].astype(float).sum() + found["single"].astype(float).sum()
+
+    slope = jax.grad(loss)(half[:, :1])
     assert slope.dtype == jnp.float16
-    np.testing.assert_allclose(slope, 6 * half[:, :1], rtol=2e-3)
+    np.testing.assert_allclose(slope, 6 * half[:, :1] + 3, rtol=2e-3)
+
+
+def test_arrays_of_numpy():
+    nodes = {"c": np.ones(3), "y": (Add(), "x", "c")}
+    got = pb.graph(nodes, {}, {"x": np.ones((2, 3))}, outputs="y")
+    assert got.dtype == jnp.result_type(float) and (np.asarray(got) == 2).all()
 
 
 @dataclasses.dataclass(frozen=True)

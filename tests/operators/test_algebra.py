@@ -184,6 +184,8 @@ def test_what_is_transposed_has_products_of_its_own():
         (Structure(BlockDiagonal, 2), Structure(Selection), Structure(Sparse)),
         (Structure(Sparse), Structure(Dense), Structure(Dense)),
         (Structure(Sparse), Structure(Diagonal, 0, True), Structure(Dense, 0, True)),
+        (Structure(BlockSparse), Structure(BlockSparse), Structure(BlockSparse)),
+        (Structure(BlockSparse), Structure(Diagonal), Structure(Dense)),
     ],
 )
 def test_joins(a, b, want):
