@@ -64,10 +64,12 @@ def in_small_live_sets(
     """
     left, order = [v for v in vertices.values() if v.reads], []
     made = {*inputs, *(name for name, vertex in vertices.items() if not vertex.reads)}
-    # Who still reads a value; an output is read at the end, by nobody's name.
-    readers = {name: {v.name for v in left if name in v.reads} for name in nbytes}
+    # Who still reads a value; an output is read at the end, by no node.
+    readers: dict[str, set[str | None]] = {
+        name: {v.name for v in left if name in v.reads} for name in nbytes
+    }
     for name in outputs:
-        readers[name].add("")
+        readers[name].add(None)
 
     def grows(vertex: Vertex) -> int:
         freed = {read for read in vertex.reads if readers[read] == {vertex.name}}
