@@ -15,6 +15,7 @@ from parscan_bp.graph.order import in_small_live_sets, live_sets, longest_path, 
 from parscan_bp.graph.step import Part, Step, joined, values_of
 from parscan_bp.layers import JointFunction
 from parscan_bp.layers.closures import opened, opened_joint
+from parscan_bp.layers.keys import key_of
 from parscan_bp.types import Array, PyTree
 
 
@@ -62,12 +63,9 @@ class LiveSets:
 
     @property
     def bytes_of_values(self) -> int:
-        """Bytes of all values, each once: what back-propagation keeps."""
-        return sum(_nbytes(self.types[name]) for name in dict.fromkeys(self._names)) * self.batch
-
-    @property
-    def _names(self) -> list[str]:
-        return [name for live in self.sets for name in live]
+        """Bytes of all values, each once."""
+        names = {name for live in self.sets for name in live}
+        return self.batch * sum(_nbytes(self.types[name]) for name in names)
 
     @property
     def longest_path(self) -> int:
@@ -142,12 +140,14 @@ def value_type(
 def _opened(vertex: Vertex, params: PyTree, xs: Sequence[Any]) -> tuple[Vertex, PyTree]:
     """A node that closes over no traced value, see `layers.closures.opened`."""
     joint = vertex.joint
+    if key_of(joint) is not None:
+        return vertex, params
     if isinstance(joint, OfOne):
         (layer,), (params,) = opened([joint.layer], [params], xs[0])
-        joint = OfOne(layer) if layer is not joint.layer else joint
+        joint = OfOne(layer)
     elif isinstance(joint, JointFunction):
         joint, params = opened_joint(joint, params, xs)
-    return vertex if joint is vertex.joint else dataclasses.replace(vertex, joint=joint), params
+    return dataclasses.replace(vertex, joint=joint), params
 
 
 def _nbytes(part: Part) -> int:

@@ -45,13 +45,14 @@ class Node:
     params: str | None
 
     def __init__(self, layer: Any, *inputs: str, params: str | None = None):
-        names = [*inputs, *([] if params is None else [params])]
-        for name in names:
+        for name in inputs:
             if not isinstance(name, str):
                 raise TypeError(
                     f"inputs: got {described(name)}; names are wanted, such as Node(Add(), 'a', "
                     "'b')"
                 )
+        if not (params is None or isinstance(params, str)):
+            raise TypeError(f"params: got {described(params)}; None or a name is wanted")
         if not inputs:
             raise ValueError(
                 f"inputs: got none for {described(layer)}; at least one name is wanted. A value "
@@ -141,8 +142,8 @@ def as_vertices(nodes: Any, inputs: Mapping[str, Any]) -> dict[str, Vertex]:
 
     Raises:
       TypeError: if it is no such mapping, or there is no builder for a layer.
-      ValueError: if there is none; naming a node that is an input, too, one that reads what is
-        neither, or one with more inputs than its layer takes.
+      ValueError: naming a node that is an input, too, one that reads what is neither, or one with
+        more inputs than its layer takes.
     """
     if not isinstance(nodes, Mapping):
         raise TypeError(f"nodes: got {described(nodes)}; a mapping from names to nodes is wanted")

@@ -54,8 +54,6 @@ def opened_joint(
     joint: JointFunction, params: PyTree, xs: Sequence[Any]
 ) -> tuple[JointFunction, PyTree]:
     """`opened` of a function of several arrays, with the shapes and dtypes of its inputs."""
-    if key_of(joint) is not None:
-        return joint, params
     ones = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in xs]
     made = _Open.of(joint.function, params, *ones)
     return (JointFunction(made.program), (params, made.values)) if made.values else (joint, params)

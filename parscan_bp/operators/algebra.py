@@ -306,8 +306,8 @@ def _candidates(a: Operator, b: Operator, target: Structure) -> Iterator[tuple[O
         target = join(a, b)
         yield a, b
     # Blocks that fill up would be as full entry by entry.
-    sparse = Sparse in (target.kind, *above(target.kind)) and target.kind.patterned
-    sparse = sparse and not same_channels(a, b)
+    held = target.kind.patterned and Sparse in (target.kind, *above(target.kind))
+    sparse = held and not same_channels(a, b)
     for structure in (target, *([Structure(Sparse)] if sparse else []), Structure(Dense)):
         yield to_structure(a, structure), to_structure(b, structure)
 

@@ -173,8 +173,8 @@ class BlockSparse(Operator):
     def cost(self) -> Cost:
         """The blocks' own, and one addition per entry of each that is not the first of its row."""
         stack = self.stack_shape
-        firsts = {row: k for k, (row, _) in reversed(list(enumerate(self.places)))}
-        added = sum(self.rows[row] for k, (row, _) in enumerate(self.places) if firsts[row] != k)
+        rows = [row for row, _ in self.places]
+        added = sum(self.rows[row] for row in rows) - sum(self.rows[row] for row in set(rows))
         sums = Cost(self.cost_of(added).flops, 0)
         return sum((block.cost_over(stack) for block in self.blocks), sums)
 

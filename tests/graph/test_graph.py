@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -326,6 +327,34 @@ def test_a_function_with_a_vjp_of_its_own():
     nodes = {"a": (jnp.tanh, "x"), "y": (clipped, "a", "x")}
     got = jax.grad(lambda x: pb.graph(nodes, {}, {"x": x}, outputs="y").sum())(X["x"])
     np.testing.assert_allclose(got, 2 * (1 - jnp.tanh(X["x"]) ** 2) + 3, rtol=1e-6)
+
+
+def test_an_elementwise_function_with_rules_of_its_own():
+    """A surrogate slope of a `jax.custom_jvp`, and a VJP that has no JVP beside it."""
+
+    @jax.custom_jvp
+    def sign(a):
+        return jnp.sign(a)
+
+    sign.defjvp(lambda at, t: (sign(*at), 3 * t[0]))
+
+    @jax.custom_vjp
+    def doubled(a):
+        return 2 * a
+
+    doubled.defvjp(lambda a: (doubled(a), None), lambda _, ct: (7 * ct,))
+    nodes = {"s": (sign, "x"), "d": (doubled, "x"), "y": (Add(), "s", "d", "x")}
+    got = jax.grad(lambda x: pb.graph(nodes, {}, {"x": x}, outputs="y").sum())(X["x"])
+    assert (np.asarray(got) == 11).all()
+
+
+def test_a_batch_of_symbolic_size():
+    """Left to plain automatic differentiation, as a chain is."""
+    (n,) = jax.export.symbolic_shape("n")
+    shapes = {name: jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype) for name, x in X.items()}
+    gradient = jax.jit(jax.grad(loss_of(ours)))
+    exported = jax.export.export(gradient)(drawn(), shapes)
+    assert_close(exported.call(drawn(), X), gradient(drawn(), X))
 
 
 def _over_devices():

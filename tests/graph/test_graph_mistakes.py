@@ -32,6 +32,11 @@ MISTAKES = {
     "a class": (lambda: run({"a": (Linear, "x")}), TypeError, "node 'a': Linear is a class"),
     "no reads": (lambda: Node(Linear(3)), ValueError, "inputs: got none for .*at least one name"),
     "reads no name": (lambda: Node(Add(), "x", 1), TypeError, "inputs: got .*1.*; names are"),
+    "shares with no name": (
+        lambda: Node(Linear(3), "x", params=OWN),
+        TypeError,
+        "params: got .*; None or a name",
+    ),
     "a cycle": (
         lambda: run({"a": (jnp.tanh, "c"), "b": (Add(), "x", "a"), "c": (jnp.tanh, "b")}),
         ValueError,

@@ -23,7 +23,13 @@ SOLVERS = (
     pb.Jacobi(),
     pb.Richardson(),
 )
-SEEDS = [pytest.param(seed, marks=[] if seed < FEW else pytest.mark.slow) for seed in range(200)]
+
+
+def slow(seeds):
+    return [pytest.param(seed, marks=pytest.mark.slow) for seed in seeds]
+
+
+SEEDS = [*range(FEW), *slow(range(FEW, 200))]
 
 
 def derivatives(run, params, inputs):
@@ -62,6 +68,37 @@ def test_derivatives_are_those_of_plain_differentiation(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_products_with_exponents(seed):
     check(random_graph(seed), pb.Blelloch(scaled=True))
+
+
+@pytest.mark.parametrize("seed", [0, *slow(range(1, FEW))])
+def test_an_empty_batch(seed):
+    """Cotangents of the parameters are zero, those of inputs have their shapes."""
+    case = random_graph(seed, batch=0)
+    run = lambda p, i: pb.graph(case.nodes, p, i, outputs=case.outputs, solver=pb.Blelloch())  # noqa: E731
+    got = jit_once(lambda *at: derivatives(run, *at))(case.params, case.inputs)
+    (for_params, for_inputs) = got[3]
+    assert all(not np.asarray(a).any() for a in jax.tree.leaves((got[1:3], for_params, got[4])))
+    assert jax.tree.map(jnp.shape, for_inputs) == jax.tree.map(jnp.shape, dict(case.inputs))
+
+
+@pytest.mark.parametrize("seed", [5, *slow(range(5))])
+def test_half_precision(seed):
+    """Not much further from single precision than plain differentiation in half precision is."""
+    half, single = random_graph(seed, jnp.float16), random_graph(seed, jnp.float32)
+
+    def all_three(at_half, at_single):
+        run = lambda p, i: pb.graph(half.nodes, p, i, outputs=half.outputs)  # noqa: E731
+        cases = ((run, at_half), (half.plain, at_half), (single.plain, at_single))
+        return [derivatives(f, *at)[:4] for f, at in cases]
+
+    ats = ((case.params, case.inputs) for case in (half, single))
+    got, plain, want = jit_once(all_three)(*ats)
+    for a, b, c in zip(*map(jax.tree.leaves, (got, plain, want)), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        a, b, c = (np.asarray(v, float) for v in (a, b, c))
+        scale = max(1.0, np.abs(c).max(initial=0))
+        error = np.abs(b - c).max(initial=0)
+        np.testing.assert_allclose(a, c, rtol=0, atol=4 * error + 0.01 * scale)
 
 
 def check(case, solver):
