@@ -35,7 +35,7 @@ class Step(Layer):
     """s_k = (what is kept of s_{k-1}, y), y = joint(what it reads of s_{k-1}; theta).
 
     A state s_k holds the live values side by side, flat, (batch, total), in the common dtype of all
-    of them; in that of a single value each is exact. With A_i the transposed Jacobian of y by the
+    of them, in which each is exact. With A_i the transposed Jacobian of y by the
     i-th value that is read, the transposed Jacobian of the step is a `BlockSparse`,
 
         (d s_k / d s_{k-1})^T:    I from each value to itself if it is kept, A_i from it to y,
@@ -84,8 +84,8 @@ class Step(Layer):
         found = self.joint.adjoint_operators(params, xs, made)
         if len(found) != len(xs):
             raise ValueError(
-                f"adjoint_operators returned {len(found)} operators; one for each of {len(xs)} "
-                "inputs is wanted"
+                f"{self}: adjoint_operators returned {len(found)} operators; one for each of "
+                f"{len(xs)} inputs is wanted"
             )
         adjoints = [
             checked_operator(f"input {k} of {self}", a, own, made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, final
 
@@ -19,6 +20,7 @@ from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.lattice import brought
 from parscan_bp.operators.matrix_free import MatrixFree
+from parscan_bp.operators.pairs import FULL
 from parscan_bp.operators.sum import Sum
 from parscan_bp.types import Array
 
@@ -36,8 +38,8 @@ class BlockSparse(Operator):
 
     The blocks are operators of any structures, and keep them: the identity of what passes through
     is never multiplied. The product of two whose grids fit is one of these, block by block, in
-    the structure of each product of blocks; what comes to one place is added, as a diagonal or a
-    dense matrix.
+    the structure of each product of blocks; what comes to one place is added: diagonals are a
+    diagonal, what is full is a matrix, and the others a `Sum`.
 
     Args:
       blocks: operators; their stacks broadcast.
@@ -198,7 +200,7 @@ class BlockSparse(Operator):
         return self._product(first, lambda a, b: product_and_cost(a, b)[0], of)
 
     def product_flops(self, first):
-        maps = lambda a, b: int(np.prod(np.broadcast_shapes(a.stack_shape, b.stack_shape)))  # noqa: E731
+        maps = lambda a, b: math.prod(np.broadcast_shapes(a.stack_shape, b.stack_shape))  # noqa: E731
         pairs = [(a, b) for _, _, a, b in self._pairs(first)]
         return sum(product_and_cost(a, b)[1].flops // max(maps(a, b), 1) for a, b in pairs)
 
@@ -224,19 +226,21 @@ def _applied(block: Operator, v: Array) -> Array:
 
 
 def _added(ops: Sequence[Operator]) -> Operator:
-    """The sum of operators of one shape: a diagonal if all are, else dense where all compose."""
+    """The sum of operators of one shape: a diagonal, a `Dense` where it is full, else a `Sum`."""
     if len(ops) == 1:
         return ops[0]
-    if not all(op.composes for op in ops):
-        return Sum(tuple(ops))
-    diagonals = [brought(op, Diagonal) for op in ops]
-    dtype = _dtype(ops)
+    diagonals = [op for op in (brought(op, Diagonal) for op in ops) if isinstance(op, Diagonal)]
+    if len(diagonals) == len(ops):
+        return Diagonal(_total([op.diagonal for op in diagonals], _dtype(ops)))
+    full = sum(op.nnz for op in ops) > FULL * math.prod(ops[0].shape)
+    if full and all(op.composes for op in ops):
+        return Dense(_total([op.as_dense() for op in ops], _dtype(ops)))
+    return Sum(tuple(ops))
+
+
+def _total(arrays: Sequence[Array], dtype: np.dtype) -> Array:
     wide = accumulation_dtype(dtype)
-    total = lambda arrays: functools.reduce(jnp.add, (a.astype(wide) for a in arrays)).astype(dtype)  # noqa: E731
-    found = [op for op in diagonals if isinstance(op, Diagonal)]
-    if len(found) == len(ops):
-        return Diagonal(total(op.diagonal for op in found))
-    return Dense(total(op.as_dense() for op in ops))
+    return functools.reduce(jnp.add, [a.astype(wide) for a in arrays]).astype(dtype)
 
 
 def _dtype(ops: Sequence[Operator]) -> np.dtype:

@@ -56,6 +56,18 @@ def test_diagonals_that_meet_add_up_to_a_diagonal():
     assert block.diagonal.tolist() == [2.0, 3.0]
 
 
+def test_what_is_not_full_is_added_when_it_is_applied():
+    """As of an image that is concatenated with itself: no matrix of all its numbers."""
+    slices = [ChannelSlice(64, 2, start, 1) for start in (0, 1)]
+    (block,) = BlockSparse.of([(0, 0, a) for a in slices], (64,), (128,)).blocks
+    assert isinstance(block, Sum) and block.composes
+    assert (np.asarray(block.matvec(jnp.ones(128))) == 2).all()
+    (block,) = BlockSparse.of(
+        [(0, 0, a) for a in (Dense(DRAW(2, 2)), Identity(2))], (2,), (2,)
+    ).blocks
+    assert isinstance(block, Dense)
+
+
 def test_grids_that_do_not_fit_are_multiplied_as_matrices():
     other = BlockSparse((Dense(DRAW(3, 2)), Identity(2)), ((0, 0), (1, 0)), (3, 2), (2,))
     for first in (other, Diagonal(DRAW(5)), Dense(DRAW(5, 4))):
@@ -80,7 +92,7 @@ def test_matrix_free_blocks_have_products_with_vectors_alone():
     got = compose(Dense(jnp.eye(2)), grid)
     assert got.as_dense().tolist() == [[1, 0], [0, 1], [1, 0], [2, 2]]
     (block,) = BlockSparse.of([(0, 0, free), (0, 0, free)], (2,), (2,)).blocks
-    assert isinstance(block, Sum)
+    assert isinstance(block, Sum) and not block.composes
 
 
 def test_a_vector_that_maps_share_and_rows_without_blocks():
