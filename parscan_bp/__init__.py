@@ -21,6 +21,10 @@ from parscan_bp.forward import FixedPoint as FixedPoint
 from parscan_bp.forward import ForwardReport as ForwardReport
 from parscan_bp.forward import FrozenActivations as FrozenActivations
 from parscan_bp.forward import Newton as Newton
+from parscan_bp.graph import Node as Node
+from parscan_bp.graph import explain_graph as explain_graph
+from parscan_bp.graph import graph as graph
+from parscan_bp.graph import init_graph as init_graph
 from parscan_bp.installation import Installation as Installation
 from parscan_bp.installation import check_installation as check_installation
 from parscan_bp.report import Report as Report
@@ -78,6 +82,7 @@ __all__ = [
     "Installation",
     "Jacobi",
     "Newton",
+    "Node",
     "Pallas",
     "Planned",
     "Ragged",
@@ -100,8 +105,11 @@ __all__ = [
     "diagnose_within",
     "explain",
     "explain_chain",
+    "explain_graph",
     "explain_within",
     "forward",
+    "graph",
+    "init_graph",
     "layer_cotangents",
     "layers",
     "measure_machine",

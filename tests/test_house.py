@@ -23,6 +23,7 @@ LAYERS = [
     {"choice", "forward"},
     {"scan"},
     {"chain"},
+    {"graph"},
     {"pipeline", "grids"},
     {"explain", "diagnose", "adapters", "tuning", "parallel", "installation", "conformance"},
     {"within"},

@@ -10,7 +10,8 @@ from bench.__main__ import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = (
-    *("choose", "conformance", "devices", "diagnose", "extend", "gpu", "horizons", "pipelines"),
+    *("choose", "conformance", "devices", "diagnose", "extend", "gpu", "graphs", "horizons"),
+    "pipelines",
     "programs",
     "use",
 )
@@ -48,6 +49,7 @@ def test_every_example_of_the_readme_runs():
         "docs/diagnose.md",
         "docs/extend.md",
         "docs/gpu.md",
+        "docs/graphs.md",
         "docs/horizons.md",
         "docs/programs.md",
         "docs/use.md",

@@ -175,7 +175,7 @@ def plan_chain(
     first = moving[0] if moving else 0
     g = [None] * (len(stack) - first) + [jax.eval_shape(flat, xs[-1])]
     plan = solver.plan(Ragged(ops[first:], g, [k - first for k in moving or [0]]))
-    names = [f"{k} {type(layer).__name__}" for k, layer in enumerate(stack)]
+    names = [f"{k} {layer.label}" for k, layer in enumerate(stack)]
     return plan.named(names[first:])
 
 

@@ -131,7 +131,7 @@ class Stages:
         count = sum(len(s.layers) for s in self.stages)
         lines = [f"{count} layers on {len(self.stages)} devices by {self.solver!r}"]
         for k, stage in enumerate(self.stages):
-            names = ", ".join(type(layer).__name__ for layer in stage.layers)
+            names = ", ".join(layer.label for layer in stage.layers)
             lines.append(f"  {k}: {names}")
         lines.append(
             f"backward: {self.depth} layers and products one after the other, of {count} in "

@@ -13,6 +13,11 @@ from parscan_bp.layers.function import Coloured as Coloured
 from parscan_bp.layers.function import Function as Function
 from parscan_bp.layers.initial import init as init
 from parscan_bp.layers.jacobian import jacobian_bcoo as jacobian_bcoo
+from parscan_bp.layers.joint_function import JointFunction as JointFunction
+from parscan_bp.layers.joints import Add as Add
+from parscan_bp.layers.joints import Concatenate as Concatenate
+from parscan_bp.layers.joints import Joint as Joint
+from parscan_bp.layers.joints import Multiply as Multiply
 from parscan_bp.layers.linear import Flatten as Flatten
 from parscan_bp.layers.linear import Linear as Linear
 from parscan_bp.layers.normalisation import BatchNorm as BatchNorm
@@ -29,19 +34,24 @@ from parscan_bp.layers.stack import adjoint_operators as adjoint_operators
 
 __all__ = [
     "LAYERS",
+    "Add",
     "AveragePool",
     "BatchNorm",
     "Coloured",
+    "Concatenate",
     "Conv",
     "ConvTranspose",
     "Dropout",
     "Elementwise",
     "Flatten",
     "Function",
+    "Joint",
+    "JointFunction",
     "Layer",
     "LayerNorm",
     "Linear",
     "MaxPool",
+    "Multiply",
     "ReLU",
     "Residual",
     "Sigmoid",

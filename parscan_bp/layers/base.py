@@ -59,6 +59,11 @@ class Layer(abc.ABC):
     places_apart: ClassVar[bool] = False
     padding_value: ClassVar[float] = 0.0
 
+    @property
+    def label(self) -> str:
+        """What to call it in a table."""
+        return type(self).__name__
+
     def init(self, key: Array, features: tuple[int, ...], dtype=float) -> PyTree:
         """Parameters for inputs of shape ``(batch, *features)``; ``None`` if there are none."""
         del key, features, dtype

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.layers.base import Layer
 from parscan_bp.layers.function import Coloured, Function
+from parscan_bp.layers.joint_function import JointFunction
 from parscan_bp.layers.keys import key_of
 from parscan_bp.layers.residual import Residual
 from parscan_bp.layers.stack import apply_at
@@ -49,6 +50,15 @@ def opened(
     return tuple(found), own
 
 
+def opened_joint(
+    joint: JointFunction, params: PyTree, xs: Sequence[Any]
+) -> tuple[JointFunction, PyTree]:
+    """`opened` of a function of several arrays, with the shapes and dtypes of its inputs."""
+    ones = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in xs]
+    made = _Open.of(joint.function, params, *ones)
+    return (JointFunction(made.program), (params, made.values)) if made.values else (joint, params)
+
+
 def reads_traced(closed: ClosedJaxpr) -> bool:
     """Whether a traced function reads values that are traced outside of it."""
     return any(map(_is_traced, closed.consts))
@@ -71,7 +81,7 @@ def _opened(layer: Layer, params: PyTree, x: Any, y: Any) -> tuple[Layer, PyTree
     adjoint = _Open.of(layer.adjoint_operator, params, x, y)
     if not apply.values and not adjoint.values:
         return layer, params
-    if isinstance(adjoint.result, MatrixFree):
+    if any(map(_is_matrix_free, jax.tree.leaves(adjoint.result, is_leaf=_is_matrix_free))):
         raise NotImplementedError(
             f"{layer}: closes over traced values, and its Jacobian is matrix-free, so that they "
             "cannot be found in it; make them parameters of the layer"
@@ -131,6 +141,10 @@ class _OpenLayer(Layer):
 
     def pullback(self, params, x, y, ct):
         return jax.vjp(lambda params: self.apply(params, x), params)[1](ct)[0]
+
+
+def _is_matrix_free(value: Any) -> bool:
+    return isinstance(value, MatrixFree)
 
 
 def _is_traced(value: Any) -> bool:

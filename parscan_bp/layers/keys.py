@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from parscan_bp.layers.base import Layer
+from parscan_bp.layers.joints import Joint
 from parscan_bp.sparsity import Pattern
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.dtype, np.generic)
@@ -65,7 +66,7 @@ def _key(thing: Any, within: tuple[Any, ...]) -> Hashable:
     if isinstance(thing, functools.partial):
         keywords = tuple(sorted(thing.keywords.items()))
         return "partial", _key((thing.func, thing.args, keywords), within)
-    if isinstance(thing, Layer) and _is_named(type(thing)):
+    if isinstance(thing, Layer | Joint) and _is_named(type(thing)):
         names = sorted(field.name for field in dataclasses.fields(thing))
         if type(thing).__eq__ is not object.__eq__ and names == sorted(vars(thing)):
             return type(thing), _key(tuple(getattr(thing, name) for name in names), within)

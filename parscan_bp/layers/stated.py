@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +23,23 @@ def stated_operator(name: str, layer: Layer, params: PyTree, x: Array, y: Array)
       layer, params, x, y: the layer, its parameters, its input and its output.
 
     Raises:
+      TypeError, ValueError: as `checked_operator`.
+    """
+    return checked_operator(name, layer.adjoint_operator(params, x, y), x, y)
+
+
+def checked_operator(name: str, a: Any, x: Array, y: Array) -> Operator:
+    """What was stated of (d y / d x)^T.
+
+    Args:
+      name: of whom, in an error.
+      a: what was stated.
+      x, y: input and output.
+
+    Raises:
       TypeError: if it is no operator.
       ValueError: if it is of other sizes than the layer.
     """
-    a = layer.adjoint_operator(params, x, y)
     if not isinstance(a, Operator):
         raise TypeError(
             f"{name}: adjoint_operator returned {described(a)}; an operator of "

@@ -12,8 +12,10 @@ from parscan_bp.operators.algebra import (
 from parscan_bp.operators.banded import Banded
 from parscan_bp.operators.base import Cost, Operator, Structure
 from parscan_bp.operators.block_diagonal import BlockDiagonal
+from parscan_bp.operators.block_sparse import BlockSparse
 from parscan_bp.operators.block_triangular import BlockTriangular
 from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.channel_slice import ChannelSlice
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
@@ -33,8 +35,10 @@ from parscan_bp.operators.sum import Sum
 __all__ = [
     "Banded",
     "BlockDiagonal",
+    "BlockSparse",
     "BlockTriangular",
     "ChannelDense",
+    "ChannelSlice",
     "Convolution",
     "Cost",
     "Dense",

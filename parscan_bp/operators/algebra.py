@@ -7,6 +7,7 @@ multiplies faster without that. Sparse products that would fill up are made in a
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -22,6 +23,7 @@ from parscan_bp.operators.lattice import above, brought, join, structure_of
 from parscan_bp.operators.pairs import Row, row_of, same_channels
 from parscan_bp.operators.scaled import Scaled
 from parscan_bp.operators.sparse import Sparse
+from parscan_bp.types import PyTree
 
 
 def compose(a: Operator, b: Operator) -> Operator:
@@ -84,10 +86,14 @@ def compose_cost(a: Operator, b: Operator) -> Cost:
       >>> compose_cost(Diagonal(jnp.zeros(4)), Dense(jnp.zeros((4, 4)))).flops
       16
     """
-    target = _check_pair(a, b)
+    return _cost(a, b, compose_shape(a, b))
+
+
+def _cost(a: Operator, b: Operator, product: Operator) -> Cost:
+    """`compose_cost`, given the product."""
     if isinstance(a, Identity) or isinstance(b, Identity):
         return Cost(0, 0)
-    product = compose_shape(a, b)
+    target = join(a, b)
     traffic = a.nbytes + b.nbytes + product.nbytes
     if isinstance(product, Scaled):
         left, right = (jax.eval_shape(to_scaled, op).mantissa for op in (a, b))
@@ -126,6 +132,23 @@ def compose_shape(a: Operator, b: Operator) -> Operator:
         if row.shape is not None:
             return row.shape(left, right)
     return jax.eval_shape(compose, a, b)
+
+
+def product_and_cost(a: Operator, b: Operator) -> tuple[Operator, Cost]:
+    """`compose_shape` and `compose_cost`; equal pairs, as in a net of equal blocks, once."""
+    return _looked_at(*_abstract(a), *_abstract(b))
+
+
+def _abstract(op: Operator) -> tuple[PyTree, tuple[jax.ShapeDtypeStruct, ...]]:
+    leaves, treedef = jax.tree.flatten(op)
+    return treedef, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+@functools.lru_cache(maxsize=4096)
+def _looked_at(a_def, a_leaves, b_def, b_leaves) -> tuple[Operator, Cost]:
+    a, b = jax.tree.unflatten(a_def, a_leaves), jax.tree.unflatten(b_def, b_leaves)
+    product = compose_shape(a, b)
+    return product, _cost(a, b, product)
 
 
 def to_structure(op: Operator, structure: Structure | type[Operator]) -> Operator:
@@ -283,7 +306,8 @@ def _candidates(a: Operator, b: Operator, target: Structure) -> Iterator[tuple[O
         target = join(a, b)
         yield a, b
     # Blocks that fill up would be as full entry by entry.
-    sparse = target.kind.patterned and not same_channels(a, b)
+    held = target.kind.patterned and Sparse in (target.kind, *above(target.kind))
+    sparse = held and not same_channels(a, b)
     for structure in (target, *([Structure(Sparse)] if sparse else []), Structure(Dense)):
         yield to_structure(a, structure), to_structure(b, structure)
 

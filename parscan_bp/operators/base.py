@@ -8,12 +8,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.jaxprs.batching import mapped
 from parscan_bp.operators.stacked import Stacked
 from parscan_bp.sparsity import Pattern
+from parscan_bp.trees import same_structure
 from parscan_bp.types import Array, PyTree
 
 
@@ -161,11 +163,23 @@ class Operator(Stacked, abc.ABC):
     def after(self, first: Any) -> Operator:
         """The product A A' with the maps A' of ``first``, of the same class, which come first.
 
-        Defined where the class is `closed`.
+        Defined where the class is `closed`, or says what it `multiplies`.
         """
         raise NotImplementedError(
             f"{type(self).__name__} is closed=True, and wants a method after(first): its product"
         )
+
+    def multiplies(self, first: Operator) -> bool:
+        """Whether `after` makes the product with these maps: of a closed class, with its own."""
+        return self.closed and same_structure(jax.tree.structure(self), jax.tree.structure(first))
+
+    def product_flops(self, first: Any) -> int:
+        """Flops of `after` for one map; by default each number meets those of a row."""
+        return 2 * self.nnz * first.nnz // max(first.shape[0], 1)
+
+    def product_shape(self, first: Any) -> Operator:
+        """`after` with `jax.ShapeDtypeStruct` leaves, of operators whose leaves may be these."""
+        return jax.eval_shape(lambda a, b: b.after(a), first, self)
 
     def scaled(self) -> Operator | None:
         """The same maps as a `Scaled`, where that is more than the exponents of the numbers of the

@@ -99,15 +99,15 @@ class BlockTriangular(Operator):
         count, b, _ = self.blocks.shape[-3:]
         return self.cost_of(2 * count * b * b)
 
-    @property
-    def product_flops(self) -> int:
-        """Of `after`, for one map."""
+    def product_flops(self, first):
         k = self.groups
         return 2 * (k * (k + 1) * (k + 2) // 6) * self.blocks.shape[-1] ** 3
 
-    def is_like(self, other: BlockTriangular) -> bool:
+    def multiplies(self, first):
         """Whether the other one has blocks in the same places."""
-        return (self.lower, self.blocks.shape[-3:]) == (other.lower, other.blocks.shape[-3:])
+        if not isinstance(first, BlockTriangular):
+            return False
+        return (self.lower, self.blocks.shape[-3:]) == (first.lower, first.blocks.shape[-3:])
 
     def after(self, first):
         """C_ij = sum_m A_im B_mj over i <= m <= j: column m of A with row m of B, for each m.

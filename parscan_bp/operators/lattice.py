@@ -43,8 +43,9 @@ def join(a: Operator | Structure, b: Operator | Structure) -> Structure:
     Identity < Diagonal < BlockDiagonal, Banded, Selection < ChannelDense < Sparse < Dense, where
     BlockDiagonal, Banded and ChannelDense meet in Sparse only, and the least that holds both is
     theirs. A `Convolution` is implicit: with every sparse structure it joins to `ChannelDense` or
-    above. Block sizes b and b' join to their least common multiple, into whose blocks both fit,
-    whatever the order in which three are joined. `Factored` and `Product` are not closed under
+    above. Two `BlockSparse` operators join to that, one with another structure to `Dense`. Block
+    sizes b and b' join to their least common multiple, into whose blocks both fit, whatever the
+    order in which three are joined. `Factored` and `Product` are not closed under
     products: two operators that are not the identity, one of them of these, join to `Dense`. An
     exponent is contagious, and is kept beside diagonals, blocks and dense matrices only.
 

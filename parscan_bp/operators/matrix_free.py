@@ -154,6 +154,12 @@ class MatrixFree(Operator):
     def dtype(self):
         return jnp.result_type(*[part.dtype for part in self.domain.parts + self.codomain.parts])
 
+    @property
+    def vector_dtype(self) -> np.dtype:
+        """The common dtype of the parts of the vectors that it takes."""
+        takes = self.codomain if self.transposed else self.domain
+        return jnp.result_type(*[part.dtype for part in takes.parts])
+
     def map_leaves(self, f):
         leaves, treedef = jax.tree.flatten(self.linear)
         changed = [f(leaf, ndim) for leaf, ndim in zip(leaves, self.ndims, strict=True)]

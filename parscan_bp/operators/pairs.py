@@ -19,8 +19,8 @@ from parscan_bp.operators.arithmetic import accumulation_dtype, einsum, matmul
 from parscan_bp.operators.banded import Banded, pad_last
 from parscan_bp.operators.base import Operator
 from parscan_bp.operators.block_diagonal import BlockDiagonal
-from parscan_bp.operators.block_triangular import BlockTriangular
 from parscan_bp.operators.channel_dense import ChannelDense
+from parscan_bp.operators.channel_slice import ChannelSlice
 from parscan_bp.operators.convolution import Convolution
 from parscan_bp.operators.dense import Dense
 from parscan_bp.operators.diagonal import Diagonal
@@ -36,7 +36,6 @@ from parscan_bp.sparsity import (
     plan_product,
 )
 from parscan_bp.sparsity.plan import pick
-from parscan_bp.trees import same_structure
 from parscan_bp.types import Array
 
 FULL = 0.25
@@ -51,8 +50,8 @@ def _always(a: Operator, b: Operator) -> bool:
 
 
 def pairs_that_meet(a: Operator, b: Operator) -> int:
-    """Flops where each number of b multiplies the numbers of a row of a."""
-    return 2 * b.nnz * a.nnz // max(a.shape[0], 1)
+    """Flops where each number of b multiplies the numbers of a row of a, or as b says."""
+    return b.product_flops(a)
 
 
 class Row(NamedTuple):
@@ -317,7 +316,7 @@ def _beside_diagonal(kind: type[Operator], columns: Callable, rows: Callable):
     }
 
 
-BY_COLUMNS = (ChannelDense, Convolution, Selection, Banded)
+BY_COLUMNS = (ChannelDense, ChannelSlice, Convolution, Selection, Banded)
 """What multiplies a full matrix a column at a time, in its own structure."""
 
 PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
@@ -348,9 +347,6 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
         _selection_selection,
         lambda a, b: (b if a.transposed else a).nnz,
         _stays_selection,
-    ),
-    (BlockTriangular, BlockTriangular): Row(
-        lambda a, b: b.after(a), lambda a, b: a.product_flops, lambda a, b: a.is_like(b)
     ),
     (Banded, Banded): Row(
         _banded_banded,
@@ -384,13 +380,17 @@ PAIRS: dict[tuple[type[Operator], type[Operator]], Row] = {
 }
 
 
+_OWN = Row(
+    lambda a, b: b.after(a),
+    fits=lambda a, b: b.multiplies(a),
+    shape=lambda a, b: b.product_shape(a),
+)
+
+
 def row_of(a: Operator, b: Operator) -> Row | None:
     """How two operators are multiplied as they are, if there is a way.
 
-    A closed structure that has no row in the table has its own `Operator.after`.
+    A structure that has no row in the table has its own `Operator.after`, for what it multiplies.
     """
-    row = PAIRS.get((type(a), type(b)))
-    same = same_structure(jax.tree.structure(a), jax.tree.structure(b))
-    if row is None and a.closed and same:
-        row = Row(lambda a, b: b.after(a))
-    return row if row is not None and row.fits(a, b) else None
+    row = PAIRS.get((type(a), type(b)), _OWN)
+    return row if row.fits(a, b) else None

@@ -62,6 +62,10 @@ class Sum(Operator):
         return sum(term.nnz for term in self.terms)
 
     @property
+    def composes(self):  # type: ignore[override]
+        return all(term.composes for term in self.terms)
+
+    @property
     def multilinear(self):  # type: ignore[override]
         return all(term.multilinear for term in self.terms)
 

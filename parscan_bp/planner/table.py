@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from parscan_bp.operators import Cost, Operator, compose_cost, compose_shape
+from parscan_bp.operators import Cost, Operator
+from parscan_bp.operators.algebra import product_and_cost
 from parscan_bp.planner.machine import Machine
 from parscan_bp.planner.schedule import Tree, span
 from parscan_bp.sparsity import count_products
-from parscan_bp.types import PyTree
 
 LONGEST = 8
 """Most operators of one product that a search looks at."""
@@ -141,7 +141,7 @@ class Table:
     def _multiply(self, tree: tuple[Tree, Tree], a: Operator, b: Operator) -> Task | None:
         if math.isinf(self._least(a, b)):
             return None
-        made, cost = _product(*_abstract(a), *_abstract(b))
+        made, cost = product_and_cost(a, b)
         seconds = self.machine.product(a, b, made, cost)
         for factor in tree:
             if isinstance(factor, int) and not made.closed:
@@ -190,15 +190,3 @@ def _pairs(a: Operator, b: Operator) -> int | None:
     """Pairs of entries that a product of two sparse operators multiplies; else ``None``."""
     first, second = a.entry_pattern, b.entry_pattern
     return None if first is None or second is None else count_products(second, first)
-
-
-def _abstract(op: Operator) -> tuple[PyTree, tuple[jax.ShapeDtypeStruct, ...]]:
-    leaves, treedef = jax.tree.flatten(op)
-    return treedef, tuple(leaves)
-
-
-@functools.lru_cache(maxsize=4096)
-def _product(a_def, a_leaves, b_def, b_leaves) -> tuple[Operator, Cost]:
-    """Equal pairs, as in a net of equal blocks, are looked at once."""
-    a, b = jax.tree.unflatten(a_def, a_leaves), jax.tree.unflatten(b_def, b_leaves)
-    return compose_shape(a, b), compose_cost(a, b)

@@ -7,6 +7,7 @@ settings, no window.
 from parscan_bp.plots import solver_products as solver_products
 from parscan_bp.plots.base import new_figure as new_figure
 from parscan_bp.plots.cotangents import draw_cotangents as draw_cotangents
+from parscan_bp.plots.live_sets import draw_graph as draw_graph
 from parscan_bp.plots.losses import draw_losses as draw_losses
 from parscan_bp.plots.pipeline import draw_pipeline as draw_pipeline
 from parscan_bp.plots.schedule import Map as Map
@@ -26,6 +27,7 @@ __all__ = [
     "Schedule",
     "draw_cotangents",
     "draw_fastest",
+    "draw_graph",
     "draw_losses",
     "draw_pipeline",
     "draw_schedule",

@@ -16,8 +16,10 @@ from jax.tree_util import Partial
 from parscan_bp.operators import (
     Banded,
     BlockDiagonal,
+    BlockSparse,
     BlockTriangular,
     ChannelDense,
+    ChannelSlice,
     Convolution,
     Dense,
     Diagonal,
@@ -216,6 +218,22 @@ def block_triangular(op: BlockTriangular) -> np.ndarray:
     return over_stack(one, (op.blocks, 3))
 
 
+def block_sparse(op: BlockSparse) -> np.ndarray:
+    out = np.zeros((*op.stack_shape, sum(op.rows), sum(op.cols)), complex)
+    for block, (i, j) in zip(op.blocks, op.places, strict=True):
+        row, col = sum(op.rows[:i]), sum(op.cols[:j])
+        out[..., row : row + op.rows[i], col : col + op.cols[j]] += reference(block)
+    return out if jnp.issubdtype(op.dtype, jnp.complexfloating) else out.real
+
+
+def channel_slice(op: ChannelSlice) -> np.ndarray:
+    out = np.zeros((op.positions * op.count, op.positions * op.channels))
+    for p in range(op.positions):
+        for c in range(op.count):
+            out[p * op.count + c, p * op.channels + op.start + c] = 1
+    return out.T if op.transposed else out
+
+
 def convolution(op: Convolution) -> np.ndarray:
     """Of one spatial axis, with padding and nothing else."""
     ((low, high),) = op.padding
@@ -255,6 +273,8 @@ REFERENCES = {
     Banded: banded,
     BlockTriangular: block_triangular,
     LowRankUpdate: low_rank,
+    BlockSparse: block_sparse,
+    ChannelSlice: channel_slice,
     Convolution: convolution,
     Sum: lambda op: sum(reference(term) for term in op.terms),
 }
@@ -348,6 +368,15 @@ SQUARE = [
     ),
     Example("block-triangular", lambda draw, stack: BlockTriangular(draw(*stack, 6, 2, 2))),
     Example(
+        "block-sparse",
+        lambda draw, stack: BlockSparse(
+            (Identity(2, draw.dtype), Dense(draw(*stack, 2, 4)), Diagonal(draw(*stack, 4))),
+            ((0, 0), (0, 1), (1, 1)),
+            rows=(2, 4),
+            cols=(2, 4),
+        ),
+    ),
+    Example(
         "sum",
         lambda draw, stack: Sum((Identity(6), Dense(draw(6, 6)), Diagonal(draw(*stack, 6)))),
     ),
@@ -356,6 +385,7 @@ SQUARE = [
 OTHERS = [
     Example("rectangular", lambda draw, stack: Dense(draw(*stack, 3, 6))),
     Example("matrix-free", make_matrix_free),
+    Example("channel-slice", lambda draw, stack: ChannelSlice(2, 3, 1, 2, draw.dtype)),
     Example(
         "rectangular-sparse",
         lambda draw, stack: Sparse(

@@ -23,6 +23,7 @@ from operator_examples import (
 from parscan_bp.operators import (
     Banded,
     BlockDiagonal,
+    BlockSparse,
     ChannelDense,
     Cost,
     Dense,
@@ -53,7 +54,10 @@ NAMES = [example.name for example in SQUARE]
 # their own tests.
 OTHERS_ALIKE = ("elman", "lstm", "gates-without-direct", "sum", "low-rank", "convolution")
 DISTINCT = [name for name in NAMES if name not in OTHERS_ALIKE]
-SPARSE = ["sparse", "channel-dense", "selection", "selection-transposed", "banded"]
+SPARSE = [
+    *("sparse", "channel-dense", "selection", "selection-transposed", "banded"),
+    "block-sparse",
+]
 CLOSED = [n for n in DISTINCT if n not in ("gru", "product", "blocks-of-3", *SPARSE)]
 SIZE = 6
 
@@ -67,7 +71,7 @@ def made(name: str, stack: tuple[int, ...], seed: int) -> Operator:
 # Few shapes and values: what costs time here is compiling a program for each new shape.
 STACKS = st.sampled_from([(), (2,)])
 OPERATORS = st.builds(made, st.sampled_from(DISTINCT), STACKS, st.integers(0, 3))
-PATTERNED = [Banded, Selection, ChannelDense, Sparse]
+PATTERNED = [Banded, Selection, ChannelDense, Sparse, BlockSparse]
 KINDS = [Identity, Diagonal, Dense, Factored, Product, *PATTERNED]
 STRUCTURES = st.one_of(
     st.sampled_from([Structure(kind) for kind in KINDS]),
@@ -180,6 +184,8 @@ def test_what_is_transposed_has_products_of_its_own():
         (Structure(BlockDiagonal, 2), Structure(Selection), Structure(Sparse)),
         (Structure(Sparse), Structure(Dense), Structure(Dense)),
         (Structure(Sparse), Structure(Diagonal, 0, True), Structure(Dense, 0, True)),
+        (Structure(BlockSparse), Structure(BlockSparse), Structure(BlockSparse)),
+        (Structure(BlockSparse), Structure(Diagonal), Structure(Dense)),
     ],
 )
 def test_joins(a, b, want):
@@ -279,7 +285,7 @@ def above(op: Operator, name: str) -> list[Structure]:
     if isinstance(op, (Identity, Diagonal)) or name == "blocks-of-2":
         found += [Structure(BlockDiagonal, 2), Structure(BlockDiagonal, 6, True)]
     if isinstance(op, (Identity, Diagonal)):
-        found += [Structure(kind) for kind in PATTERNED]
+        found += [Structure(kind) for kind in PATTERNED if kind is not BlockSparse]
     if isinstance(op, (Selection, ChannelDense, Banded)) or name == "blocks-of-2":
         found.append(Structure(Sparse))
     if isinstance(op, Selection):

@@ -1,0 +1,229 @@
+"""`graph`: an arbitrary computation graph with derivatives by a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from parscan_bp.arguments import as_array, as_dtype, check_array, check_key, described
+from parscan_bp.chain import chain
+from parscan_bp.graph.live import LiveSets, live_sets_of, value_type
+from parscan_bp.graph.node import Vertex, as_vertices
+from parscan_bp.graph.order import check_no_cycle, needed_for
+from parscan_bp.solvers import Solver
+from parscan_bp.types import Array, PyTree
+
+
+def graph(
+    nodes: Mapping[str, Any],
+    params: Mapping[str, PyTree],
+    inputs: Mapping[str, Array],
+    *,
+    outputs: str | Sequence[str] | None = None,
+    solver: Solver | None = None,
+    report: bool = False,
+) -> Any:
+    """The values of a computation graph, its derivatives by a bi-diagonal system.
+
+    A graph is a chain of its live sets. Its nodes are put into an order v_1, ..., v_n in which each
+    comes after what it reads; s_k are the values that are read after v_k, or are outputs, side by
+    side. Then s_k = step_k(s_{k-1}), and
+
+        lambda_{k-1} = A_k lambda_k,    A_k = (d s_k / d s_{k-1})^T    (BPPSA eq. 3)
+
+    where A_k is block-sparse: the identity for each value that passes through, and from the values
+    that v_k reads to its own the transposed Jacobians of its layer. The order is one of small live
+    sets. `chain` does the rest, whose solvers, plans, reports and derivatives of every order and
+    mode are those of a graph.
+
+    Args:
+      nodes: names, in any order, each with a `Node`: a layer, a joint such as ``Add()``, or a
+        function, and the names that it reads. A tuple stands for the arguments of a `Node`. An
+        array is a constant, (*features), the same for each entry of the batch.
+      params: parameters by the name of the node, as `init_graph` makes them; none, or ``None``, for
+        a node without. Nodes may share some (`Node`); their cotangents add up.
+      inputs: arrays of real floats (batch, *features) by name, of one batch, whose entries are
+        independent; channels come last.
+      outputs: a name, or a sequence of names of nodes or inputs. ``None`` is all nodes that no
+        other one reads. Nodes that no output depends on are left out.
+      solver: as in `chain`.
+      report: as in `chain`: whether a `Report` on the chain's derivatives is returned as well.
+
+    Returns:
+      The value of the output that was named, (batch, *features); else a dict of the outputs' values
+      by name. With ``report=True`` a pair of that and the report.
+
+    Raises:
+      TypeError: if an argument is none such, or a layer has no builder.
+      ValueError: if a name stands for two things or for none, an input is read by no node,
+        parameters are missing or left over, or sizes do not fit, naming the node; if nodes read
+        each other in a cycle.
+      NotImplementedError: as `chain`.
+
+    Source: M. Naumov, "Parallel complexity of forward and backward propagation", 2017, sections 3
+    to 5: propagation as a triangular system, here of arbitrary sparsity.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, parscan_bp as pb
+      >>> from parscan_bp.layers import Add, Linear
+      >>> nodes = {
+      ...     "h": (Linear(3), "x"),
+      ...     "a": (jax.nn.relu, "h"),
+      ...     "y": (Add(), "x", "a"),
+      ... }
+      >>> inputs = {"x": jnp.ones((2, 3))}
+      >>> params = pb.init_graph(nodes, jax.random.key(0), {"x": (3,)})
+      >>> loss = lambda params: pb.graph(nodes, params, inputs, outputs="y").sum()
+      >>> sorted(jax.grad(loss)(params)["h"])
+      ['bias', 'kernel']
+    """
+    inputs = checked_inputs(inputs)
+    live, own, names = graph_as_chain(nodes, params, inputs, outputs)
+    found = chain(live.steps, own, live.entering(inputs), solver=solver, report=report)
+    state, told = found if report else (found, None)
+    values = live.leaving(state)
+    result = values[outputs] if isinstance(outputs, str) else {n: values[n] for n in names}
+    return (result, told) if report else result
+
+
+def graph_as_chain(
+    nodes: Any, params: Any, inputs: Any, outputs: Any
+) -> tuple[LiveSets, list[PyTree], list[str]]:
+    """The chain of a graph, the parameters of its steps, and the names of its outputs.
+
+    Args:
+      nodes, params, outputs: as in `graph`.
+      inputs: as `checked_inputs` returns them; these and parameters may be shapes and dtypes.
+    """
+    vertices = as_vertices(nodes, inputs)
+    check_no_cycle(vertices)
+    names = _outputs(outputs, vertices, inputs)
+    read = {r for vertex in vertices.values() for r in vertex.reads} | set(names)
+    for name in inputs:
+        if name not in read:
+            raise ValueError(f"inputs: {name!r} is read by no node; leave it out")
+    needed = needed_for(vertices, names)
+    reached = {r for vertex in needed.values() for r in vertex.reads} | set(names)
+    if not reached & set(inputs):
+        raise ValueError(
+            f"outputs: {', '.join(map(repr, names))} depend on no input; one that does is wanted"
+        )
+    params = _checked_params(params, vertices, needed)
+    return *live_sets_of(vertices, params, inputs, names), names
+
+
+def init_graph(
+    nodes: Mapping[str, Any],
+    key: Array,
+    features: Mapping[str, tuple[int, ...]],
+    dtype: Any = float,
+) -> dict[str, PyTree]:
+    """Parameters of the nodes of a graph, by name.
+
+    Args:
+      nodes: as in `graph`.
+      key: random key.
+      features: shape of one entry of each input, without the batch axis, by name.
+      dtype: of the parameters and of the inputs.
+
+    Returns:
+      Parameters by the name under which they stand, of nodes that have some. Those that nodes share
+      are made by the first of them.
+
+    Raises:
+      TypeError, ValueError: as `graph`.
+
+    Example:
+      >>> import jax, parscan_bp as pb
+      >>> from parscan_bp.graph import Node
+      >>> from parscan_bp.layers import Linear
+      >>> nodes = {"a": Node(Linear(2), "x", params="w"), "b": Node(Linear(2), "a", params="w")}
+      >>> jax.tree.map(lambda a: a.shape, pb.init_graph(nodes, jax.random.key(0), {"x": (2,)}))
+      {'w': {'bias': (2,), 'kernel': (2, 2)}}
+    """
+    check_key("key", key)
+    if not isinstance(features, Mapping):
+        raise TypeError(f"features: got {described(features)}; a mapping from names is wanted")
+    dtype = jnp.result_type(as_dtype("dtype", dtype))
+    types = checked_inputs(
+        {name: jax.ShapeDtypeStruct((1, *shape), dtype) for name, shape in features.items()}
+    )
+    vertices = as_vertices(nodes, types)
+    check_no_cycle(vertices)
+    params: dict[str, PyTree] = {}
+    for k, vertex in enumerate(needed_for(vertices, list(vertices)).values()):
+        xs = [types[read] for read in vertex.reads]
+        if vertex.params not in params and vertex.reads:
+            own = vertex.joint.init(
+                jax.random.fold_in(key, k), [tuple(x.shape[1:]) for x in xs], dtype
+            )
+            params |= {} if own is None else {vertex.params: own}
+        types[vertex.name] = value_type(vertex, vertex.own(params), xs, 1)
+    return params
+
+
+def checked_inputs(inputs: Any) -> dict[str, Any]:
+    """The inputs of a graph, as arrays or as shapes and dtypes.
+
+    Raises:
+      TypeError, ValueError: unless they are arrays of real floats of one batch, by name.
+    """
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise TypeError(
+            f"inputs: got {described(inputs)}; a mapping from names to arrays is wanted"
+        )
+    wanted, found = "real floats (batch, *features) are wanted", {}
+    for name, x in inputs.items():
+        check_array(f"inputs[{name!r}]", x, wanted)
+        x = found[name] = as_array(f"inputs[{name!r}]", x)
+        if not jnp.issubdtype(x.dtype, jnp.floating) or not x.shape:
+            raise TypeError(f"inputs[{name!r}]: got {x.dtype}{list(x.shape)}; {wanted}")
+    batches = {name: x.shape[0] for name, x in found.items()}
+    if len(set(batches.values())) > 1:
+        raise ValueError(f"inputs: got batches of {batches}; one batch is wanted")
+    return found
+
+
+def _outputs(outputs: Any, vertices: Mapping[str, Vertex], inputs: Mapping[str, Any]) -> list[str]:
+    if outputs is None:
+        read = {r for vertex in vertices.values() for r in vertex.reads}
+        return [name for name in vertices if name not in read]
+    names = [outputs] if isinstance(outputs, str) else outputs
+    if not isinstance(names, Sequence) or not names:
+        raise TypeError(f"outputs: got {described(outputs)}; a name or several are wanted")
+    known = {*vertices, *inputs}
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"outputs: got {name!r}, which is neither a node nor an input; there are "
+                f"{', '.join(map(repr, (*inputs, *vertices)))}"
+            )
+    return list(dict.fromkeys(names))
+
+
+def _checked_params(
+    params: Any, vertices: Mapping[str, Vertex], needed: Mapping[str, Vertex]
+) -> Mapping[str, PyTree]:
+    if not isinstance(params, Mapping):
+        raise TypeError(
+            f"params: got {described(params)}; a mapping from names to parameters is wanted, as "
+            "init_graph makes it"
+        )
+    users = {vertex.params: vertex for vertex in vertices.values() if vertex.reads}
+    for name in params:
+        if name not in users:
+            raise ValueError(
+                f"params: got {name!r}, which no node uses; those of "
+                f"{', '.join(map(repr, users))} are wanted"
+            )
+    for vertex in needed.values():
+        own = params.get(vertex.params)
+        if not vertex.has_params and jax.tree.leaves(own):
+            raise ValueError(
+                f"params[{vertex.params!r}]: got {described(own)}; {vertex} has no pullback, and "
+                "so has no parameters: None is wanted"
+            )
+    return params
