@@ -1,0 +1,134 @@
+"""What derivatives of a loop store: stretches of steps in groups of growing depth.
+
+A loop of n steps is run again as a *nest*, which holds any n up to its bound. Its innermost
+stretches have B steps, S of these make a stretch of the next level, and each stretch enters what a
+derivative stores with its first carry. The groups of the nest come one after the other:
+
+    group   levels   steps                  each of them is made again
+    1       1        S B                    once
+    2       2        S^2 B                  twice
+    3       4        S^4 B                  four times
+
+so that a short loop pays one level, a long one about twice the levels that it needs, and the last
+group has no more than the bound asks for. A stretch that the loop does not reach is passed over:
+what runs are n steps, and no more than B - 1 that are masked. With c bytes of a carry, s of a step
+and w of the cotangents of what all steps share, that takes
+
+    sum over groups of S c   +   the most of any group: (levels - 1) (S c + w) + B s   +   3 w.
+
+What is stored does not depend on n: XLA reserves it for the longest loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from parscan_bp.measured import measured
+from parscan_bp.scan.storage import Costs
+
+MOST_STEPS = 2**30
+"""Of the longest loop with a derivative: steps are counted in 32 bits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Stretches of stretches of steps.
+
+    Attributes:
+      first: steps before it.
+      count: its outermost stretches.
+      sizes: steps of a stretch, from the outermost level in.
+    """
+
+    first: int
+    count: int
+    sizes: tuple[int, ...]
+
+    @property
+    def is_one_stretch(self) -> bool:
+        """Whether nothing has to be made again, as there is no other stretch to wait for."""
+        return self.count == 1 and len(self.sizes) == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Nest:
+    """All groups of a loop.
+
+    Attributes:
+      groups: in the order of the steps.
+    """
+
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def of(cls, bound: int, slots: int, stretch: int) -> Nest:
+        """The nest of at most so many steps, of S slots and stretches of B steps."""
+        found: list[Group] = []
+        first, depth = 0, 1
+        stretch = min(stretch, bound)
+        while first < bound:
+            left = bound - first
+            while depth > 1 and stretch * slots ** (depth - 1) >= left:
+                depth -= 1
+            sizes = tuple(stretch * slots**k for k in reversed(range(depth)))
+            count = min(slots, math.ceil(left / sizes[0]))
+            found.append(Group(first, count, sizes))
+            first += count * sizes[0]
+            depth *= 2
+        return cls(tuple(found))
+
+    @property
+    def depth(self) -> int:
+        """How often a step is made again at most."""
+        return max(len(group.sizes) for group in self.groups)
+
+    def bytes(self, costs: Costs) -> int:
+        """What a derivative stores."""
+        outermost = sum(group.count for group in self.groups) * costs.carry
+        inside = [costs.of(group.sizes[0], group.sizes[1:]) for group in self.groups]
+        return outermost + max(inside) + len(self.groups) * costs.shared
+
+    @property
+    def kept(self) -> str:
+        """What that is."""
+        sizes = [" of ".join(f"{n:,}" for n in (g.count, *g.sizes)) for g in self.groups]
+        return f"the carries of stretches: {', then '.join(sizes)} steps"
+
+
+def nest_within(bound: int, costs: Costs | None, limit: int | None) -> Nest:
+    """The nest of at most so many steps that meets a limit: of the fewest levels, with most slots.
+
+    Args:
+      bound: steps.
+      costs: bytes that they take; ``None`` where there is no limit.
+      limit: bytes; ``None`` for slots and stretches as they come.
+
+    Raises:
+      ValueError: if there is none within the limit, with the least that would do.
+    """
+    known = measured("cpu")["loops"]
+    if limit is None or costs is None:
+        return Nest.of(bound, known["slots"], known["stretch"])
+    sized = {(slots, size): Nest.of(bound, slots, size) for slots, size in _candidates(known)}
+    fits = {key: nest for key, nest in sized.items() if nest.bytes(costs) <= limit}
+    if not fits:
+        least = min(sized.values(), key=lambda nest: nest.bytes(costs))
+        raise ValueError(
+            f"memory_limit: got {limit:,} bytes; {least.bytes(costs):,} are the least that a "
+            f"derivative of at most {bound:,} steps takes, which stores {least.kept}"
+        )
+    best = min(fits, key=lambda key: (fits[key].depth, -key[1], -key[0]))
+    return fits[best]
+
+
+def _candidates(known: dict[str, int]) -> Iterator[tuple[int, int]]:
+    """Numbers of slots, and of steps of a stretch."""
+    size = known["stretch"]
+    while size:
+        slots = known["most_slots"]
+        while slots >= 4:
+            yield slots, size
+            slots //= 2
+        size //= 2
