@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
+from parscan_bp.jaxprs.read import depending, differentiable, variables
+from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.jaxprs.stage import Staged, trace_call
 from parscan_bp.linearise.body import Body
 from parscan_bp.loops.stretches import stepped_by
@@ -16,7 +18,7 @@ from parscan_bp.primitives.pushforward import struct_of
 from parscan_bp.scan.plan import ScanPlan, make_plan
 from parscan_bp.scan.storage import Costs
 from parscan_bp.solvers import Solver
-from parscan_bp.trees import nbytes
+from parscan_bp.trees import nbytes, replace_at
 
 NO_LIMIT = 2**62
 
@@ -26,7 +28,7 @@ def costs_of(equation: JaxprEqn, solver: Solver | None, stretch: int) -> Costs:
 
     Args:
       equation: the loop.
-      solver: that of a stretch; ``None`` for `lax.scan`, which stores at most what a step makes.
+      solver: that of a stretch; ``None`` for `lax.scan`.
       stretch: steps.
 
     Raises:
@@ -48,4 +50,27 @@ def costs_of(equation: JaxprEqn, solver: Solver | None, stretch: int) -> Costs:
             return plan.rule.stored.costs
     body = Body.of_scan(staged.equation)
     carry = nbytes(list(body.carry_avals))
-    return Costs(carry, carry + body.nbytes, body.x_bytes, body.const_bytes, lambda n: 0)
+    return Costs(carry, _residual_bytes(body), body.x_bytes, body.const_bytes, lambda n: 0)
+
+
+def _residual_bytes(body: Body) -> int:
+    """What `lax.scan` stores of a step: what the transpose of its tangents reads and it makes.
+
+    All that it makes, where an axis of an outer `jax.vmap` is not bound here.
+    """
+    moving = differentiable(body.jaxpr.in_avals)
+    floats = differentiable(body.jaxpr.out_avals)
+
+    def residuals(*args):
+        def run(*moved):
+            outs = evaluate(body.jaxpr, replace_at(args, moving, moved))
+            return [outs[k] for k in floats]
+
+        return jax.tree.leaves(jax.vjp(run, *(args[k] for k in moving))[1])
+
+    try:
+        jaxpr = jax.make_jaxpr(residuals)(*map(struct_of, body.jaxpr.in_avals)).jaxpr
+    except NameError:
+        return nbytes(list(body.carry_avals)) + body.nbytes
+    moved = depending(jaxpr, jaxpr.invars[body.num_consts :])
+    return nbytes([v.aval for v in {v for v in variables(jaxpr.outvars) if v in moved}])

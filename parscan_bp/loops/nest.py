@@ -11,10 +11,11 @@ derivative stores with its first carry. The groups of the nest come one after th
 
 so that a short loop pays one level, a long one about twice the levels that it needs, and the last
 group has no more than the bound asks for. A stretch that the loop does not reach is passed over:
-what runs are n steps, and no more than B - 1 that are masked. With c bytes of a carry, s of a step
-and w of the cotangents of what all steps share, that takes
+what runs are n steps, and no more than B - 1 that are masked. With c bytes of a carry, s of a step,
+k of the steps that a solver has at once and w of the cotangents of what all steps share, of which
+there are two to a group and to a level, G groups of L levels at most take
 
-    sum over groups of S c   +   the most of any group: (levels - 1) (S c + w) + B s   +   3 w.
+    G S c + (L - 1) S c + B s + k + 2 (G + L) w.
 
 What is stored does not depend on n: XLA reserves it for the longest loop.
 """
@@ -22,6 +23,7 @@ What is stored does not depend on n: XLA reserves it for the longest loop.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -86,9 +88,12 @@ class Nest:
 
     def bytes(self, costs: Costs) -> int:
         """What a derivative stores."""
-        outermost = sum(group.count for group in self.groups) * costs.carry
-        inside = [costs.of(group.sizes[0], group.sizes[1:]) for group in self.groups]
-        return outermost + max(inside) + len(self.groups) * costs.shared
+        outermost = sum(group.count for group in self.groups)
+        inside = max(sum(a // b for a, b in itertools.pairwise(g.sizes)) for g in self.groups)
+        steps = self.groups[0].sizes[-1]
+        sums = 2 * (len(self.groups) + self.depth)
+        stored = (outermost + inside) * costs.carry + steps * costs.step + sums * costs.shared
+        return stored + costs.solving(steps)
 
     @property
     def kept(self) -> str:
