@@ -21,15 +21,16 @@ from parscan_bp.solvers import Solver
 from parscan_bp.trees import nbytes, replace_at
 
 NO_LIMIT = 2**62
+STRETCH = 16
+"""Steps, of which the costs of one are those of any number."""
 
 
-def costs_of(equation: JaxprEqn, solver: Solver | None, stretch: int) -> Costs:
+def costs_of(equation: JaxprEqn, solver: Solver | None) -> Costs:
     """Those of a traced loop, by the scan of a stretch of its steps.
 
     Args:
       equation: the loop.
       solver: that of a stretch; ``None`` for `lax.scan`.
-      stretch: steps.
 
     Raises:
       NotImplementedError: if the solver cannot take the step.
@@ -39,7 +40,7 @@ def costs_of(equation: JaxprEqn, solver: Solver | None, stretch: int) -> Costs:
 
     def run(args: list[Any], steps: Any) -> Any:
         step, init = stepped_by(equation, args, steps)
-        return lax_scan(step, init, jnp.arange(stretch, dtype=jnp.int32))
+        return lax_scan(step, init, jnp.arange(STRETCH, dtype=jnp.int32))
 
     closed, tree = trace_call(run, args, jax.ShapeDtypeStruct((), jnp.int32))
     staged = Staged.of(closed, tree)

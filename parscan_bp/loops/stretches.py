@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ Masked = Callable[[list[Array], Array], tuple[list[Array], None]]
 
 
 def stepped_by(equation: JaxprEqn, args: Sequence[Array], steps: Array) -> tuple[Masked, list]:
-    """The masked step of a loop of so many steps, and the first carry.
+    """The masked step of a loop of so many steps, and the first carry, keys as `key_data`.
 
     Args:
       equation: the traced loop.
@@ -30,10 +31,30 @@ def stepped_by(equation: JaxprEqn, args: Sequence[Array], steps: Array) -> tuple
       steps: how many.
     """
     body, count = equation.params["body_jaxpr"], equation.params["body_nconsts"]
-    consts, init = list(args[:count]), list(args[count:])
+    args = [key_data(v) for v in args]
+
+    def step(carry):
+        values = zip(body.in_avals, [*args[:count], *carry], strict=True)
+        made = evaluate(body, [_key_of(v, aval) for aval, v in values])
+        return list(map(key_data, made))
+
     coupled = any(map(names_axis, body.effects))
-    step = lambda carry: evaluate(body, [*consts, *carry])  # noqa: E731
-    return _masked(step, init, steps, coupled=coupled), init
+    return _masked(step, args[count:], steps, coupled=coupled), args[count:]
+
+
+def key_data(v: Array) -> Array:
+    """The numbers of a key: jax 0.10 has no zeros of keys, see `_run_group`."""
+    return jax.random.key_data(v) if is_key(v) else v
+
+
+def _key_of(v: Array, aval: Any) -> Array:
+    """The key of these numbers, if it is one by its type."""
+    return jax.random.wrap_key_data(v, impl=aval.dtype) if is_key(aval) else v
+
+
+def is_key(v: Any) -> bool:
+    """Whether it is a random key, or the type of one."""
+    return jnp.issubdtype(v.dtype, jax.dtypes.prng_key)
 
 
 def _masked(step: Callable, init: Sequence[Array], steps: Array, *, coupled: bool) -> Masked:
@@ -80,10 +101,19 @@ def run_nest(
 def _run_group(
     group: Group, carry: list[Array], last: Array, step: Masked, scan: Callable
 ) -> list[Array]:
+    """The carry after a group.
+
+    What a branch hands on to a derivative is made by the other one, too, as zeros. So that this is
+    no more than the arguments of a stretch, there is a `jax.checkpoint` inside of each branch; so
+    that not all of it is stored, there is one around it. Both together make a stretch again once.
+    """
+
     def stretch(sizes, start, carry):
         size, *inside = sizes
         if not inside:
-            return scan(step, carry, start + jnp.arange(size, dtype=jnp.int32))[0]
+            run = lambda carry, ts: scan(step, carry, ts)[0]  # noqa: E731
+            ts = start + jnp.arange(size, dtype=jnp.int32)
+            return jax.checkpoint(run, prevent_cse=False)(carry, ts)
         return stretches(size // inside[0], inside, start, carry)
 
     def if_reached(sizes):
