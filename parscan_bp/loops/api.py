@@ -18,6 +18,7 @@ from parscan_bp.loops.finish import LoopReport, check_finished
 from parscan_bp.loops.loop import Loop
 from parscan_bp.loops.nest import MOST_STEPS, nest_within
 from parscan_bp.originals import lax_while_loop
+from parscan_bp.primitives.with_rule import of_type
 from parscan_bp.scan.api import checked_solver
 from parscan_bp.scan.traces import MOST
 from parscan_bp.solvers import Solver
@@ -62,9 +63,9 @@ def while_loop(
       max_steps: the most steps, an int of at most 2**30. A loop that would go on after so many
         raises, unless there is a report: none is cut off silently. ``None`` bounds nothing; of more
         than 2**30 steps derivatives are NaN. A bound takes less memory, and less to compile.
-      memory_limit: bytes that derivatives may store, an int: stretches are then shorter, and of more
-        levels. A limit that nothing meets is refused, with the least that would do. The axes of an
-        outer `jax.vmap` are not seen: each of its entries may use so many.
+      memory_limit: bytes that derivatives may store, an int: stretches are then shorter, and of
+        more levels. A limit that nothing meets is refused, with the least that would do. The axes
+        of an outer `jax.vmap` are not seen: each of its entries may use so many.
       solver: by which a stretch is differentiated, see `parscan_bp.scan`; ``None`` is
         `jax.lax.scan`, as stretches are short.
       report: whether a `LoopReport` of the steps is returned as well; then ``max_steps`` ends a
@@ -141,6 +142,8 @@ def _traced(cond, body, init, max_steps, memory_limit, solver, report):
     told: list[Any] = [None, None]
 
     def run(args):
+        types = [v.aval for v in staged.equation.invars]
+        args = [of_type(v, aval) for v, aval in zip(args, types, strict=True)]
         if max_steps is None and not report:
             return loop.carry(args)
         *carry, told[0], told[1] = loop.counted(args)

@@ -49,6 +49,12 @@ class Group:
     sizes: tuple[int, ...]
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """How many stretches there are, in each how many of the next level; at last the steps."""
+        inside = [a // b for a, b in itertools.pairwise(self.sizes)]
+        return (self.count, *inside, self.sizes[-1])
+
+    @property
     def is_one_stretch(self) -> bool:
         """Whether nothing has to be made again, as there is no other stretch to wait for."""
         return self.count == 1 and len(self.sizes) == 1
@@ -89,7 +95,7 @@ class Nest:
     def bytes(self, costs: Costs) -> int:
         """What a derivative stores."""
         outermost = sum(group.count for group in self.groups)
-        inside = max(sum(a // b for a, b in itertools.pairwise(g.sizes)) for g in self.groups)
+        inside = max(sum(group.counts[1:-1]) for group in self.groups)
         steps = self.groups[0].sizes[-1]
         sums = 2 * (len(self.groups) + self.depth)
         stored = (outermost + inside) * costs.carry + steps * costs.step + sums * costs.shared
@@ -98,8 +104,8 @@ class Nest:
     @property
     def kept(self) -> str:
         """What that is."""
-        sizes = [" of ".join(f"{n:,}" for n in (g.count, *g.sizes)) for g in self.groups]
-        return f"the carries of stretches: {', then '.join(sizes)} steps"
+        groups = [" of ".join(map(str, group.counts)) for group in self.groups]
+        return f"the carries of stretches: {', then '.join(groups)} steps"
 
 
 def nest_within(bound: int, costs: Costs | None, limit: int | None) -> Nest:
