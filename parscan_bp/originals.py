@@ -1,8 +1,8 @@
 """The loops of JAX, as they were when this package was imported.
 
 A program may put `parscan_bp.scan` in the place of `jax.lax.scan`, or `parscan_bp.while_loop` in
-that of `jax.lax.while_loop`. The package's own loops are not to come back to them, so they are all
-made by these.
+that of `jax.lax.while_loop`. The package's own scans are not to come back to the one, nor
+`parscan_bp.while_loop` to itself, so they are made by these.
 """
 
 from jax.lax import scan as lax_scan

@@ -138,6 +138,9 @@ def _traced(cond, body, init, max_steps, memory_limit, solver, report):
     assert staged is not None, "jax.lax.while_loop makes a loop"
     if staged.hi_type is not None:
         raise NotImplementedError(f"init: {staged.hi_type}, of which no loop can be run again")
+    if staged.symbolic_size is not None and (solver is not None or memory_limit is not None):
+        asked = f"solver={solver!r}, memory_limit={memory_limit}"
+        raise NotImplementedError(f"{asked}: {staged.symbolic_size}; None is wanted for both")
     loop = _loop_of(_Traced.of(staged.equation), max_steps, memory_limit, solver)
     told: list[Any] = [None, None]
 
@@ -179,6 +182,6 @@ def _loop_of(
     """The loop with its derivatives."""
     bound, costs = max_steps or MOST_STEPS, None
     if solver is not None or memory_limit is not None:
-        costs = costs_of(traced.equation, solver)
+        costs = costs_of(traced.equation, solver)  # a named solver takes the body, or says so here
     nest = nest_within(bound, costs, memory_limit)
     return Loop(traced.equation, max_steps, nest, solver)

@@ -85,7 +85,8 @@ class Loop:
 
     def _differentiate(self, primals, tangents):
         (args,), (ts,) = primals, tangents
-        moving = nonzero(ts)
+        first = self.equation.params["cond_nconsts"]  # what cond reads has no derivative
+        moving = tuple(k for k in nonzero(ts) if k >= first)
         if not moving:
             outs = self.counted(args)
             return outs, zeros_of(outs)
@@ -125,8 +126,9 @@ class Loop:
             *carry, steps = known
             again = functools.partial(self._run_again, steps=steps)
             _, pushed = tangents_of(again, args, ts)
-            like = [carry[k] for k in floats]
-            return [_of_few(steps, varying_as(t, v)) for t, v in zip(pushed, like, strict=True)]
+            pairs = zip(pushed, floats, strict=True)
+            pushed = [varying_as(t, carry[k]) for t, k in pairs]
+            return pushed if self.bound is not None else [_of_few(steps, t) for t in pushed]
 
         takes = avals, [avals[k].to_tangent_aval() for k in moving]
         gives = outs, [outs[k].to_tangent_aval() for k in floats]

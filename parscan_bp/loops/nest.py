@@ -9,11 +9,11 @@ derivative stores with its first carry. The groups of the nest come one after th
     2       2        S^2 B                  twice
     3       4        S^4 B                  four times
 
-so that a short loop pays one level, a long one about twice the levels that it needs, and the last
-group has no more than the bound asks for. A stretch that the loop does not reach is passed over:
-what runs are n steps, and no more than B - 1 that are masked. With c bytes of a carry, s of a step,
-k of the steps that a solver has at once and w of the cotangents of what all steps share, of which
-there are two to a group and to a level, G groups of L levels at most take
+so that a short loop pays one level and a long one less than twice the levels that it needs; the
+last group has no more of them than the bound asks for. A stretch that the loop does not reach is
+passed over: what runs are n steps, and no more than B - 1 that are masked. With c bytes of a carry,
+s of a step, k of the steps that a solver has at once and w of the cotangents of what all steps
+share, of which there are two to a group and to a level, G groups of L levels at most take
 
     G S c + (L - 1) S c + B s + k + 2 (G + L) w.
 
@@ -56,8 +56,8 @@ class Group:
 
     @property
     def is_one_stretch(self) -> bool:
-        """Whether nothing has to be made again, as there is no other stretch to wait for."""
-        return self.count == 1 and len(self.sizes) == 1
+        """Whether there is no other stretch, in this group or before it, nor a level around it."""
+        return self.first == 0 and self.counts[:-1] == (1,)
 
 
 @dataclasses.dataclass(frozen=True)

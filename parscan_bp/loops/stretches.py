@@ -60,9 +60,9 @@ def is_key(v: Any) -> bool:
 def _masked(step: Callable, init: Sequence[Array], steps: Array, *, coupled: bool) -> Masked:
     """The step of a loop with its mask.
 
-    There it is given the first carry, at which the loop has run it, or, of a loop that never runs,
-    numbers that are `harmless`: at the last one it may be infinite, or have an infinite slope. A
-    step that is coupled to other entries of a mapped axis shows them the carry that it has.
+    Behind the end it is given the first carry, at which the loop has run it, or, of a loop that
+    never runs, numbers that are `harmless`: at the last one it may be infinite, or have an infinite
+    slope. A step that is coupled to other entries of a mapped axis shows them the carry it has.
     """
 
     def select(runs, yes, no):
@@ -128,7 +128,7 @@ def _run_group(
         starts = start + sizes[0] * jnp.arange(count, dtype=jnp.int32)
         return lax_scan(lambda carry, at: (again(at, carry), None), carry, starts)[0]
 
-    if group.is_one_stretch and not group.first:
+    if group.is_one_stretch:
         return if_reached(group.sizes)(jnp.int32(0), carry)
     if not group.first:
         return stretches(group.count, group.sizes, 0, carry)
