@@ -155,13 +155,13 @@ def while_program(rng: np.random.Generator) -> Program:
     solver = SCAN_SOLVERS[rng.integers(len(SCAN_SOLVERS))] if parts.solvable else None
     bound = int(rng.choice([LONGEST, 40]))  # one stretch, and several
     steps = int(rng.integers(0, 5))
-    constant = {name: v[0] for name, v in parts.xs.items()}
-    leaves, tree = jax.tree.flatten((parts.params, parts.init, constant, np.full(2, steps, np.int32)))
+    constant, counts = {name: v[0] for name, v in parts.xs.items()}, np.full(2, steps, np.int32)
+    leaves, tree = jax.tree.flatten((parts.params, parts.init, constant, counts))
 
     def function(loop, *values):
-        params, init, x, steps = jax.tree.unflatten(tree, values)
+        params, init, x, counts = jax.tree.unflatten(tree, values)
         own, x = parts.step(jax.lax.scan, params), x.get("", x)
-        return loop(lambda c: own(c, x)[0], parts.start(init), jnp.max(steps))
+        return loop(lambda c: own(c, x)[0], parts.start(init), jnp.max(counts))
 
     how = {"max_steps": bound, "solver": solver}
     return Program(
