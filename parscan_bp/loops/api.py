@@ -44,7 +44,7 @@ def while_loop(
     and a nest of scans that holds any number of steps up to its bound runs n of them, rounded up to
     a stretch (of 16), and passes over the rest. Of each stretch the carry that enters it is stored;
     in the backward pass a stretch is made again. Short loops store one level of stretches, longer
-    ones stretches of stretches: a step is made again once up to 2,048 of them, twice up to 2.6e5,
+    ones stretches of stretches: a step is made again once up to about 2,000, twice up to 260,000,
     and four times at most, unless ``memory_limit`` wants less to be stored. What is stored is
     reserved for the longest loop.
 

@@ -5,15 +5,17 @@ stretches have B steps, S of these make a stretch of the next level, and each st
 derivative stores with its first carry. The groups of the nest come one after the other:
 
     group   levels   steps                  each of them is made again
-    1       1        S B                    once
-    2       2        S^2 B                  twice
-    3       4        S^4 B                  four times
+    1       1        F B, F few             once
+    2       1        S B                    once
+    3       2        S^2 B                  twice
+    4       4        S^4 B                  four times
 
-so that a short loop pays one level and a long one less than twice the levels that it needs; the
-last group has no more of them than the bound asks for. A stretch that the loop does not reach is
-passed over: what runs are n steps, and no more than B - 1 that are masked. With c bytes of a carry,
-s of a step, k of the steps that a solver has at once and w of the cotangents of what all steps
-share, of which there are two to a group and to a level, G groups of L levels at most take
+so that a short loop pays one level and looks at few stretches behind its end, and a long one pays
+less than twice the levels that it needs; the last group has no more of them than the bound asks
+for. A stretch that the loop does not reach is passed over: what runs are n steps, and no more than
+B - 1 that are masked. With c bytes of a carry, s of a step, k of the steps that a solver has at
+once and w of the cotangents of what all steps share, of which there are two to a group and to a
+level, G groups of L levels at most take
 
     G S c + (L - 1) S c + B s + k + 2 (G + L) w.
 
@@ -75,16 +77,16 @@ class Nest:
         """The nest of at most so many steps, of S slots and stretches of B steps."""
         found: list[Group] = []
         first, depth = 0, 1
-        stretch = min(stretch, bound)
+        stretch, here = min(stretch, bound), min(slots, measured("cpu")["loops"]["few"])
         while first < bound:
             left = bound - first
             while depth > 1 and stretch * slots ** (depth - 1) >= left:
                 depth -= 1
             sizes = tuple(stretch * slots**k for k in reversed(range(depth)))
-            count = min(slots, math.ceil(left / sizes[0]))
+            count = min(here, math.ceil(left / sizes[0]))
+            depth, here = depth * 2 if found else 1, slots
             found.append(Group(first, count, sizes))
             first += count * sizes[0]
-            depth *= 2
         return cls(tuple(found))
 
     @property

@@ -92,7 +92,7 @@ def test_what_runs_is_what_ran(max_steps):
         rounded = -(-n // STRETCH) * STRETCH
         # The stretch is made again with what its derivative stores.
         assert _evaluations(gradient, W, n) == n + 2 * rounded
-    n, first = 3000, 128 * STRETCH  # the second group begins
+    n, first = 3000, (8 + 128) * STRETCH  # the first group of two levels begins
     assert _evaluations(gradient, W, n) <= n + 2 * first + 3 * (n - first + STRETCH)
 
 
