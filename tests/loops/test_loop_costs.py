@@ -155,9 +155,9 @@ BYTES = [
 @pytest.mark.reads_compiled
 @pytest.mark.parametrize(("name", "max_steps", "solver", "parts"), BYTES, ids=str)
 def test_bytes_are_told_beforehand(name, max_steps, solver, parts):
-    """Of what a solver has at once no more than is told, see `tests/scan/test_storage.py`."""
+    """Never less than is used; more, of what a solver has at once and of sums of large weights."""
     program, w = PROGRAMS[name], jnp.linspace(0.5, 0.9, 256)
-    few = 0.9 if solver is None else 0.75
+    few = 0.9 if solver is None and name != "gru" else 0.6
     whole = _told(program, w, max_steps, solver, None)
     for part in parts:
         limit = None if part is None else int(part * whole)
@@ -170,4 +170,4 @@ def test_bytes_are_told_beforehand(name, max_steps, solver, parts):
 
         compiled = jax.jit(jax.grad(loss)).lower(w, 5).compile()
         used = compiled.memory_analysis().temp_size_in_bytes
-        assert few * told <= used <= 1.1 * told, (part, told, used)
+        assert few * told <= used <= 1.05 * told, (part, told, used)
