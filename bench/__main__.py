@@ -19,6 +19,7 @@ BENCHES = {
     "forward": "bench.grids.forward.bench",
     "scaled": "bench.grids.scaled",
     "memory": "bench.grids.memory",
+    "loops": "bench.grids.loops",
     "others": "bench.others.bench",
     "mesh": "bench.grids.mesh.bench",
     "convergence": "bench.paper.convergence",

@@ -27,6 +27,8 @@ from parscan_bp.graph import graph as graph
 from parscan_bp.graph import init_graph as init_graph
 from parscan_bp.installation import Installation as Installation
 from parscan_bp.installation import check_installation as check_installation
+from parscan_bp.loops import LoopReport as LoopReport
+from parscan_bp.loops import while_loop as while_loop
 from parscan_bp.report import Report as Report
 from parscan_bp.report import Status as Status
 from parscan_bp.scan import Fused as Fused
@@ -81,6 +83,7 @@ __all__ = [
     "Fused",
     "Installation",
     "Jacobi",
+    "LoopReport",
     "Newton",
     "Node",
     "Pallas",
@@ -121,6 +124,7 @@ __all__ = [
     "scan",
     "solve",
     "solvers",
+    "while_loop",
 ]
 _LOADED_LATER = ("linen", "nnx", "parallel", "pipeline", "plots", "pruning")
 

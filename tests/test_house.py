@@ -22,7 +22,7 @@ LAYERS = [
     {"linearise", "solve"},
     {"choice", "forward"},
     {"scan"},
-    {"chain"},
+    {"chain", "loops"},
     {"graph"},
     {"pipeline", "grids"},
     {"explain", "diagnose", "adapters", "tuning", "parallel", "installation", "conformance"},

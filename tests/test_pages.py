@@ -14,6 +14,7 @@ DOCS = (
     "pipelines",
     "programs",
     "use",
+    "while_loops",
 )
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
@@ -53,6 +54,7 @@ def test_every_example_of_the_readme_runs():
         "docs/horizons.md",
         "docs/programs.md",
         "docs/use.md",
+        "docs/while_loops.md",
     ],
 )
 def test_every_example_of_the_docs_runs(page):

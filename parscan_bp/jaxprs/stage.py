@@ -1,7 +1,7 @@
-"""Tracing a `lax.scan` call: the body as a jaxpr, its mistakes reported by JAX itself.
+"""Tracing a loop of `jax.lax`: its body as a jaxpr, its mistakes reported by JAX itself.
 
-The call is traced by `jax.lax.scan`, not by a copy of its front end. Promotion of weak
-types, hoisting of closed-over values, loop-invariant carries, every check and every
+The call is traced by `jax.lax.scan` or `while_loop`, not by a copy of their front ends. Promotion
+of weak types, hoisting of closed-over values, loop-invariant carries, every check and every
 error message are therefore those of the installed version.
 """
 
@@ -25,13 +25,13 @@ from parscan_bp.types import Array, PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
-    """A traced `lax.scan` call.
+    """A traced call of `lax.scan`, or of another loop.
 
     Attributes:
-      outer: jaxpr of the call: a few equations (promotions), one of which is the scan.
-      index: position of the scan among the equations.
+      outer: jaxpr of the call: a few equations (promotions), one of which is the loop.
+      index: position of the loop among the equations.
       consts: values that the outer jaxpr closes over.
-      out_tree: pytree structure of ``(carry, ys)``.
+      out_tree: pytree structure of its result, ``(carry, ys)`` of a scan.
     """
 
     outer: Jaxpr
@@ -40,10 +40,10 @@ class Staged:
     out_tree: Any
 
     @classmethod
-    def of(cls, closed: ClosedJaxpr, out_tree: Any) -> Staged | None:
-        """A traced call, whose last scan is the one to differentiate; ``None`` without one."""
-        scans = [k for k, e in enumerate(closed.jaxpr.eqns) if e.primitive.name == "scan"]
-        return cls(closed.jaxpr, scans[-1], closed.consts, out_tree) if scans else None
+    def of(cls, closed: ClosedJaxpr, out_tree: Any, loop: str = "scan") -> Staged | None:
+        """A traced call, whose last such loop is the one to differentiate; ``None`` without one."""
+        loops = [k for k, e in enumerate(closed.jaxpr.eqns) if e.primitive.name == loop]
+        return cls(closed.jaxpr, loops[-1], closed.consts, out_tree) if loops else None
 
     @property
     def equation(self) -> JaxprEqn:
@@ -51,13 +51,14 @@ class Staged:
 
     @property
     def _avals(self) -> list[Any]:
-        """The types of what the scan takes and makes."""
+        """The types of what the loop takes and makes."""
         return [v.aval for v in (*self.equation.invars, *self.equation.outvars)]
 
     @property
     def symbolic_size(self) -> str | None:
         """See `obstacles.symbolic_size`."""
-        return symbolic_size(self._avals, self.equation.params["length"])
+        length = self.equation.params.get("length", 0)  # a while loop has none
+        return symbolic_size(self._avals, length)
 
     @property
     def hi_type(self) -> str | None:
@@ -76,7 +77,7 @@ class Staged:
         return tuple(None if isinstance(v, Literal) else position.get(v) for v in variables)
 
     def operands(self, args: Sequence[Any]) -> list[Any]:
-        """The arguments of the scan equation, for those of the call."""
+        """The arguments of the loop's equation, for those of the call."""
         variables = (*self.outer.constvars, *self.outer.invars)
         given = zip(variables, (*self.consts, *args), strict=True)
         env = {v: as_array(v, value) for v, value in given}
@@ -85,8 +86,8 @@ class Staged:
             env.update(zip(eqn.outvars, bind(eqn, list(map(read, eqn.invars))), strict=True))
         return list(map(read, self.equation.invars))
 
-    def run(self, args: Sequence[Array], scan: Callable[[list[Array]], Sequence[Array]]) -> PyTree:
-        """Evaluates the call with ``scan`` in place of the scan equation."""
+    def run(self, args: Sequence[Array], loop: Callable[[list[Array]], Sequence[Array]]) -> PyTree:
+        """Evaluates the call with ``loop`` in place of the loop's equation."""
         variables = (*self.outer.constvars, *self.outer.invars)
         given = dict(zip(variables, (*self.consts, *args), strict=True))
         env = {v: as_array(v, value) for v, value in given.items()}
@@ -99,7 +100,7 @@ class Staged:
 
         for k, eqn in enumerate(self.outer.eqns):
             values = [read(v) for v in eqn.invars]
-            out = scan(values) if k == self.index else bind(eqn, values)
+            out = loop(values) if k == self.index else bind(eqn, values)
             env.update(zip(eqn.outvars, out, strict=True))
         return jax.tree.unflatten(self.out_tree, [result(v) for v in self.outer.outvars])
 

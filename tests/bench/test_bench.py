@@ -313,3 +313,13 @@ def test_forward_tells_passes_errors_and_times(tmp_path, capsys):
             assert trial["error"] <= trial["estimate"] + trial["floor"]
     assert (tmp_path / "forward.png").exists()
     assert "understated" in capsys.readouterr().out
+
+
+def test_loops_compares_gradients_and_memory(tmp_path, capsys):
+    options = "--quick --programs vector --equinox no".split()
+    (point,) = _run("loops", tmp_path, *options)["points"].values()
+    sides = point["sides"]
+    assert {"lax.scan of n", "ours"} <= set(sides)
+    assert all(side["difference"] < 1e-3 and side["temp_bytes"] > 0 for side in sides.values())
+    assert sides["ours"]["comparison"]["speedup"] > 0
+    assert "vector, n=20" in capsys.readouterr().out

@@ -3,6 +3,7 @@
     python -m tests.words --count 2000 --seed 0 --state words.jsonl --jobs 2
     python -m tests.words --seed 0 --only 17
     python -m tests.words --within --count 300 --state within.jsonl
+    python -m tests.words --front-end while_loop --count 300 --state loops.jsonl
 
 The state is one line of JSON for each word. A process takes `BATCH` words and ends, so that what
 was compiled takes no memory; one that dies or hangs costs the word at which it did so.
@@ -36,17 +37,24 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=int, help="tries this word alone, and prints tracebacks")
     parser.add_argument("--within", action="store_true", help="by replace_scans, see Word.within")
+    parser.add_argument("--front-end", help="programs of this one only, such as while_loop")
     parser.add_argument("--batch", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only is not None:
-        sys.exit(_in_double("only", args.seed, [args.only], args.within).wait())
+        sys.exit(_in_double("only", args.seed, [args.only], _kind(args)).wait())
     if args.batch:
         _work(args)
         return
-    sys.exit(run(args.seed, args.count, args.state, args.jobs, args.within))
+    sys.exit(run(args.seed, args.count, args.state, args.jobs, _kind(args)))
 
 
-def run(seed: int, count: int, state: pathlib.Path, jobs: int, within: bool) -> int:
+def _kind(args: argparse.Namespace) -> list[str]:
+    """The options that say which words are drawn."""
+    kind = ["--within"] if args.within else []
+    return kind if args.front_end is None else [*kind, "--front-end", args.front_end]
+
+
+def run(seed: int, count: int, state: pathlib.Path, jobs: int, kind: list[str]) -> int:
     """Tries all words that the state does not have yet; 0 if none fails and enough run."""
     begun = time.monotonic()
     done = _read(state, seed)
@@ -55,7 +63,7 @@ def run(seed: int, count: int, state: pathlib.Path, jobs: int, within: bool) -> 
     running: list[_Process] = []
     while todo or running:
         while todo and len(running) < jobs:
-            running.append(_Process(seed, todo[:BATCH], within))
+            running.append(_Process(seed, todo[:BATCH], kind))
             todo = todo[BATCH:]
         time.sleep(0.2)
         for process in list(running):
@@ -101,9 +109,9 @@ def _report(records: list[dict[str, Any]], count: int, seconds: float) -> int:
 class _Process:
     """A process at work on some words, and what it has printed."""
 
-    def __init__(self, seed: int, indices: list[int], within: bool):
+    def __init__(self, seed: int, indices: list[int], kind: list[str]):
         self.seed, self.left = seed, list(indices)
-        self.process = _in_double("batch", seed, indices, within, stdout=subprocess.PIPE)
+        self.process = _in_double("batch", seed, indices, kind, stdout=subprocess.PIPE)
         os.set_blocking(self.process.stdout.fileno(), False)
         self.rest, self.heard, self.over = "", time.monotonic(), False
 
@@ -131,14 +139,13 @@ def _lost(seed: int, index: int, message: str) -> dict[str, Any]:
 
 
 def _in_double(
-    mode: str, seed: int, indices: list[int], within: bool, **options
+    mode: str, seed: int, indices: list[int], kind: list[str], **options
 ) -> subprocess.Popen:
     """A process of this runner in double precision."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}"
     env = {**os.environ, "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     which = f"{mode}:{','.join(map(str, indices))}"
-    command = [sys.executable, "-m", "tests.words", "--seed", str(seed), "--batch", which]
-    command += ["--within"] if within else []
+    command = [sys.executable, "-m", "tests.words", "--seed", str(seed), "--batch", which, *kind]
     return subprocess.Popen(command, env=env, **options)
 
 
@@ -149,7 +156,8 @@ def _work(args: argparse.Namespace) -> None:
     mode, indices = args.batch.split(":")
     for index in map(int, indices.split(",")):
         begun = time.monotonic()
-        outcome = try_word(draw_word(args.seed, index, within=args.within), loud=mode == "only")
+        word = draw_word(args.seed, index, within=args.within, front_end=args.front_end)
+        outcome = try_word(word, loud=mode == "only")
         record = {"seed": args.seed, "index": index, "text": outcome.text, "ran": outcome.ran}
         if outcome.message:
             outcome = shortened(outcome)

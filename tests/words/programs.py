@@ -68,13 +68,18 @@ def _short(solver: Any) -> str:
     return f"{type(solver).__name__}({', '.join(own)})"
 
 
-def draw_program(rng: np.random.Generator, *, loops_only: bool = False) -> Program:
+def draw_program(
+    rng: np.random.Generator, *, loops_only: bool = False, front_end: str | None = None
+) -> Program:
     """A program of a front end that is drawn, half of them loops of `scan`.
 
     Args:
       rng: what it is drawn from.
       loops_only: whether its reference is to have a loop of `jax.lax.scan`.
+      front_end: the front end, if it is not to be drawn.
     """
+    if front_end is not None:
+        return FRONT_ENDS[front_end][0](rng)
     names = [name for name in FRONT_ENDS if not loops_only or name in LOOPS]
     weights = np.array([FRONT_ENDS[name][1] for name in names])
     name = names[rng.choice(len(names), p=weights / weights.sum())]
@@ -137,6 +142,49 @@ def _loop(parts: Parts, length: int, outputs: str, inputs: bool, options: dict[s
     if outputs == "own" and not inputs:
         outputs = "mixed"
     return leaves, function
+
+
+LONGEST = 16
+"""Steps of a while loop, whose number grows along mapped axes."""
+
+
+def while_program(rng: np.random.Generator) -> Program:
+    """A loop whose number of steps is a leaf, against one of so many steps that are masked."""
+    name = list(STEPS)[rng.integers(len(STEPS))]
+    parts = STEPS[name](Sizes(rng, LONGEST, int(rng.choice([2, 3])), 0))
+    solver = SCAN_SOLVERS[rng.integers(len(SCAN_SOLVERS))] if parts.solvable else None
+    bound = int(rng.choice([LONGEST, 40]))  # one stretch, and several
+    steps = int(rng.integers(0, 5))
+    constant, counts = {name: v[0] for name, v in parts.xs.items()}, np.full(2, steps, np.int32)
+    leaves, tree = jax.tree.flatten((parts.params, parts.init, constant, counts))
+
+    def function(loop, *values):
+        params, init, x, counts = jax.tree.unflatten(tree, values)
+        own, x = parts.step(jax.lax.scan, params), x.get("", x)
+        return loop(lambda c: own(c, x)[0], parts.start(init), jnp.max(counts))
+
+    how = {"max_steps": bound, "solver": solver}
+    return Program(
+        f"while_loop {name}[n={steps} of {bound}] by {_short(solver)}",
+        leaves,
+        3,
+        functools.partial(function, functools.partial(_while, how)),
+        functools.partial(function, _masked),
+        jax.lax.scan,
+        "bfloat16" in name,
+    )
+
+
+def _while(how, body, init, steps):
+    step = lambda s: (body(s[0]), s[1] + 1)  # noqa: E731
+    return pb.while_loop(lambda s: s[1] < steps, step, (init, jnp.int32(0)), **how)[0]
+
+
+def _masked(body, init, steps):
+    def step(c, t):
+        return jax.tree.map(lambda a, b: jnp.where(t < steps, a, b), body(c), c), None
+
+    return jax.lax.scan(step, init, jnp.arange(LONGEST))[0]
 
 
 def chain_program(rng: np.random.Generator) -> Program:
@@ -302,6 +350,7 @@ FRONT_ENDS: dict[str, tuple[Callable[[np.random.Generator], Program], float]] = 
     "nnx.RNN": (nnx_program, 1.5),
     "linen.RNN": (linen_program, 1),
     "nnx.Sequential": (sequential_program, 0.5),
+    "while_loop": (while_program, 0),
 }
 """How a program is drawn, and how often beside the others."""
 

@@ -35,6 +35,7 @@ class Word:
         by one, and only what its letters stage is compiled.
       within: the letters from this place on stand around a `replace_scans` of all inside of them,
         which is the reference; ``None`` where ours is a front end of the package.
+      front_end: that of the program; ``None`` for one that is drawn.
     """
 
     seed: int
@@ -42,10 +43,11 @@ class Word:
     names: tuple[tuple[int, str], ...]
     whole: bool
     within: int | None = None
+    front_end: str | None = None
 
     def program(self) -> Program:
         rng = np.random.default_rng((self.seed, self.index, 0))
-        return draw_program(rng, loops_only=self.within is not None)
+        return draw_program(rng, loops_only=self.within is not None, front_end=self.front_end)
 
     def letters(self, program: Program) -> list[Letter]:
         """Each drawn from its place: they stay what they are if others are left out."""
@@ -63,7 +65,7 @@ class Word:
         return dataclasses.replace(self, names=tuple(n for n in self.names if n[0] != place))
 
 
-def draw_word(seed: int, index: int, *, within: bool = False) -> Word:
+def draw_word(seed: int, index: int, *, within: bool = False, front_end: str | None = None) -> Word:
     """The word of an index: one to four letters, so that the reference can take most of them.
 
     A good part of them maps, stages what is mapped, and differentiates that.
@@ -71,6 +73,7 @@ def draw_word(seed: int, index: int, *, within: bool = False) -> Word:
     Args:
       seed, index: what it is drawn from.
       within: whether ours is a `replace_scans`, at a place that is drawn; see `Word`.
+      front_end: see `Word`.
     """
     rng = np.random.default_rng((seed, index))
     most = DEAREST[int(rng.random() < 0.08)]
@@ -87,7 +90,7 @@ def draw_word(seed: int, index: int, *, within: bool = False) -> Word:
         begin.append(str(rng.choice(fitting, p=weights / weights.sum())))
     whole = bool(rng.random() < 0.75)
     place = int(rng.integers(count + 1)) if within else None
-    return Word(seed, index, tuple(enumerate(begin)), whole, place)
+    return Word(seed, index, tuple(enumerate(begin)), whole, place, front_end)
 
 
 def _fits(name: str, used: Sequence[str], most: float) -> bool:
