@@ -109,7 +109,8 @@ def graph_as_chain(
     reached = {r for vertex in needed.values() for r in vertex.reads} | set(names)
     if not reached & set(inputs):
         raise ValueError(
-            f"outputs: {', '.join(map(repr, names))} depend on no input; one that does is wanted"
+            f"outputs: got {', '.join(map(repr, names))}, of which none depends on an input; one "
+            "that does is wanted"
         )
     params = _checked_params(params, vertices, needed)
     return *live_sets_of(vertices, params, inputs, names), names
@@ -120,6 +121,8 @@ def init_graph(
     key: Array,
     features: Mapping[str, tuple[int, ...]],
     dtype: Any = float,
+    *,
+    params: Mapping[str, PyTree] | None = None,
 ) -> dict[str, PyTree]:
     """Parameters of the nodes of a graph, by name.
 
@@ -128,10 +131,11 @@ def init_graph(
       key: random key.
       features: shape of one entry of each input, without the batch axis, by name.
       dtype: of the parameters and of the inputs.
+      params: those that are yours to make, by name: what a `JointFunction` or `Function` takes.
 
     Returns:
-      Parameters by the name under which they stand, of nodes that have some. Those that nodes share
-      are made by the first of them.
+      Parameters by the name under which they stand, of nodes that have some, yours among them.
+      Those that nodes share are made by the first of them.
 
     Raises:
       TypeError, ValueError: as `graph`.
@@ -145,24 +149,41 @@ def init_graph(
       {'w': {'bias': (2,), 'kernel': (2, 2)}}
     """
     check_key("key", key)
-    if not isinstance(features, Mapping):
-        raise TypeError(f"features: got {described(features)}; a mapping from names is wanted")
     dtype = jnp.result_type(as_dtype("dtype", dtype))
-    types = checked_inputs(
-        {name: jax.ShapeDtypeStruct((1, *shape), dtype) for name, shape in features.items()}
-    )
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"dtype: got {dtype}; real floats are wanted")
+    types = _types_of(features, dtype)
     vertices = as_vertices(nodes, types)
     check_no_cycle(vertices)
-    params: dict[str, PyTree] = {}
+    params = dict(params or {})
     for k, vertex in enumerate(needed_for(vertices, list(vertices)).values()):
         xs = [types[read] for read in vertex.reads]
-        if vertex.params not in params and vertex.reads:
+        if vertex.params not in params and vertex.has_params and vertex.reads:
             own = vertex.joint.init(
                 jax.random.fold_in(key, k), [tuple(x.shape[1:]) for x in xs], dtype
             )
             params |= {} if own is None else {vertex.params: own}
         types[vertex.name] = value_type(vertex, vertex.own(params), xs, 1)
     return params
+
+
+def _types_of(features: Any, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Those of inputs, of a batch of one."""
+    if not isinstance(features, Mapping) or not features:
+        raise TypeError(
+            f"features: got {described(features)}; a mapping from the names of inputs to shapes is "
+            "wanted, such as {'x': (8,)}"
+        )
+    types = {}
+    for name, shape in features.items():
+        fits = isinstance(shape, Sequence) and not isinstance(shape, str)
+        if not fits or not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise TypeError(
+                f"features[{name!r}]: got {described(shape)}; a shape without the batch axis is "
+                "wanted, such as (8,)"
+            )
+        types[name] = jax.ShapeDtypeStruct((1, *shape), dtype)
+    return types
 
 
 def checked_inputs(inputs: Any) -> dict[str, Any]:
@@ -173,10 +194,13 @@ def checked_inputs(inputs: Any) -> dict[str, Any]:
     """
     if not isinstance(inputs, Mapping) or not inputs:
         raise TypeError(
-            f"inputs: got {described(inputs)}; a mapping from names to arrays is wanted"
+            f"inputs: got {described(inputs)}; a mapping from names to arrays, one at least, is "
+            "wanted"
         )
     wanted, found = "real floats (batch, *features) are wanted", {}
     for name, x in inputs.items():
+        if not isinstance(name, str):
+            raise TypeError(f"inputs: got {described(name)} as a name; a str is wanted")
         check_array(f"inputs[{name!r}]", x, wanted)
         x = found[name] = as_array(f"inputs[{name!r}]", x)
         if not jnp.issubdtype(x.dtype, jnp.floating) or not x.shape:
@@ -193,7 +217,9 @@ def _outputs(outputs: Any, vertices: Mapping[str, Vertex], inputs: Mapping[str, 
         return [name for name in vertices if name not in read]
     names = [outputs] if isinstance(outputs, str) else outputs
     if not isinstance(names, Sequence) or not names:
-        raise TypeError(f"outputs: got {described(outputs)}; a name or several are wanted")
+        raise TypeError(
+            f"outputs: got {described(outputs)}; a name or several, one at least, are wanted"
+        )
     known = {*vertices, *inputs}
     for name in names:
         if name not in known:
@@ -219,9 +245,10 @@ def _checked_params(
                 f"params: got {name!r}, which no node uses; those of "
                 f"{', '.join(map(repr, users))} are wanted"
             )
+    taking = {vertex.params for vertex in vertices.values() if vertex.has_params}
     for vertex in needed.values():
         own = params.get(vertex.params)
-        if not vertex.has_params and jax.tree.leaves(own):
+        if vertex.params not in taking and jax.tree.leaves(own):
             raise ValueError(
                 f"params[{vertex.params!r}]: got {described(own)}; {vertex} has no pullback, and "
                 "so has no parameters: None is wanted"

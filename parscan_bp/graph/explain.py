@@ -83,7 +83,8 @@ def explain_graph(
     """What `graph` does for the gradient of the parameters, without running it.
 
     Args:
-      nodes, params, inputs, outputs: as in `graph`. Arrays may be `jax.ShapeDtypeStruct`.
+      nodes, params, inputs, outputs: as in `graph`. Arrays of params and inputs may be
+        `jax.ShapeDtypeStruct`.
       solver: whose plan; ``None`` is ``Planned()``. It may be `Sharded`.
 
     Returns:

@@ -81,18 +81,24 @@ class Vertex:
     constant: Any = None
 
     def __str__(self):
-        return f"node {self.name!r}, {self.joint}"
+        function = _of_inputs(self.joint)
+        shown = self.joint if function is None else getattr(function, "__name__", function)
+        return f"node {self.name!r}, {shown}"
 
     @property
     def has_params(self) -> bool:
         """Whether it may have parameters."""
+        if _of_inputs(self.joint) is not None:
+            return False
         if isinstance(self.joint, OfOne):
             return type(self.joint.layer).pullback is not Layer.pullback
         return type(self.joint).pullback is not Joint.pullback
 
     def own(self, params: Mapping[str, PyTree]) -> PyTree:
         """Its parameters among those of the graph."""
-        return params.get(self.params) if self.constant is None else self.constant
+        if self.constant is not None:
+            return self.constant
+        return params.get(self.params) if self.has_params else None
 
 
 @final
@@ -198,12 +204,25 @@ def _constant(name: str, value: Any) -> Vertex:
 def _as_joint(thing: Any, where: str) -> Joint:
     if isinstance(thing, Joint):
         return thing
+    if isinstance(thing, type) and issubclass(thing, Joint):
+        raise TypeError(
+            f"{where}: {thing.__name__} is a class; a joint is wanted, such as {thing.__name__}()"
+        )
     try:
         return OfOne(as_layer(thing, where))
     except TypeError:
         if not callable(thing) or isinstance(thing, type):
             raise
     return JointFunction(functools.partial(_without_params, thing))
+
+
+def _of_inputs(joint: Joint) -> Callable[..., Array] | None:
+    """The function of a node that is one of its inputs alone."""
+    if not isinstance(joint, JointFunction):
+        return None
+    function = joint.function
+    own = isinstance(function, functools.partial) and function.func is _without_params
+    return function.args[0] if own else None
 
 
 def _without_params(function: Callable[..., Array], params: None, *xs: Array) -> Array:

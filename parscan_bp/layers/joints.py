@@ -129,8 +129,8 @@ class Concatenate(Joint):
         shapes = [tuple(x.shape) for x in xs]
         if min(map(len, shapes)) < 2 or len({shape[:-1] for shape in shapes}) > 1:
             raise ValueError(
-                f"Concatenate: got shapes {shapes}; the same in all axes but the last, the "
-                "channels, is wanted"
+                f"Concatenate: got shapes {shapes}; a batch and channels at least, and the same in "
+                "all axes but the last, the channels, is wanted"
             )
         return jnp.concatenate(xs, axis=-1)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from parscan_bp.jaxprs.read import is_differentiable
+from parscan_bp.jaxprs.read import is_differentiable, names_axis
 from parscan_bp.jaxprs.replay import alike, bind, evaluate, varying_as
 from parscan_bp.loops.nest import MOST_STEPS, Nest
 from parscan_bp.loops.stretches import run_nest, stepped_by
@@ -90,6 +90,7 @@ class Loop:
         if not moving:
             outs = self.counted(args)
             return outs, zeros_of(outs)
+        self._check_repeatable()
         push, floats = self._pushforward(moving)
         at = [ts[k] for k in moving]
         if is_forward_only(args, ts):
@@ -99,6 +100,15 @@ class Loop:
             pushed = push.tangent(args, known, at)
         out_ts = dict(zip(floats, pushed, strict=True))
         return outs, filled(outs, [out_ts.get(k) for k in range(len(outs))])
+
+    def _check_repeatable(self) -> None:
+        """Raises `NotImplementedError` if a step does what is not to be done again."""
+        for effect in self.equation.params["body_jaxpr"].effects:
+            if not names_axis(effect) and "Debug" not in str(effect):
+                raise NotImplementedError(
+                    f"body: has the effect {effect}; derivatives make steps again, and would have "
+                    "it again. A value without a derivative may have it"
+                )
 
     @functools.cached_property
     def _pushforward(self) -> Callable[..., tuple[Pushforward, tuple[int, ...]]]:

@@ -12,10 +12,9 @@ from jax.extend.core import JaxprEqn
 
 from parscan_bp.jaxprs.read import names_axis
 from parscan_bp.jaxprs.replay import evaluate
-from parscan_bp.loops.entries import most_of_entries
+from parscan_bp.loops.entries import most_of_entries, own_or_of_another
 from parscan_bp.loops.nest import Group, Nest
 from parscan_bp.originals import lax_scan
-from parscan_bp.scan.segments import harmless
 from parscan_bp.types import Array
 
 Masked = Callable[[list[Array], Array], tuple[list[Array], None]]
@@ -32,14 +31,17 @@ def stepped_by(equation: JaxprEqn, args: Sequence[Array], steps: Array) -> tuple
     """
     body, count = equation.params["body_jaxpr"], equation.params["body_nconsts"]
     args = [key_data(v) for v in args]
+    # An entry of a vmap that never runs is shown another one that does, where each has its own.
+    shown = [own_or_of_another(steps > 0, v) for v in args]
+    consts, behind = shown[:count], lax.stop_gradient(shown[count:])
 
     def step(carry):
-        values = zip(body.in_avals, [*args[:count], *carry], strict=True)
+        values = zip(body.in_avals, [*consts, *carry], strict=True)
         made = evaluate(body, [_key_of(v, aval) for aval, v in values])
         return list(map(key_data, made))
 
     coupled = any(map(names_axis, body.effects))
-    return _masked(step, args[count:], steps, coupled=coupled), args[count:]
+    return _masked(step, behind, steps, coupled=coupled), args[count:]
 
 
 def key_data(v: Array) -> Array:
@@ -57,22 +59,20 @@ def is_key(v: Any) -> bool:
     return jnp.issubdtype(v.dtype, jax.dtypes.prng_key)
 
 
-def _masked(step: Callable, init: Sequence[Array], steps: Array, *, coupled: bool) -> Masked:
+def _masked(step: Callable, behind: list[Array], steps: Array, *, coupled: bool) -> Masked:
     """The step of a loop with its mask.
 
-    Behind the end it is given the first carry, at which the loop has run it, or, of a loop that
-    never runs, numbers that are `harmless`: at the last one it may be infinite, or have an infinite
-    slope. A step that is coupled to other entries of a mapped axis shows them the carry it has.
+    Behind the end it is given a first carry at which a loop has run it: at the last one it may be
+    infinite, or have an infinite slope. A step that is coupled to other entries of a mapped axis
+    shows them the carry it has.
     """
 
     def select(runs, yes, no):
         return [lax.select(runs, a, b) for a, b in zip(yes, no, strict=True)]
 
-    seen_behind = lax.stop_gradient(select(steps > 0, init, list(map(harmless, init))))
-
     def call(carry, t):
         runs = t < steps
-        seen = carry if coupled else select(runs, carry, seen_behind)
+        seen = carry if coupled else select(runs, carry, behind)
         return select(runs, step(seen), carry), None
 
     return call

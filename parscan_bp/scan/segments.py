@@ -61,10 +61,10 @@ class Segmented:
         def seen(v: Array) -> Array:
             # A scalar input is what all entries of the batch share, such as the time.
             shared = valid.ndim and not jnp.ndim(v)
-            return v if shared else _select(name, valid, v, harmless(v))
+            return v if shared else _select(name, valid, v, _harmless(v))
 
         new, y = self.step(
-            _select(name, valid, carry, jax.tree.map(harmless, carry)),
+            _select(name, valid, carry, jax.tree.map(_harmless, carry)),
             jax.tree.map(seen, rows.inputs),
         )
         zeros = jax.tree.map(jnp.zeros_like, y)
@@ -152,7 +152,7 @@ def _check_state(state: PyTree, init: PyTree) -> None:
         )
 
 
-def harmless(a: Array) -> Array:
+def _harmless(a: Array) -> Array:
     """Numbers that a step may be given in place of any others.
 
     Zero is outside the domain of the logarithm, the inverse and the derivative of a norm; one

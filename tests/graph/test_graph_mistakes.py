@@ -6,7 +6,7 @@ import pytest
 
 import parscan_bp as pb
 from parscan_bp.graph import Node
-from parscan_bp.layers import Add, Concatenate, Linear, MaxPool, Multiply
+from parscan_bp.layers import Add, Concatenate, JointFunction, Linear, MaxPool, Multiply
 
 X = jnp.ones((2, 3))
 OWN = {"kernel": jnp.ones((3, 3)), "bias": jnp.ones(3)}
@@ -80,7 +80,7 @@ MISTAKES = {
     "shapes that do not concatenate": (
         lambda: run({"h": (lambda x: x[:, None], "x"), "a": (Concatenate(), "x", "h")}),
         ValueError,
-        r"node 'a', Concatenate\(\), of .*\(2, 3, 1\)\]; the same in all axes but the last",
+        r"node 'a', Concatenate\(\), of .*\(2, 3, 1\)\]; a batch and channels at least",
     ),
     "a layer's input": (
         lambda: run({"a": (MaxPool((2, 2)), "x")}),
@@ -110,7 +110,7 @@ MISTAKES = {
     "no inputs": (
         lambda: run({"a": (jnp.tanh, "x")}, inputs={}),
         TypeError,
-        "inputs: got {}.*; a mapping from names to arrays",
+        "inputs: got {}.*; a mapping from names to arrays, one at least",
     ),
     "an unknown output": (
         lambda: run({"a": (jnp.tanh, "x")}, outputs="b"),
@@ -120,12 +120,12 @@ MISTAKES = {
     "no outputs": (
         lambda: run({"a": (jnp.tanh, "x")}, outputs=[]),
         TypeError,
-        "outputs: got .*; a name or several are wanted",
+        "outputs: got .*; a name or several, one at least, are wanted",
     ),
     "outputs without inputs": (
         lambda: run({"c": jnp.ones(3), "a": (Add(), "x", "c")}, outputs="c"),
         ValueError,
-        "outputs: 'c' depend on no input",
+        "outputs: got 'c', of which none depends on an input",
     ),
     "parameters are missing": (
         lambda: run({"a": (Linear(3), "x")}),
@@ -166,3 +166,45 @@ def test_mistakes(name):
     make, kind, told = MISTAKES[name]
     with pytest.raises(kind, match=told):
         make()
+
+
+@pytest.mark.parametrize(
+    ("features", "how", "words"),
+    [
+        ({"x": 4}, {}, "features['x']: got"),
+        ({"x": (-4,)}, {}, "features['x']: got"),
+        ({}, {}, "features: got {}"),
+        ({"x": (4,)}, {"dtype": int}, "dtype: got int"),
+    ],
+)
+def test_what_parameters_are_made_for_is_told_by_name(features, how, words):
+    with pytest.raises(TypeError) as raised:
+        pb.init_graph({"y": (Linear(2), "x")}, jax.random.key(0), features, **how)
+    assert words in str(raised.value)
+
+
+def test_parameters_of_a_function_are_given_to_init():
+    nodes = {"h": (JointFunction(lambda p, x: p * x), "x"), "y": (Linear(2), "h")}
+    made = pb.init_graph(nodes, jax.random.key(0), {"x": (3,)}, params={"h": jnp.ones(3)})
+    assert set(made) == {"h", "y"} and made["y"]["kernel"].shape == (3, 2)
+    assert pb.graph(nodes, made, {"x": jnp.ones((1, 3))}, outputs="y").shape == (1, 2)
+
+
+def test_a_name_of_parameters_may_be_that_of_a_node_without_any():
+    nodes = {"t": (jnp.tanh, "x"), "y": pb.Node(Linear(2), "t", params="t")}
+    params = pb.init_graph(nodes, jax.random.key(0), {"x": (3,)})
+    assert pb.graph(nodes, params, {"x": jnp.ones((1, 3))}, outputs="y").shape == (1, 2)
+
+
+def test_a_function_is_shown_by_its_name_and_has_no_parameters_to_miss():
+    def product(a, b):
+        return a @ b
+
+    with pytest.raises(ValueError, match="node 'y', product, of 'x'") as raised:
+        pb.graph({"y": (product, "x", "x")}, {}, {"x": jnp.ones((1, 2, 3))})
+    assert "init_graph" not in str(raised.value)
+
+
+def test_a_class_of_joints_is_no_joint():
+    with pytest.raises(TypeError, match="Add is a class; a joint is wanted, such as Add"):
+        pb.graph({"y": (Add, "x", "x")}, {}, {"x": jnp.ones((1, 2))})

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 
 import parscan_bp as pb
@@ -258,7 +259,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("how", "error", "words"), WRONG, ids=str)
+@pytest.mark.parametrize(("how", "error", "words"), WRONG)
 def test_mistakes(how, error, words):
     good = {"cond": lambda x: x > 1, "body": lambda x: x / 2, "init": 8.0}
     with pytest.raises(error, match=words):
@@ -274,3 +275,37 @@ def test_a_solver_that_cannot_take_the_step_says_so():
     with pytest.raises(NotImplementedError, match="custom_vjp_call"):
         pb.while_loop(lambda x: x > 1, own, 8.0, solver=pb.Sweep())
     assert jax.grad(lambda x: pb.while_loop(lambda x: x > 1, own, x, max_steps=4))(8.0) == 1
+
+
+def test_an_effect_that_is_not_to_happen_again_is_refused_by_name():
+    def body(x):
+        io_callback(lambda: None, None)
+        return x / 2
+
+    loop = lambda x: pb.while_loop(lambda x: x > 1, body, x)  # noqa: E731
+    assert loop(3.0) == 0.75
+    with pytest.raises(NotImplementedError, match="body: has the effect"):
+        jax.grad(loop)(3.0)
+
+
+@pytest.mark.parametrize("solver", [None, pb.Sweep()])
+def test_an_entry_that_never_runs_is_nothing_to_what_all_share(solver):
+    """There the slope by what the body closes over is infinite."""
+
+    def loop(w, a, n):
+        step = lambda s: (s[0] + jnp.sqrt(a * w), s[1] + 1)  # noqa: E731
+        start = jnp.ones((), DTYPE), jnp.int32(0)
+        return pb.while_loop(lambda s: s[1] < n, step, start, max_steps=9, solver=solver)[0]
+
+    a, n = jnp.array([[0.0, 1.0], [4.0, 0.0]], DTYPE), jnp.array([[0, 2], [3, 0]])
+    each = jax.vmap(jax.vmap(loop, (None, 0, 0)), (None, 0, 0))
+    got = jit_quickly(
+        lambda w: (
+            jax.grad(lambda w: each(w, a, n).sum())(w),
+            jax.grad(lambda a: each(w, a, n).sum())(a),
+            jax.vmap(jax.vmap(jax.grad(loop), (None, 0, 0)), (None, 0, 0))(w, a, n),
+        )
+    )(jnp.ones((), DTYPE))
+    np.testing.assert_allclose(got[0], 2 * 0.5 + 3 * 1.0, rtol=CLOSE)
+    np.testing.assert_allclose(got[1], [[0, 2 * 0.5], [3 * 0.25, 0]], rtol=CLOSE)
+    np.testing.assert_allclose(got[2], [[0, 2 * 0.5], [3 * 1.0, 0]], rtol=CLOSE)
