@@ -151,7 +151,7 @@ MISTAKES = {
     "no features": (
         lambda: pb.init_graph({"a": (Linear(3), "x")}, jax.random.key(0), (3,)),
         TypeError,
-        "features: got .*; a mapping from names",
+        "features: got .*; a mapping from the names",
     ),
     "a solver of equal steps": (
         lambda: run({"a": (jnp.tanh, "x")}, solver=pb.Chunked()),
