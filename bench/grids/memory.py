@@ -231,7 +231,7 @@ BENCH = Bench(
     draw=draw,
     options=(
         Option("programs", list(CASES), choices=list(CASES)),
-        Option("T", [1_000_000, 10_000, 30_000], "steps of each", kind=int),
+        Option("T", [200_000, 10_000, 30_000], "steps of each", kind=int),
         Option("limits", 10, "limits of ours"),
         Option("equinox", True, "whether equinox takes part", kind=lambda v: v != "no"),
         Option("seed", 0),
