@@ -221,8 +221,9 @@ def _of_inputs(joint: Joint) -> Callable[..., Array] | None:
     if not isinstance(joint, JointFunction):
         return None
     function = joint.function
-    own = isinstance(function, functools.partial) and function.func is _without_params
-    return function.args[0] if own else None
+    if isinstance(function, functools.partial) and function.func is _without_params:
+        return function.args[0]
+    return None
 
 
 def _without_params(function: Callable[..., Array], params: None, *xs: Array) -> Array:
