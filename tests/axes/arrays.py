@@ -13,7 +13,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.operators import Operator, Scaled
+from parscan_bp.operators import ChannelSlice, Operator, Scaled
 from tests.operators.operator_examples import (
     EXAMPLES,
     SQUARE,
@@ -26,8 +26,10 @@ from tests.operators.operator_examples import (
 H = 6
 MATRIX_FREE = Example("matrix-free", lambda draw, stack: make_matrix_free(draw, stack, H, H))
 STRUCTURES = [e for e in SQUARE if e.name != "identity"] + [MATRIX_FREE]
+# A `ChannelSlice` has no arrays.
 assert {type(e.make(Draw(0, "float32"), ())) for e in EXAMPLES} <= {
-    type(e.make(Draw(0, "float32"), ())) for e in [*SQUARE, MATRIX_FREE]
+    *(type(e.make(Draw(0, "float32"), ())) for e in [*SQUARE, MATRIX_FREE]),
+    ChannelSlice,
 }
 
 
