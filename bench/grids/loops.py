@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 import parscan_bp as pb
-from bench.shared import programs, tables, timing
-from bench.shared.bench import Bench, Named, Option, Options, Result, effort, racing
+from bench.shared import programs, sides, tables
+from bench.shared.bench import Bench, Named, Option, Options, Result, racing
 
 SCAN, ALONE, EQUINOX = "lax.scan of n", "ours", "equinox"
 LIMITS = (3.0, 0.5)
@@ -131,23 +131,10 @@ def measure(case: Case, options: Options) -> Result:
             made[name.replace(ALONE, EQUINOX)] = case.program(loop)
     want = made[SCAN].call()
     errors = {name: programs.check_equal(want, p.call(), 1e-3, name) for name, p in made.items()}
-    sides = {name: {timing.VALUE_AND_GRAD: p.call} for name, p in made.items()}
-    others = {name: side for name, side in sides.items() if name != SCAN}
-    outcome = timing.race(sides[SCAN], others, **effort(options))
-    compared = {name: outcome.compare(name, timing.VALUE_AND_GRAD).to_json() for name in others}
-    return {
-        "steps": case.steps,
-        "bound": case.bound,
-        "sides": {
-            name: {
-                "temp_bytes": p.temp_bytes,
-                "difference": errors[name],
-                "compile_seconds": timing.rounded(p.compile_seconds),
-                "comparison": compared.get(name),
-            }
-            for name, p in made.items()
-        },
-    }
+    found = sides.raced(made, SCAN, options)
+    for name, entry in found.items():
+        entry["difference"] = errors[name]
+    return {"steps": case.steps, "bound": case.bound, "sides": found}
 
 
 def text(result: Result) -> str:

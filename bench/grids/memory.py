@@ -22,8 +22,8 @@ from jax import lax
 from matplotlib.figure import Figure
 
 import parscan_bp as pb
-from bench.shared import figures, programs, tables, timing
-from bench.shared.bench import Bench, Named, Option, Options, Result, effort, racing
+from bench.shared import figures, programs, sides, tables
+from bench.shared.bench import Bench, Named, Option, Options, Result, racing
 
 LAX, NESTED, EQUINOX = "lax.scan", "nested", "equinox"
 NONE, SWEEP, ALL = "solver=None", "Sweep()", "all carries"
@@ -158,23 +158,14 @@ def measure(case: Case, options: Options) -> Result:
     made = {name: case.program(scan) for name, scan in scans.items()}
     want = made[LAX].call()
     errors = {name: programs.check_equal(want, p.call(), 1e-3, name) for name, p in made.items()}
-    sides = {name: {timing.VALUE_AND_GRAD: p.call} for name, p in made.items()}
-    others = {name: side for name, side in sides.items() if name != LAX}
-    outcome = timing.race(sides[LAX], others, **effort(options))
-    compared = {name: outcome.compare(name, timing.VALUE_AND_GRAD).to_json() for name in others}
+    found = sides.raced(made, LAX, options)
+    for name, entry in found.items():
+        told = _told(case, **hows[name]) if name in hows else None
+        entry |= {"told_bytes": told, "difference": errors[name]}
     return {
         "length": case.length,
         "carry_bytes": sum(a.nbytes for a in jax.tree.leaves(case.carry)),
-        "sides": {
-            name: {
-                "temp_bytes": p.temp_bytes,
-                "told_bytes": _told(case, **hows[name]) if name in hows else None,
-                "difference": errors[name],
-                "compile_seconds": timing.rounded(p.compile_seconds),
-                "comparison": compared.get(name),
-            }
-            for name, p in made.items()
-        },
+        "sides": found,
     }
 
 
@@ -199,13 +190,13 @@ def draw(result: Result) -> dict[str, Figure]:
     figure = figures.new(4 * len(entries), 3.6)
     for k, (name, entry) in enumerate(entries.items()):
         axes = figure.add_subplot(1, len(entries), k + 1)
-        sides = entry["sides"]
+        drawn = entry["sides"]
         at = {
             side: (found["temp_bytes"] / 1e6, 1 / found["comparison"]["speedup"])
-            for side, found in sides.items()
+            for side, found in drawn.items()
             if found["comparison"] is not None
         }
-        at[LAX] = sides[LAX]["temp_bytes"] / 1e6, 1.0
+        at[LAX] = drawn[LAX]["temp_bytes"] / 1e6, 1.0
         ours = sorted(p for side, p in at.items() if side.startswith("limit") or side == ALL)
         axes.plot(*zip(*ours, strict=True), "o-", label="memory_limit=")
         for side, marker in ((LAX, "s"), (NESTED, "^"), (EQUINOX, "v"), (NONE, "*"), (SWEEP, "P")):

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import parscan_bp as pb
-from bench.shared import programs, record, tables, timing
-from bench.shared.bench import Bench, Named, Option, Options, Result, effort, racing
+from bench.shared import programs, record, sides, tables, timing
+from bench.shared.bench import Bench, Named, Option, Options, Result, racing
 
 OWN, NONE, SWEEP = "as it is", "solver=None", "Sweep()"
 SOLVERS = {NONE: None, SWEEP: pb.Sweep()}
@@ -124,10 +124,6 @@ def measure(case: Case, options: Options) -> Result:
                 raise FloatingPointError(f"{case.name} by {name}: {mode} differs by {error:.1e}")
     told = pb.explain_within(loss, *args)
     made = {name: _compiled(f, args, mode=_raced(differences)) for name, f in ways.items()}
-    sides = {name: {timing.VALUE_AND_GRAD: program.call} for name, program in made.items()}
-    others = {name: side for name, side in sides.items() if name != OWN}
-    race = timing.race(sides[OWN], others, **effort(options))
-    compared = {name: race.compare(name, timing.VALUE_AND_GRAD).to_json() for name in others}
     return {
         "scans": len(told.scans),
         "taken": sum(scan.replaced for scan in told.scans),
@@ -135,14 +131,7 @@ def measure(case: Case, options: Options) -> Result:
         "explained": str(told),
         "differences": differences,
         "without": without,
-        "sides": {
-            name: {
-                "temp_bytes": program.temp_bytes,
-                "compile_seconds": timing.rounded(program.compile_seconds),
-                "comparison": compared.get(name),
-            }
-            for name, program in made.items()
-        },
+        "sides": sides.raced(made, OWN, options),
     }
 
 

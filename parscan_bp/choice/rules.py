@@ -90,9 +90,9 @@ def _single_kernel(facts: Facts, work: Work) -> Choice | None:
     Not of gates that are parts of one product: their cotangents are put together in every step. Nor
     of what a library does.
     """
-    if not facts.own or facts.jax_version < (0, 12) or work.parts >= limits().gates:
+    if not facts.own or facts.jax_version < (0, 12):
         return None
-    if work.calls is not None:
+    if work.parts >= limits().gates or work.calls is not None:
         return None
     if facts.batch == 1 or (work.rows == 0 and facts.elements < limits().one_kernel):
         return Choice(None, "its loop is a single kernel from jax 0.12 on")

@@ -119,7 +119,7 @@ class _Counted(Interpreter[_Is]):
             return f"makes values of {self._widest} entries from a carry of {self._carry}"
         for name, size in self._indexed.items():
             if size * limits().indexed > self._made:
-                return f"contains {name}, which is slow to make again"
+                return _slow(name)
         if self._made < self._carry:
             return f"computes {self._made} entries and moves the rest of its carry"
         if self._moves and not self.rows and self._widest > limits().narrow:
@@ -146,40 +146,42 @@ class _Counted(Interpreter[_Is]):
                 self._made += size
             elif name in _LIGHT:
                 self._moves = True
-            elif name == "gather" and not ins[0]:  # rows of a table are light
-                pass
             elif name in ROW_READS | ROW_WRITES:
-                self._indexed[name] += size
+                if ins[0] or name != "gather":  # rows of a table are light
+                    self._indexed[name] += size
             else:
                 self.calls = name
                 order = shape_of(eqn.invars[0])[-1:]
                 if name not in SOLVES or size * math.prod(order) > limits().changing:
-                    self._reason = f"contains {name}, which is slow to make again"
+                    self._reason = _slow(name)
         return [out] * len(eqn.outvars)
 
     def after(self, eqn: JaxprEqn, ins: list[_Is], outs: list[_Is]) -> None:
         name = kind_of(eqn)
         # Of many steps at once, a condition that is the same in all of them is still one.
         if name in CONTROL_FLOW and (name != "cond" or ins[0]):
-            self._reason = f"contains {name}, which is slow to make again"
+            self._reason = _slow(name)
 
     def _product(self, eqn: JaxprEqn, ins: list[_Is], size: int) -> None:
         self._made += size
         (contracted, _), (batch, _) = eqn.params["dimension_numbers"]
         shape = shape_of(eqn.invars[0])
         summed, apart = (math.prod(shape[axis] for axis in axes) for axes in (contracted, batch))
-        least = min(map(_size, eqn.invars)) // max(summed * apart, 1)
-        if least > 1:
+        each = [_size(v) // max(summed, 1) for v in eqn.invars]  # rows, and columns
+        if min(each) > apart:
             self.calls = "dot_general"
         if all(ins[:2]):
             if size * summed > limits().changing:
                 self._reason = "multiplies two matrices that change from step to step"
             return
-        (at,) = (k for k in (0, 1) if ins[k])
-        rows = _size(eqn.invars[at]) // max(summed, 1)
+        (rows,) = (each[k] for k in (0, 1) if ins[k])
         if size > rows:
             self.rows = max(self.rows, rows)
 
 
 def _size(atom: Any) -> int:
     return math.prod(shape_of(atom))
+
+
+def _slow(name: str) -> str:
+    return f"contains {name}, which is slow to make again"

@@ -14,14 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.operators import ChannelSlice, Operator, Scaled
-from tests.operators.operator_examples import (
-    EXAMPLES,
-    SQUARE,
-    Draw,
-    Example,
-    make_matrix_free,
-    reference,
-)
+from tests.operators.operator_examples import EXAMPLES, SQUARE, Draw, Example, make_matrix_free
+from tests.operators.operator_references import reference
 
 H = 6
 MATRIX_FREE = Example("matrix-free", lambda draw, stack: make_matrix_free(draw, stack, H, H))

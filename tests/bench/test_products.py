@@ -17,7 +17,8 @@ from parscan_bp.operators import (
     Identity,
     Scaled,
 )
-from tests.operators.operator_examples import Draw, assert_close, wide
+from tests.operators.operator_examples import Draw, assert_close
+from tests.operators.operator_references import wide
 
 FEATURES = 4
 STRUCTURES = {

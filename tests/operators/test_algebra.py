@@ -9,16 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from operator_examples import (
-    LENGTH,
-    OTHERS,
-    SQUARE,
-    Draw,
-    Integers,
-    assert_close,
-    reference,
-    transposed,
-)
+from operator_examples import LENGTH, OTHERS, SQUARE, Draw, Integers, assert_close
+from operator_references import reference, transposed
 
 from parscan_bp.operators import (
     Banded,

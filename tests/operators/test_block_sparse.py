@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from operator_examples import Draw, assert_close, reference
+from operator_examples import Draw, assert_close
+from operator_references import reference
 
 from parscan_bp.operators import (
     BlockSparse,

@@ -4,19 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from operator_examples import (
-    BATCH,
-    DTYPES,
-    EXAMPLES,
-    LENGTH,
-    STACKS,
-    Draw,
-    Example,
-    assert_close,
-    reference,
-    transposed,
-    wide,
-)
+from operator_examples import BATCH, DTYPES, EXAMPLES, LENGTH, STACKS, Draw, Example, assert_close
+from operator_references import reference, transposed, wide
 
 from parscan_bp.operators import (
     Cost,

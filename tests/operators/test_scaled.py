@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from operator_examples import DTYPES, Draw, assert_close, reference, wide
+from operator_examples import DTYPES, Draw, assert_close
+from operator_references import reference, wide
 
 from bench.paper.products import power
 from parscan_bp.operators import (

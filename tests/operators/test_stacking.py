@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from operator_examples import EXAMPLES, LENGTH, SQUARE, Draw, Integers, reference, transposed
+from operator_examples import EXAMPLES, LENGTH, SQUARE, Draw, Integers
+from operator_references import reference, transposed
 
 from parscan_bp.operators import (
     BlockDiagonal,

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from operator_examples import SQUARE, Integers, assert_close, reference, transposed
+from operator_examples import SQUARE, Integers, assert_close
+from operator_references import reference, transposed
 
 from parscan_bp.operators import compose
 

@@ -7,16 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
-from operator_examples import (
-    DTYPES,
-    EXAMPLES,
-    LENGTH,
-    REFERENCES,
-    Draw,
-    assert_close,
-    reference,
-    wide,
-)
+from operator_examples import DTYPES, EXAMPLES, LENGTH, Draw, assert_close
+from operator_references import REFERENCES, reference, wide
 
 from parscan_bp import operators
 from parscan_bp.operators import (
