@@ -59,8 +59,8 @@ MUTANTS = (
     Mutant(
         "choice-rows-of-a-product",
         "choice/work.py",
-        "rows = _size(eqn.invars[at]) // max(summed, 1)",
-        "rows = _size(eqn.invars[1 - at]) // max(summed, 1)",
+        "(rows,) = (each[k] for k in (0, 1) if ins[k])",
+        "(rows,) = (each[1 - k] for k in (0, 1) if ins[k])",
     ),
     Mutant(
         "deep-rnn-state-in-place-of-output",
