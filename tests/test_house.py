@@ -14,7 +14,7 @@ LAYERS = [
     {"trees", "kernels"},
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},
-    {"operators"},
+    {"operators", "native"},
     {"devices"},
     {"system", "planner", "deep_rnn"},
     {"report"},
@@ -74,7 +74,7 @@ def test_importing_computes_nothing_and_loads_no_extra():
         "atexit.register = lambda f, *a, **k: (late.append(f.__module__), register(f, *a, **k))[1];"
         "import parscan_bp;"
         "assert not [name for name in late if name.startswith('parscan_bp')], late;"
-        "assert not {'flax', 'matplotlib', 'optax'} & set(sys.modules);"
+        "assert not {'flax', 'llvmlite', 'matplotlib', 'optax'} & set(sys.modules);"
         "assert not {'jax.experimental.pallas', 'parscan_bp.kernels.compat'} & set(sys.modules);"
         "later = ('parscan_bp.parallel', 'parscan_bp.pipeline', 'parscan_bp.grids');"
         "assert not [name for name in sys.modules if name.startswith(later)];"

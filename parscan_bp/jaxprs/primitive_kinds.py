@@ -12,7 +12,7 @@ def _names(text: str) -> frozenset[str]:
 
 # --- calls and control flow -----------------------------------------------------------------------
 
-PLAIN_CALLS = _names("jit closed_call")
+PLAIN_CALLS = _names("jit closed_call native_call")
 CALLS = PLAIN_CALLS | {"remat2"}
 """They only call the jaxpr in their parameters: same operands, same results."""
 

@@ -11,6 +11,7 @@ from parscan_bp.forward import Auto, Chunks, FixedPoint, Forward, FrozenActivati
 from parscan_bp.forward.base import with_guess
 from parscan_bp.forward.certified import Certified
 from parscan_bp.scan.fused import Fused
+from parscan_bp.scan.native import Native
 from parscan_bp.scan.parallel import Parallel
 from parscan_bp.solvers import Solver
 from parscan_bp.types import PyTree
@@ -36,7 +37,7 @@ class ForwardOption:
       auto: whether a method makes them is still to be chosen; what is asked of it.
     """
 
-    by: Fused | Parallel | None = None
+    by: Fused | Native | Parallel | None = None
     guess: PyTree = None
     auto: Auto | None = None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from parscan_bp import kernels
+from parscan_bp import kernels, native
 from parscan_bp.arguments import check_bool
 from parscan_bp.cells.fused import FusedCell
 from parscan_bp.jaxprs.stage import Staged
@@ -18,7 +18,9 @@ from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
+from parscan_bp.originals import lax_scan
 from parscan_bp.primitives.zeros import Zero, instantiated, is_zero
+from parscan_bp.scan.native import Native
 from parscan_bp.scan.systems import Primal
 from parscan_bp.solvers.base import Solver
 from parscan_bp.types import Array, PyTree
@@ -49,11 +51,15 @@ class Fused:
     # Why the kernels cannot run here: part of what a plan is kept by. `here` fills it in.
     lacks: str | None = dataclasses.field(default=None, kw_only=True, repr=False)
 
+    scan: ClassVar[Callable] = staticmethod(lax_scan)
+
     def __post_init__(self):
         check_bool("interpret", self.interpret)
 
-    def here(self) -> Fused:
-        """With what the device and this jax lack, told of a step that the kernels would take."""
+    def here(self) -> Fused | Native:
+        """What it is on this device; else with what that and this jax lack."""
+        if not self.interpret and jax.default_backend() == "cpu" and native.is_available():
+            return Native()
         return dataclasses.replace(self, lacks=kernels.unusable(self.interpret))
 
     def check(self, staged: Staged, body: Body) -> None:

@@ -58,6 +58,7 @@ class Loop:
         loops of derivatives, get it as constants.
       other: what makes the values, if the caller asked for something: kernels, or a method.
       answered: the step with its answers, if it has any.
+      scan: makes the steps one after the other, as `jax.lax.scan` does but for rounding.
     """
 
     equation: Any
@@ -66,6 +67,7 @@ class Loop:
     hoist: Hoist | None = None
     other: FusedLoop | ParallelLoop | None = None
     answered: Answered | None = None
+    scan: Callable = lax_scan
 
     @property
     def asked(self) -> Body:
@@ -79,7 +81,8 @@ class Loop:
     @functools.cached_property
     def _exact(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
         def loop(consts, init, xs):
-            return run_with_trajectory(self.asked, consts, init, xs, **self.how)[:3]
+            how = {**self.how, "scan": self.scan}
+            return run_with_trajectory(self.asked, consts, init, xs, **how)[:3]
 
         return loop
 
@@ -137,7 +140,7 @@ class Loop:
     @property
     def is_plain(self) -> bool:
         """Whether it is `lax.scan`'s own, run where it stands."""
-        return self.is_lax and not self.is_placed
+        return self.is_lax and not self.is_placed and self.scan is lax_scan
 
     def of(self, solver: Solver, length: int) -> Loop:
         """The same step so many times."""

@@ -43,6 +43,8 @@ class Parallel:
 
     method: Forward
 
+    scan: ClassVar[Callable] = staticmethod(lax_scan)
+
     def __repr__(self):
         return repr(self.method)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from parscan_bp import native
 from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
 from parscan_bp.jaxprs.obstacles import replicated_output
@@ -17,6 +18,7 @@ from parscan_bp.jaxprs.replay import bind
 from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
+from parscan_bp.originals import lax_scan
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.forward_wisdom import RememberedForward
@@ -24,6 +26,7 @@ from parscan_bp.scan.fused import Fused, FusedLoop
 from parscan_bp.scan.in_stretches import by_stretches
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.loop import Extra, Loop
+from parscan_bp.scan.native import Native
 from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.scan.step import Step, forms
@@ -156,7 +159,9 @@ PlanOrLeft = ScanPlan | Left
 
 
 def or_left(
-    plan: Callable[[], PlanOrLeft | None], solver: Solver | None, forward: Fused | Parallel | None
+    plan: Callable[[], PlanOrLeft | None],
+    solver: Solver | None,
+    forward: Fused | Native | Parallel | None,
 ) -> PlanOrLeft:
     """The plan of a call; or that there is none, as of a step that looks at its values."""
     try:
@@ -184,7 +189,7 @@ def make_plan(
     cell: CellBody | None = None,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
-    forward: Fused | Parallel | None = None,
+    forward: Fused | Native | Parallel | None = None,
     memory_limit: int | None = None,
 ) -> PlanOrLeft:
     """Decides how the derivatives of a traced scan are computed.
@@ -232,7 +237,8 @@ def make_plan(
                 f"solver={solver!r}: {why}; solver=None runs such a step through jax.lax.scan"
             )
         return _left(staged, solver, why, memory_limit)
-    plan = _solved(step, solver, other, memory_limit)
+    scan = lax_scan if forward is None else forward.scan
+    plan = _solved(step, solver, other, scan, memory_limit)
     if forward is not None and plan.rule is not None and plan.rule.loop.is_placed:
         forward.check_placed(plan.rule.scan.solver)
     return plan
@@ -242,16 +248,22 @@ def _solved(
     step: Step,
     solver: Solver | None,
     other: FusedLoop | ParallelLoop | None,
+    scan: Callable,
     memory_limit: int | None,
 ) -> ScanPlan:
     """The plan of a scan whose step the linear model holds."""
     fused = None if other is None else other.kernels
     linear, _ = step.linearise(formed=forms(solver))
-    if solver is not None and not (linear.can_keep and other is None):
+    is_lax = other is None and scan is lax_scan
+    if solver is not None and not (linear.can_keep and is_lax):
         solver.check_nothing_kept()
     auto = solver is None and step.jacobian == "auto"
     facts = step.facts(linear, may_form=auto and fused is None)
     choice = _choice(step, solver, other, facts, memory_limit)
+    if not is_lax and (choice.solver is None or choice.solver.keeps):
+        choice = Choice(Sweep(), "the forward pass is another one, and keeps the carries alone")
+    if auto and scan is native.scan and choice.solver == Sweep():
+        choice = Choice(Sweep(native=True), choice.reason)
     if choice.solver is not None and memory_limit is not None:
         limited = choice.solver.with_memory_limit(memory_limit)
         choice = dataclasses.replace(choice, solver=limited)
@@ -260,10 +272,10 @@ def _solved(
         stored = _left_storage(step.staged, memory_limit)
         return ScanPlan(step.staged, choice, step, facts, stored=stored)
     linear, answered = linear.answered()
-    loop = Loop(step.staged.equation, step.body, choice.solver, step.hoist, other, answered)
-    scan = LinearScan(linear, choice.solver, step.length, step.reverse, fused)
-    storage = _storage(step, scan, extra, other, memory_limit)
-    rule = ScanRule(loop, scan, auto and other is None, step.staged.symbolic_size, storage)
+    loop = Loop(step.staged.equation, step.body, choice.solver, step.hoist, other, answered, scan)
+    linear_scan = LinearScan(linear, choice.solver, step.length, step.reverse, fused)
+    storage = _storage(step, linear_scan, extra, other, memory_limit)
+    rule = ScanRule(loop, linear_scan, auto and is_lax, step.staged.symbolic_size, storage)
     return ScanPlan(step.staged, choice, step, facts, rule, extra)
 
 
@@ -360,10 +372,7 @@ def _choice(
     if step.given is not None:
         return Choice(Sweep(), "a Jacobian is given")
     question = Question(facts, lambda: step.work, step.key)
-    choice = choose(question, functools.partial(_refusal, step, memory_limit))
-    if other is not None and (choice.solver is None or choice.solver.keeps):
-        return Choice(Sweep(), "the forward pass is a method's, and keeps the carries alone")
-    return choice
+    return choose(question, functools.partial(_refusal, step, memory_limit))
 
 
 def _refusal(step: Step, memory_limit: int | None, solver: Solver) -> str | None:

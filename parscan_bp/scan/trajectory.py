@@ -24,6 +24,7 @@ def run_with_trajectory(
     reverse: bool,
     unroll: int,
     keep: Callable[..., list[Array]] = lambda *_: [],
+    scan: Callable = lax_scan,
 ) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
     """`lax.scan` of the body that also returns the carry after every step.
 
@@ -33,6 +34,7 @@ def run_with_trajectory(
     Args:
       body, consts, init, xs, length, reverse, unroll: the scan.
       keep: what else is kept of a step, from its carry, its input, its new carry and its output.
+      scan: makes the steps, as `jax.lax.scan`.
 
     Returns:
       ``(carry, ys, after, kept)``; ``after[k]`` is carry leaf k after each step.
@@ -43,7 +45,7 @@ def run_with_trajectory(
         new, y = body(consts, carry, x)
         return new, (y, [new[k] for k in own], keep(carry, x, new, y))
 
-    carry, (ys, stored, kept) = lax_scan(
+    carry, (ys, stored, kept) = scan(
         step, list(init), list(xs), length=length, reverse=reverse, unroll=unroll
     )
     after = dict(zip(own, stored, strict=True))

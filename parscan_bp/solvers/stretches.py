@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from parscan_bp.operators import Operator
@@ -21,6 +21,7 @@ def sweep_stretch(
     *,
     homogeneous: bool = False,
     unroll: int = 1,
+    scan: Callable = lax_scan,
 ) -> tuple[PyTree, PyTree, Any]:
     """Sequential substitution over the steps ``start .. start + size``, linearised as one batch.
 
@@ -31,6 +32,7 @@ def sweep_stretch(
       homogeneous: whether the right-hand side is taken to be zero. What comes out is then what
         ``state``, added to the one that enters, adds to the states and the shown vectors.
       unroll: steps per iteration of the loop.
+      scan: runs it, as `jax.lax.scan`.
 
     Returns:
       The state that leaves it, the vectors shown in it, stacked, and what the maps made beside
@@ -47,7 +49,7 @@ def sweep_stretch(
         out, aux = rebuild(leaves).matvec_and_aux(shown)
         return add(out, leaving), (shown, aux)
 
-    state, (shown, aux) = lax_scan(
+    state, (shown, aux) = scan(
         step,
         state,
         (leaves, block.entering, block.leaving),

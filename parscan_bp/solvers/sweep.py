@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from parscan_bp import native
 from parscan_bp.arguments import check_bool, set_ints
+from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Complexity, Solver
 from parscan_bp.solvers.collect import accumulators, in_chunks
 from parscan_bp.solvers.stretches import steps_per_chunk, sweep_layers, sweep_stretch
@@ -55,10 +57,15 @@ class Sweep(Solver):
         with effects: "refuse" raises, and names the primitive; "lax" leaves the whole loop to
         `jax.lax.scan`, as ``solver=None`` does, for those who put `scan` in place of every loop of
         a program.
+      native: whether, on a CPU, the inner loop is one function of LLVM in place of the operations
+        that XLA runs one after the other in each step (the extra ``cpu``). That takes elementwise
+        arithmetic and products with matrices that are the same in all steps, in float32 or float64,
+        on one device; any other loop is XLA's. ``forward="fused"`` of `scan` takes it by itself.
 
     Raises:
       TypeError, ValueError: if ``chunk`` or ``unroll`` is not an int of at least 1, ``recompute``
-        no bool or ``otherwise`` another word.
+        or ``native`` no bool or ``otherwise`` another word.
+      ImportError: if ``native`` is set and llvmlite is not installed.
       NotImplementedError: when used, with ``recompute=False`` where nothing can be kept.
 
     Example:
@@ -74,6 +81,7 @@ class Sweep(Solver):
     unroll: int = 1
     recompute: bool = True
     otherwise: Literal["refuse", "lax"] = "refuse"
+    native: bool = False
 
     ragged: ClassVar = True
     needs: ClassVar = "products"
@@ -81,6 +89,9 @@ class Sweep(Solver):
     def __post_init__(self):
         set_ints(self, ("chunk",), chunk=1, unroll=1)
         check_bool("recompute", self.recompute)
+        check_bool("native", self.native)
+        if self.native:
+            native.check_available()
         if self.otherwise not in ("refuse", "lax"):
             raise ValueError(f"otherwise: got {self.otherwise!r}; 'refuse' or 'lax' is wanted")
 
@@ -93,7 +104,9 @@ class Sweep(Solver):
         return not self.recompute
 
     def run(self, system, state):
-        n, sweep = system.length, functools.partial(sweep_stretch, unroll=self.unroll)
+        how: Any = {"unroll": self.unroll, "scan": native.scan if self.native else lax_scan}
+        n = system.length
+        sweep: Any = functools.partial(sweep_stretch, **how)
         operator = block_shape(system, 1).operator
         after, shown, aux = eval_shape(lambda s: sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)

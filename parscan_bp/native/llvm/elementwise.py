@@ -1,0 +1,130 @@
+"""Code of JAX's functions of each number by itself, for a vector of numbers in a register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parscan_bp.native.llvm.exponential import exp, logistic, tanh
+from parscan_bp.native.llvm.vectors import I1
+
+Function = Callable[..., Any]
+"""``(code, params, *values) -> value``."""
+
+
+def _arithmetic(name: str) -> Function:
+    return lambda code, params, a, b: getattr(code.builder, name)(a, b, flags=("contract",))
+
+
+def _compare(how: str) -> Function:
+    """IEEE's: false of NaN, but for `!=`."""
+
+    def compare(code, params, a, b):
+        kind = code.builder.fcmp_unordered if how == "!=" else code.builder.fcmp_ordered
+        return kind(how, a, b)
+
+    return compare
+
+
+def _bits(name: str) -> Function:
+    return lambda code, params, a, b: getattr(code.builder, name)(a, b)
+
+
+def _negative(code, params, a):
+    return code.builder.fneg(a)
+
+
+def _select(code, params, which, *cases):
+    on_false, on_true = cases
+    return code.builder.select(which, on_true, on_false)
+
+
+def _power(code, params, a):
+    y = params["y"]
+    if not 1 <= abs(y) <= 8:
+        return None
+    result, square, left = None, a, abs(y)
+    while left:
+        if left % 2:
+            result = square if result is None else code.builder.fmul(result, square)
+        left //= 2
+        square = code.builder.fmul(square, square) if left else square
+    return result if y > 0 else code.builder.fdiv(code.const(1.0, width(a)), result)
+
+
+def _extremum(how: str) -> Function:
+    """The larger, or the smaller; NaN where either is."""
+
+    def extremum(code, params, a, b):
+        builder = code.builder
+        chosen = builder.select(builder.fcmp_ordered(how, a, b), a, b)
+        return builder.select(builder.fcmp_unordered("uno", a, a), a, chosen)
+
+    return extremum
+
+
+def _of_library(name: str) -> Function:
+    """One number after the other, but for roots."""
+    return lambda code, params, a: code.call(name, a)
+
+
+def _square(code, params, a):
+    return code.builder.fmul(a, a)
+
+
+def _one_minus_square(code, params, a):
+    return code.builder.fsub(code.const(1.0, width(a)), code.builder.fmul(a, a))
+
+
+def _not(code, params, a):
+    return code.builder.not_(a)
+
+
+def _converted(code, params, a):
+    if is_bool(a):
+        return code.builder.uitofp(a, code.type(width(a)))
+    return a if np.dtype(params["new_dtype"]).name == code.dtype else None
+
+
+def width(value: Any) -> int:
+    return getattr(value.type, "count", 1)
+
+
+def is_bool(value: Any) -> bool:
+    return getattr(value.type, "element", value.type) == I1
+
+
+FUNCTIONS: dict[str, Function] = {
+    "abs": _of_library("fabs"),
+    "add": _arithmetic("fadd"),
+    "add_any": _arithmetic("fadd"),
+    "and": _bits("and_"),
+    "convert_element_type": _converted,
+    "div": _arithmetic("fdiv"),
+    "cos": _of_library("cos"),
+    "eq": _compare("=="),
+    "exp": exp,
+    "ge": _compare(">="),
+    "gt": _compare(">"),
+    "integer_pow": _power,
+    "le": _compare("<="),
+    "log": _of_library("log"),
+    "logistic": logistic,
+    "lt": _compare("<"),
+    "max": _extremum(">"),
+    "min": _extremum("<"),
+    "mul": _arithmetic("fmul"),
+    "ne": _compare("!="),
+    "neg": _negative,
+    "not": _not,
+    "one_minus_square": _one_minus_square,
+    "or": _bits("or_"),
+    "select_n": _select,
+    "sin": _of_library("sin"),
+    "sqrt": _of_library("sqrt"),
+    "square": _square,
+    "sub": _arithmetic("fsub"),
+    "tanh": tanh,
+}

@@ -1,0 +1,178 @@
+"""Values of a step in registers, made of what is in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from parscan_bp.jaxprs.hijax import kind_of
+from parscan_bp.jaxprs.primitive_kinds import VIEWS
+from parscan_bp.jaxprs.read import shape_of
+from parscan_bp.native.llvm.vectors import Code, Place, starts, width_for
+from parscan_bp.native.program import Program, Slice, Unsupported, rows_and_columns, type_of
+
+
+class Values:
+    """The values of one block of numbers; each is made once.
+
+    Args:
+      code: appends the code.
+      program: the step.
+      places: of what is in memory.
+      level: the values of this level are made; those below are read, where they have a place.
+      row: of the block; ``None`` of a block that counts numbers from the first one.
+      column: the first of the block.
+      width: how many.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        program: Program,
+        places: Mapping[Var, Place],
+        level: int,
+        row: Any,
+        column: Any,
+        width: int,
+    ):
+        self.code, self.program, self.places = code, program, places
+        self.level, self.row, self.column, self.width = level, row, column, width
+        self._made: dict[Any, Any] = {}
+        self._others: dict[Any, Values] = {}
+
+    def value(self, atom: Any, row: int = 0, column: int = 0) -> Any:
+        """A value at the block, moved by some rows and columns."""
+        if isinstance(atom, Literal):
+            return self._literal(atom)
+        key = atom, row, column
+        if key not in self._made:
+            made = self.program.making(atom, self.level)
+            if isinstance(made, Slice):
+                value = self.value(made.of, row + made.row, column + made.column)
+            elif isinstance(made, JaxprEqn):
+                value = self._equation(made, row, column)
+            else:
+                value = self._load(self.places[atom], row, column)
+            self._made[key] = value
+        return self._made[key]
+
+    def _literal(self, atom: Literal) -> Any:
+        if shape_of(atom) not in ((), (1,)):
+            raise Unsupported("has a constant array")
+        number = self.code.const(atom.val, self.width)
+        if type_of(atom) != "bool":
+            return number
+        builder = self.code.builder
+        return builder.fcmp_ordered("!=", number, self.code.const(0.0, self.width))
+
+    def _load(self, place: Place, row: int, column: int) -> Any:
+        code = self.code
+        if place.rows * place.columns == 1:
+            return code.splat(code.load(place, 0, 1), self.width)
+        if self.row is None:
+            return code.load(place, (self.column, column), self.width)
+        at = code.times(code.index(self.row, row), place.stride)
+        return code.load(place, (at, self.column, column), self.width)
+
+    def _equation(self, eqn: JaxprEqn, row: int, column: int) -> Any:
+        name, out = kind_of(eqn), eqn.outvars[0]
+        if name in VIEWS:
+            return self._view(eqn, row, column)
+        values = [self._repeated(atom, out, row, column) for atom in eqn.invars]
+        value = self.program.functions[name](self.code, eqn.params, *values)
+        if value is None:
+            raise Unsupported(f"contains {name} of a kind that is not made natively")
+        return value
+
+    def _repeated(self, of: Any, out: Any, row: int, column: int) -> Any:
+        """A value that is repeated along the rows or columns of another that it is wanted for."""
+        (rows, columns), (of_rows, of_columns) = map(rows_and_columns, (out, of))
+        if isinstance(of, Literal) or self.row is None or (rows, columns) == (of_rows, of_columns):
+            return self.value(of, row, column)
+        if of_rows not in (1, rows) or of_columns not in (1, columns):
+            raise Unsupported("repeats values along another axis than the first or last")
+        row = row if of_rows > 1 else 0
+        first = self.row if of_rows > 1 else 0
+        if of_columns > 1:
+            return self._beside(first, self.column, self.width).value(of, row, column)
+        return self.code.splat(self._beside(first, 0, 1).value(of, row), self.width)
+
+    def _view(self, eqn: JaxprEqn, row: int, column: int) -> Any:
+        of, out = eqn.invars[0], eqn.outvars[0]
+        if kind_of(eqn) == "broadcast_in_dim" and not isinstance(of, Literal):
+            axes, last = eqn.params["broadcast_dimensions"], len(shape_of(out)) - 1
+            if axes == tuple(range(last)) and shape_of(of) == shape_of(out)[:-1] and last:
+                return self._by_row(of, row) if self.row is not None else self.value(of)
+            if axes and axes[-1] != last and math.prod(shape_of(of)) > 1:
+                raise Unsupported("repeats values along another axis than the first or last")
+            return self._repeated(of, out, row, column)
+        if self.row is None or rows_and_columns(of)[1] == rows_and_columns(out)[1]:
+            return self.value(of, row, column)
+        raise Unsupported(f"contains {kind_of(eqn)} of a kind that is not made natively")
+
+    def _beside(self, row: Any, column: Any, width: int) -> Values:
+        """The values of another block."""
+        key = row is self.row, width
+        if key not in self._others:
+            self._others[key] = Values(
+                self.code, self.program, self.places, self.level, row, column, width
+            )
+        return self._others[key]
+
+    def _by_row(self, of: Any, row: int) -> Any:
+        """One number for each row, in all lanes."""
+        if not self.program.is_flat(of, self.level):
+            raise Unsupported("repeats a column that is taken from another value")
+        index = self.code.index(self.row, row)
+        numbers = Values(self.code, self.program, self.places, self.level, None, index, 1)
+        return self.code.splat(numbers.value(of), self.width)
+
+
+def nest(
+    code: Code,
+    program: Program,
+    places: Mapping[Var, Place],
+    stores: Sequence[tuple[Any, Place]],
+    *,
+    level: int,
+    flat: bool,
+) -> None:
+    """Makes values of one shape, block by block, and writes them.
+
+    Args:
+      code: appends the code.
+      program: the step.
+      places: of what is in memory.
+      stores: the values, each with a place.
+      level: of the values.
+      flat: whether all numbers are taken as one row.
+    """
+    rows, columns = stores[0][1].rows, stores[0][1].columns
+    if flat:
+        rows, columns = 1, rows * columns
+    width = width_for(columns, code.lanes)
+
+    def block(row, column):
+        values = Values(code, program, places, level, None if flat else row, column, width)
+        for atom, place in stores:
+            value = values.value(atom)
+            at = 0 if flat else code.times(row, place.stride)
+            code.store(value, place, (at, column))
+
+    def line(row, _):
+        if columns <= 2 * width:
+            for column in starts(columns, width):
+                block(row, column)
+            return []
+
+        def step(k, _):
+            block(row, code.at_most(code.times(k, width), columns - width))
+            return []
+
+        code.loop(-(-columns // width), [], step)
+        return []
+
+    code.loop(rows, [], line)
