@@ -60,8 +60,8 @@ def grid(kind: str, jax: str) -> Record:
 
 
 def scan() -> str:
-    """Value and gradient over `lax.scan`, with the first version of JAX."""
-    (jax, *_) = JAX
+    """Value and gradient over `lax.scan`, with the newest version of JAX."""
+    (*_, jax) = JAX
     made = _by_size(grid("scan", jax), "value_and_grad")
     return pages.markdown(
         ["H, B, T", *CELLS.values()],
@@ -135,7 +135,7 @@ def rules() -> str:
 
 def flax() -> str:
     """Value and gradient over Flax's layers at 1000 steps, 16 rows and one."""
-    (jax, *_) = JAX
+    (*_, jax) = JAX
     points = grid("flax", jax)["points"]
     cells = list(dict.fromkeys(p["cell"] for p in points))
     found = {

@@ -57,6 +57,13 @@ def test_what_is_for_several_devices_runs_on_several(run_on_devices):
     run_on_devices(_program("docs/guides/virtual_devices.md"), 4)
 
 
+def test_the_readme_is_short():
+    """Its words beside tables, code and addresses of links."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / "README.md").read_text(), flags=re.M | re.S)
+    words = re.sub(r"^(\||    |<!--).*$|\]\([^)]*\)", "", text, flags=re.M).split()
+    assert len(words) <= 900, len(words)
+
+
 def _anchors(text):
     """What can be pointed at: the titles, in small letters, words joined by hyphens."""
     titles = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)

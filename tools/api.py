@@ -55,5 +55,10 @@ def markdown(doc: str | None) -> str:
         elif item and not example:
             made += [f"- **{item[1]}**: {item[2]}"]
         else:
-            made += ["  " + line if example else line]
+            made += ["  " + line if example else _no_link(line)]
     return "\n".join(made) + "\n"
+
+
+def _no_link(line: str) -> str:
+    """A line of prose in which f[k](x) is a call."""
+    return line if line.startswith("    ") or "`" in line else line.replace("](", "]\\(")
