@@ -118,13 +118,13 @@ def rules() -> str:
         ["2", f"at most {n.handful} steps, or equations x numbers x steps below {n.short}", by_lax],
         [
             "3",
-            f"a carry of at most {n.tiny} numbers, a step of {n.tiny_bytes} bytes",
+            f"at most {n.tiny} numbers carried, and {n.tiny_bytes} bytes a step",
             by_lax,
         ],
         ["", "the same of a cell of the library", "`Sweep(1, recompute=False)`"],
         ["4", "your own step, and it is heavy (below)", by_lax],
-        ["5", f"it multiplies more than {n.rows} rows, and carries over {n.wide} numbers", by_lax],
-        ["6", f"jax 0.12: a row, or no matrix products and below {n.one_kernel} numbers", by_lax],
+        ["5", f"over {n.rows} rows multiplied, and over {n.wide} numbers carried", by_lax],
+        ["6", f"jax 0.12: one row; or no matrix products, below {n.one_kernel} numbers", by_lax],
         ["", "everything else", "`Sweep()`"],
     ]
     return pages.markdown(["rule", "where", "`solver=None` is"], rows)
