@@ -120,7 +120,7 @@ def test_the_reference_has_every_argument():
         assert [n for n in classes if f"`{n}`" not in text and n not in internal] == []
 
 
-@pytest.mark.slow  # `mkdocs` and half a minute
+@pytest.mark.slow  # needs `mkdocs`
 @pytest.mark.skipif(not importlib.util.find_spec("material"), reason="needs '.[docs]'")
 def test_the_site_is_built_without_a_warning(tmp_path):
     subprocess.run([sys.executable, "-m", "tools.site"], cwd=ROOT, check=True)

@@ -16,6 +16,7 @@ PAGES = {
 }
 """Names of `parscan_bp` for each page; none for the module of its name."""
 
+_QUOTED = re.compile(r": (['\"])(.*?)\1( =|$)")
 _HEAD = re.compile(r"(Args|Attributes|Returns|Raises|Source|Example):(.*)")
 _ITEM = re.compile(r"  (\*{0,2}\w[\w, *.]*): ?(.*)")
 
@@ -39,8 +40,8 @@ def _public(module: Any) -> list[str]:
 
 def _call(path: str, name: str, it: Any) -> str:
     parameters = inspect.signature(it.__init__ if inspect.isclass(it) else it).parameters.values()
-    said = [re.sub(r"'| at 0x[0-9a-f]+", "", str(p)) for p in parameters if p.name != "self"]
-    lines = (f"        {p},\n" for p in said)
+    said = [_QUOTED.sub(r": \2\3", str(p)) for p in parameters if p.name != "self"]
+    lines = (f"        {re.sub(r' at 0x[0-9a-f]+', '', p)},\n" for p in said)
     return f"    {path}.{name}(\n{''.join(lines)}    )\n\n"
 
 
