@@ -26,16 +26,11 @@ def page(name: str) -> str:
     names = PAGES[name].split()
     path = "parscan_bp" if names else f"parscan_bp.{name}"
     module = importlib.import_module(path)
-    found = ((n, getattr(module, n)) for n in names or _public(module))
+    found = ((n, getattr(module, n)) for n in names or module.__all__)
     shown = [(n, it) for n, it in found if inspect.isclass(it) or inspect.isfunction(it)]
     parts = (f"## {n}\n\n{_call(path, n, it)}{markdown(inspect.getdoc(it))}" for n, it in shown)
     title = f"`{path}`: {name}" if names else f"`{path}`"
     return f"# {title}\n\n" + "\n".join(parts)
-
-
-def _public(module: Any) -> list[str]:
-    own = [n for n, it in vars(module).items() if getattr(it, "__module__", "") == module.__name__]
-    return getattr(module, "__all__", [n for n in own if not n.startswith("_")])
 
 
 def _call(path: str, name: str, it: Any) -> str:
@@ -55,11 +50,8 @@ def markdown(doc: str | None) -> str:
             made += ["", f"**{head[1]}.**{head[2]}", ""]
         elif item and not example:
             made += [f"- **{item[1]}**: {item[2]}"]
+        elif not example and "`" not in line and not line.startswith("    "):
+            made += [line.replace("](", "]\\(")]  # f[k](x) is a call, and no link
         else:
-            made += ["  " + line if example else _no_link(line)]
+            made += ["  " + line if example else line]
     return "\n".join(made) + "\n"
-
-
-def _no_link(line: str) -> str:
-    """A line of prose in which f[k](x) is a call."""
-    return line if line.startswith("    ") or "`" in line else line.replace("](", "]\\(")
