@@ -17,10 +17,12 @@ from bench.grids.forward import report as forward
 from bench.paper.claims import bench as paper
 from bench.paper.pipeline import report as pipeline
 from bench.shared import pages
+from parscan_bp.choice.limits import limits
 
 HERE = pathlib.Path(__file__).parent
 PAGES = (
-    *(HERE.parent / name for name in ("README.md", "docs/programs.md")),
+    HERE.parent / "README.md",
+    *(HERE.parent / "docs" / f"{name}.md" for name in ("choose", "programs", "start")),
     *(HERE / name for name in ("README.md", "paper/README.md")),
 )
 JAX = ("0.10", "0.12")
@@ -58,8 +60,8 @@ def grid(kind: str, jax: str) -> Record:
 
 
 def scan() -> str:
-    """Value and gradient over `lax.scan`, with the first version of JAX."""
-    (jax, *_) = JAX
+    """Value and gradient over `lax.scan`, with the newest version of JAX."""
+    (*_, jax) = JAX
     made = _by_size(grid("scan", jax), "value_and_grad")
     return pages.markdown(
         ["H, B, T", *CELLS.values()],
@@ -99,12 +101,41 @@ def _by_size(record: Record, mode: str) -> dict[str, dict[str, Record]]:
     return found
 
 
+def first() -> str:
+    """The GRU of the page to start with."""
+    speeds = (_by_size(grid("scan", jax), "value_and_grad")["20, 16, 1000"]["gru"] for jax in JAX)
+    row = ["GRU, H=20, B=16, T=1000", *map(_number, speeds)]
+    return pages.markdown(["value and gradient", *(f"jax {jax}" for jax in JAX)], [row])
+
+
+def rules() -> str:
+    """The rules of `solver=None`, with the numbers that they have for a CPU."""
+    n = limits()
+    by_lax = "`lax.scan`"
+    rows = [
+        ["1", "no CPU: a cell on one NVIDIA GPU", 'one kernel, `Pallas(mode="sequential")`'],
+        ["", "no CPU: any other step", by_lax],
+        ["2", f"at most {n.handful} steps, or equations x numbers x steps below {n.short}", by_lax],
+        [
+            "3",
+            f"at most {n.tiny} numbers carried, and {n.tiny_bytes} bytes a step",
+            by_lax,
+        ],
+        ["", "the same of a cell of the library", "`Sweep(1, recompute=False)`"],
+        ["4", "your own step, and it is heavy (below)", by_lax],
+        ["5", f"over {n.rows} rows multiplied, and over {n.wide} numbers carried", by_lax],
+        ["6", f"jax 0.12: one row; or no matrix products, below {n.one_kernel} numbers", by_lax],
+        ["", "everything else", "`Sweep()`"],
+    ]
+    return pages.markdown(["rule", "where", "`solver=None` is"], rows)
+
+
 # Layers of Flax
 
 
 def flax() -> str:
     """Value and gradient over Flax's layers at 1000 steps, 16 rows and one."""
-    (jax, *_) = JAX
+    (*_, jax) = JAX
     points = grid("flax", jax)["points"]
     cells = list(dict.fromkeys(p["cell"] for p in points))
     found = {
@@ -328,6 +359,8 @@ REPORTS = ("executors", "mesh", "solvers", "truncated")
 MAKERS: pages.Makers = {
     "scan": scan,
     "scans": scans,
+    "first": first,
+    "rules": rules,
     "second order": second_order,
     "flax": flax,
     "layers": layers,

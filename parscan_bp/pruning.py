@@ -24,6 +24,8 @@ import numpy as np
 from parscan_bp.arguments import check_array, check_optimiser, described
 from parscan_bp.types import PyTree
 
+__all__ = ["apply_masks", "is_kernel", "keep_masks", "magnitude_masks"]
+
 SCOPES = ("global", "leaf")
 
 

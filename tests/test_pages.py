@@ -1,34 +1,36 @@
 """The pages that a newcomer reads: their examples run, what they point at is there."""
 
+import dataclasses
+import importlib.util
+import inspect
 import pathlib
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
 
+import parscan_bp as pb
 from bench.__main__ import BENCHES
+from tools import api
 
 ROOT = pathlib.Path(__file__).parents[1]
-DOCS = (
-    *("choose", "conformance", "devices", "diagnose", "extend", "gpu", "graphs", "horizons"),
-    "pipelines",
-    "programs",
-    "use",
-    "while_loops",
-)
-PAGES = (
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"),
-    *(f"docs/{name}.md" for name in DOCS),
-)
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", *DOCS)
+LONG = ("choose", "devices", "pipelines", "guides/ppo", "guides/pruned", "guides/state_space")
+LONG = {f"docs/{name}.md" for name in (*LONG, "guides/transformer", "guides/virtual_devices")}
+
+
+def _program(page):
+    """The examples of a page, one after the other, as one reads them."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S))
 
 
 def _run(page):
-    """What the examples of a page define, one after the other, as one reads them."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
-    assert blocks
+    """What they define."""
     names: dict = {"__name__": "page"}
-    for block in blocks:
-        exec(block, names)
+    exec(compile(_program(page), page, "exec"), names)
     return names
 
 
@@ -42,32 +44,89 @@ def test_every_example_of_the_readme_runs():
 @pytest.mark.parametrize(
     "page",
     [
-        *(
-            pytest.param(f"docs/{name}.md", marks=pytest.mark.slow)
-            for name in ("choose", "devices", "pipelines")
-        ),
-        "docs/conformance.md",
-        "docs/diagnose.md",
-        "docs/extend.md",
-        "docs/gpu.md",
-        "docs/graphs.md",
-        "docs/horizons.md",
-        "docs/programs.md",
-        "docs/use.md",
-        "docs/while_loops.md",
+        pytest.param(page, marks=pytest.mark.slow if page in LONG else ())
+        for page in filter(_program, DOCS)
     ],
 )
 def test_every_example_of_the_docs_runs(page):
     _run(page)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.slow
+def test_what_is_for_several_devices_runs_on_several(run_on_devices):
+    run_on_devices(_program("docs/guides/virtual_devices.md"), 4)
+
+
+def test_the_readme_is_short():
+    """Its words beside tables, code and addresses of links."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / "README.md").read_text(), flags=re.M | re.S)
+    words = re.sub(r"^(\||    |<!--).*$|\]\([^)]*\)", "", text, flags=re.M).split()
+    assert len(words) <= 900, len(words)
+
+
+def _anchors(text):
+    """What can be pointed at: the titles, in small letters, words joined by hyphens."""
+    titles = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", t.lower()).strip()) for t in titles}
+
+
+@pytest.mark.parametrize("page", (*PAGES, "bench/paper/README.md"))
 def test_links_and_benches_of_a_page_exist(page):
     text = (ROOT / page).read_text()
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (ROOT / page).parent.joinpath(target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", text):
+        there = ROOT / page if not target else (ROOT / page).parent.joinpath(target)
+        assert there.exists(), target
+        assert not anchor or anchor in _anchors(there.read_text()), (target, anchor)
     for name in re.findall(r"-m bench ([a-z]\w*)", text):
         assert name in BENCHES, name
+
+
+def test_the_site_has_every_page():
+    """Those of the API and of notebooks are made when it is built."""
+    nav = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert len(nav) == len(set(nav))
+    notebooks = [f"notebooks/{path.stem}.md" for path in ROOT.glob("notebooks/*.ipynb")]
+    made = [f"docs/api/{name}.md" for name in api.PAGES]
+    assert set(nav) == {*PAGES, "bench/paper/README.md", *notebooks, *made}
+
+
+def test_every_public_name_has_a_place_in_the_api():
+    named = {name for names in api.PAGES.values() for name in names.split()}
+    elsewhere = {*pb.solvers.__all__, *pb.forward.__all__, *api.PAGES}
+    assert set(pb.__all__) <= named | elsewhere
+
+
+def test_a_page_of_the_api_has_the_signature_the_arguments_and_an_example():
+    page = api.page("scan")
+    assert "## scan\n\n    parscan_bp.scan(\n        f: Callable,\n" in page
+    assert "- **memory_limit**: bytes" in page and "**Returns.**" in page
+    assert "\n    >>> step = lambda" in page
+
+
+def test_the_reference_has_every_argument():
+    text = (ROOT / "docs/reference.md").read_text()
+    calls = [pb.scan, pb.chain, pb.graph, pb.solve, pb.while_loop, pb.replace_scans, pb.autotune]
+    calls += [pb.diagnose, pb.Fused, pb.Chunks, pb.Newton, pb.FixedPoint, pb.FrozenActivations]
+    calls += [getattr(pb, name) for name in pb.solvers.__all__ if name in pb.__all__]
+    for call in calls:
+        for name in inspect.signature(call).parameters:
+            known = name in ("f", "lacks", "step", "system") or name.startswith("_")
+            assert known or re.search(rf"\b{name}\b", text), (call, name)
+    for name in (*pb.Status.__members__, *(f.name for f in dataclasses.fields(pb.Report))):
+        assert f"`{name}`" in text, name
+    for module in (pb.layers, pb.cells, pb.operators):
+        classes = [n for n in module.__all__ if inspect.isclass(getattr(module, n))]
+        internal = {"Cost", "Explicit", "ScaledVector", "Structure", "View"}
+        assert [n for n in classes if f"`{n}`" not in text and n not in internal] == []
+
+
+@pytest.mark.slow  # needs `mkdocs`
+@pytest.mark.skipif(not importlib.util.find_spec("material"), reason="needs '.[docs]'")
+def test_the_site_is_built_without_a_warning(tmp_path):
+    subprocess.run([sys.executable, "-m", "tools.site"], cwd=ROOT, check=True)
+    built = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    subprocess.run(built, cwd=ROOT, check=True)
+    assert (tmp_path / "docs/guides/kalman.html").exists()
 
 
 def test_the_citation_has_the_version_of_the_package():
