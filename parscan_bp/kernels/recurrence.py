@@ -30,7 +30,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
     Args:
       rule: the elementwise half of a step, see `parscan_bp.kernels.rule`.
-      v: (T, B, inputs, H), float32, H a multiple of 4.
+      v: (T, B, inputs, H), float32, H a multiple of 4 and `tiles.MIN_ORDER` at least.
       weights: (operands, products, H, H), float32 or bfloat16.
       first: (B, starts, H), float32: out, state and, with sums, h before the first step.
       reverse: whether step t follows step t + 1.
@@ -41,6 +41,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
       are none, or no room.
     """
     length, batch, _, size = v.shape
+    assert size >= tiles.MIN_ORDER, size
     tile = tiles.fused_tile(rule, size, batch, weights.dtype.itemsize)
     samples, rows, depth = tile.samples, tile.rows, tile.depth
     layout = vector_layout(1)

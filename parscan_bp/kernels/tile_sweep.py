@@ -20,7 +20,7 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
 
     Args:
       maps: A_t, see `Maps`.
-      b: (T, B, H).
+      b: (T, B, H), H at least `tiles.MIN_ORDER`.
       enter: (T / chunk, B, H), float32: the state that enters each chunk.
       chunk: steps per chunk, a divisor of T.
       reverse: whether step t follows step t + 1.
@@ -30,6 +30,7 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
       x (T, B, H) in float32.
     """
     length, batch, size = b.shape
+    assert size >= tiles.MIN_ORDER, size
     tile = maps.tile(batch, size)
     pairs, rows = tile.pairs, tile.rows
     shape, layout = (pairs, rows, size), vector_layout(pairs)
