@@ -117,9 +117,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             inputs = [compat.load(v_s.at[slot, :, n], vector) for n in range(rule.inputs)]
             out, state, *h = rule.step(inputs, y, state)
             state = [plgpu.layout_cast(x, vector) for x in state]  # constants have no layout
-            # The copy out of this slot, a round ago, must have read it, all threads the operands:
-            # they wait for one another here, and once they have written theirs.
-            plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
+            compat.free_slots(s, depth)
             for n, value in enumerate(out):
                 out_s[slot, :, n] = value
             plgpu.commit_smem()
@@ -155,7 +153,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         plgpu.Barrier(num_arrivals=1 + len(pairs)),
     ]
     grid = {"batch": -(-batch // samples)}
-    how = {"grid": grid, "scratch": scratch, "orders_itself": True, "interpret": interpret}
+    how = {"grid": grid, "scratch": scratch, "interpret": interpret}
     x, *made = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
     return x[:, :batch, :, :size], None if sums is None else sums.joined(*made)
 
