@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
 from parscan_bp.kernels.layouts import spread, vector_layout
+from parscan_bp.kernels.opened import opened
 from parscan_bp.kernels.rule import Rule
 from parscan_bp.kernels.weight_sums import WeightSums
 
@@ -115,7 +116,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             y = products(operands)
             plgpu.barrier_wait(bars.at[slot])
             inputs = [compat.load(v_s.at[slot, :, n], vector) for n in range(rule.inputs)]
-            out, state, *h = rule.step(inputs, y, state)
+            out, state, *h = opened(rule.step)(inputs, y, state)
             state = [plgpu.layout_cast(x, vector) for x in state]  # constants have no layout
             compat.free_slots(s, depth)
             for n, value in enumerate(out):

@@ -5,6 +5,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from kernel_cases import BATCHES, GRID, LENGTHS, SIZES, in_turn, needs_kernels
@@ -13,6 +14,7 @@ from recurrence_cases import CELLS, draw
 from parscan_bp.cells import Elman
 from parscan_bp.kernels import fused_recurrence, interpreter, reference
 from parscan_bp.kernels.fused import largest_hidden
+from parscan_bp.kernels.opened import opened
 from parscan_bp.kernels.tiles import fused_tile, padded
 
 TOLERANCE = 2e-5
@@ -215,6 +217,23 @@ def test_no_product_beside_the_kernels_is_rounded(cell, of_last):
     ]
     assert len(products) >= 4
     assert all(p is not None and set(p) == {lax.Precision.HIGHEST} for p in products)
+
+
+def test_a_kernel_holds_no_function_with_a_derivative_of_its_own():
+    """Those of jax 0.11 do not take it."""
+
+    def step(a, b):
+        return [jax.nn.relu(a[0]) + jax.nn.softplus(b)], {"last": jax.jit(jax.nn.silu)(a[1])}
+
+    args = [jnp.linspace(-1.0, 1.0, 5), jnp.arange(5.0)], jnp.ones(5)
+    for got, want in zip(*(jax.tree.leaves(f(*args)) for f in (opened(step), step)), strict=True):
+        np.testing.assert_array_equal(got, want)
+    names, before = (
+        {eqn.primitive.name for eqn in _equations(jax.make_jaxpr(f)(*args))}
+        for f in (opened(step), step)
+    )
+    assert any("custom" in name for name in before)
+    assert not any("custom" in name or name in ("jit", "pjit") for name in names)
 
 
 def _equations(jaxpr):
