@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import jax
 import pytest
 
-from tests import changed, children, compiler_cache, compiling
+from tests import changed, children, compiler_cache, compiling, optimisation
 
 # What was measured on this machine is not to decide what is tested.
 os.environ["PARSCAN_BP_WISDOM"] = "off"
@@ -41,7 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(compiling.WholeRun(whole), "whole_run")
         compiler_cache.remove_oldest()
     compiler_cache.switch_on()
-    _optimise_little(config)
+    if optimisation.is_little(config.option.markexpr):
+        os.environ.setdefault("XLA_FLAGS", optimisation.LITTLE)
 
 
 def _default_marks(config: pytest.Config) -> str:
@@ -57,16 +58,6 @@ def _compile_anew(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with compiler_cache.switched_off():
         yield
-
-
-def _optimise_little(config: pytest.Config) -> None:
-    """Has XLA optimise machine code as for users in slow tests and in double precision alone.
-
-    Most programs of a test run once, and the rest of XLA's passes are the same. It reads the
-    variable with the first computation; where it is set, it stays.
-    """
-    if "not slow" in config.option.markexpr and not jax.config.jax_enable_x64:
-        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 # Their claims differ with the precision.

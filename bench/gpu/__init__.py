@@ -7,6 +7,7 @@ and a contender whose gradients are not those of `jax.lax.scan` gets no time.
 
     python -m bench gpu --record         the grid, as far as it gets in 8 minutes
     python -m bench gpu --quick          four points
+    python -m bench gpu --first-run      tests, grid and racecheck in turn, see docs/gpu.md
     python -m bench gpu --rehearse       every code path but cuDNN's and the kernels', on any device
 
 PyTorch is the user's own; without it the two cuDNN contenders are refused, and that is recorded.

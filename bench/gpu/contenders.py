@@ -21,6 +21,8 @@ from parscan_bp.solvers import pallas_chunks
 STEP, STEPS, SOLVE, DENSE = "step", "steps", "solve", "dense"
 """A training step; one of many in a program; the kernels alone; a loss that reads every step."""
 PLAIN, AUTO, PALLAS, KERNELS = "lax.scan", "auto", "pallas", "kernels"
+# One level of the paper's Algorithm 1 in each kernel.
+LEVELS = "pallas_blelloch"
 # A fused forward pass, and backward the parallel kernels or the fused sequential one.
 FUSED, SEQUENTIAL = "fused", "fused_sequential"
 PURE = ("sweep", "associative", "chunked", "blelloch")
@@ -48,10 +50,21 @@ SCANS: dict[str, tuple[Callable[[int], candidates.Scan], tuple[str, ...]]] = {
     PLAIN: (candidates.baseline, _ALL),
     AUTO: (_ours(), _ALL),
     PALLAS: (_ours(solver=parscan_bp.Pallas()), (*_ALL, DENSE)),
+    LEVELS: (_ours(solver=parscan_bp.Pallas(mode="blelloch")), (*_PASSES, DENSE)),
     FUSED: (_ours(solver=parscan_bp.Pallas(), forward="fused"), _FUSED),
     SEQUENTIAL: (_ours(forward="fused"), _FUSED),
     **{name: (functools.partial(candidates.candidate, name), _PASSES) for name in PURE},
 }
+
+_PALLAS, _IN_ONE_KERNEL = parscan_bp.Pallas(interpret=True), parscan_bp.Fused(interpret=True)
+# The same with simulated kernels, on any device: what a rehearsal runs, in few programs.
+SIMULATED = {
+    PALLAS: _ours(solver=_PALLAS),
+    LEVELS: _ours(solver=parscan_bp.Pallas(mode="blelloch", interpret=True)),
+    FUSED: _ours(solver=_PALLAS, forward=_IN_ONE_KERNEL),
+    SEQUENTIAL: _ours(forward=_IN_ONE_KERNEL),
+}
+_SIMULATED_PROGRAMS = (timing.VALUE_AND_GRAD, STEP)
 
 
 class Lane(Protocol):
@@ -124,9 +137,11 @@ class Donated:
 Builders = Mapping[str, Callable[[], Lane]]
 
 
-def of_scan(name: str, work: grid.Workload, unroll: int) -> Builders:
+def of_scan(name: str, work: grid.Workload, unroll: int, simulate: bool = False) -> Builders:
     """The builders of a contender that is a scan, by program."""
     make, wanted = SCANS[name]
+    if simulate and name in SIMULATED:
+        make, wanted = SIMULATED[name], _SIMULATED_PROGRAMS
     return {
         program: functools.partial(scan_lane, program, work, make, unroll) for program in wanted
     }
@@ -221,9 +236,8 @@ def kernel_lane(shape: grid.Shape, work: grid.Workload) -> Repeated:
 
     def solves(*arguments):
         *system, state = arguments
-        for _ in range(SOLVES):
-            state = scan(*system, state, **how)[0]
-        return state
+        # A loop: each kernel is lowered once.
+        return jax.lax.fori_loop(0, SOLVES, lambda _, s: scan(*system, s, **how)[0], state)
 
     return Repeated(programs.build(solves, *maps, cotangents, start), SOLVES)
 

@@ -23,6 +23,7 @@ _COLOURS = {
     "blelloch": "#66ccee",
     contenders.AUTO: "#44bb99",
     contenders.PALLAS: "#0077bb",
+    contenders.LEVELS: "#332288",
     contenders.FUSED: "#000000",
     contenders.SEQUENTIAL: "#994455",
     contenders.KERNELS: "#0077bb",

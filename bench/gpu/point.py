@@ -17,7 +17,7 @@ MEASURED, REFUSED, WRONG = "measured", "refused", "wrong"
 
 _TORCH_PROGRAMS = (timing.FORWARD, timing.BACKWARD, timing.VALUE_AND_GRAD, contenders.STEP)
 # Timed at some points only; `lax.scan` is built at all, as what results are checked with.
-_AT_FEW = (contenders.PLAIN, contenders.AUTO, contenders.PALLAS, *contenders.PURE)
+_TABLED = (contenders.PLAIN, contenders.AUTO, contenders.PALLAS, contenders.LEVELS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Settings:
         race_seconds: what the rounds may take beyond the least.
         min_sample: seconds of one sample.
         seed: of parameters and data.
+        simulate: whether kernels are simulated, on any device.
     """
 
     names: tuple[str, ...]
@@ -41,6 +42,7 @@ class Settings:
     race_seconds: float
     min_sample: float
     seed: int
+    simulate: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +107,8 @@ def measure(
     wanted = Wanted.by(lanes[unroll], work, shape)
     dense = Wanted.by(plain(unroll, program=contenders.DENSE), work, shape)
 
-    few = shape in (*grid.ALL_SIDES, *grid.REHEARSAL)
-    names = [name for name in settings.names if few or name not in _AT_FEW]
-    sides = _sides(shape, work, names, unroll)
+    names = [name for name in settings.names if _is_timed(name, shape)]
+    sides = _sides(shape, work, names, unroll, settings.simulate)
     sides = {name: _checked(name, side, wanted, dense) for name, side in sides.items()}
     if contenders.KERNELS in sides:
         sides[contenders.KERNELS] = _trusted(sides)
@@ -132,11 +133,18 @@ def measure(
     }
 
 
+def _is_timed(name: str, shape: grid.Shape) -> bool:
+    """Whether a contender is timed at a point: not all are at all of them."""
+    if shape in (*grid.ALL_SIDES, *grid.REHEARSAL):
+        return True
+    return name not in contenders.PURE and (name not in _TABLED or shape in grid.TABLED)
+
+
 def _sides(
-    shape: grid.Shape, work: grid.Workload, names: Sequence[str], unroll: int
+    shape: grid.Shape, work: grid.Workload, names: Sequence[str], unroll: int, simulate: bool
 ) -> dict[str, Side]:
     """Builds everything: JAX in parallel, then PyTorch, whose graphs want a quiet device."""
-    builders = {name: _builders(name, shape, work, unroll) for name in names}
+    builders = {name: _builders(name, shape, work, unroll, simulate) for name in names}
     tasks = [(name, program) for name, own in builders.items() for program in own]
 
     def attempt(task: tuple[str, str]) -> contenders.Lane | Exception:
@@ -154,10 +162,10 @@ def _sides(
 
 
 def _builders(
-    name: str, shape: grid.Shape, work: grid.Workload, unroll: int
+    name: str, shape: grid.Shape, work: grid.Workload, unroll: int, simulate: bool
 ) -> contenders.Builders:
     if name in contenders.SCANS:
-        return contenders.of_scan(name, work, unroll)
+        return contenders.of_scan(name, work, unroll, simulate)
     if name == contenders.KERNELS:
         return {contenders.SOLVE: partial(contenders.kernel_lane, shape, work)}
     graph = name == cudnn.GRAPH

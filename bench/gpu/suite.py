@@ -1,6 +1,7 @@
 """The command: the grid within a time budget, one file, two figures."""
 
 import argparse
+import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from bench.gpu import contenders, cudnn, floor, grid, plots, point, report, summary
+from bench.gpu import contenders, cudnn, first_run, floor, grid, plots, point, report, summary
 from bench.shared import record, timing
 
 Result = dict[str, Any]
@@ -25,6 +26,8 @@ def main(argv: Sequence[str]) -> None:
             else is measured first.
     """
     options = _parser().parse_args(argv)
+    if options.first_run:
+        return first_run.main(options)
     clock = timing.Stopwatch()
     backend = jax.default_backend()
     if backend != "gpu" and not options.rehearse:
@@ -32,8 +35,10 @@ def main(argv: Sequence[str]) -> None:
             f"python -m bench gpu needs a CUDA GPU; JAX finds {backend} only. "
             "With --rehearse it runs a tiny grid on any device, to try the code and not the speed."
         )
-    result = _start(argv, options)
     path = record.result_path(options)
+    result = _start(argv, options)
+    if options.resume and path.exists():
+        result = _continued(json.loads(path.read_text()), result)
     _measure(result, options, path, clock)
     print(report.text(result))
     for drawn in plots.draw(result, path):
@@ -49,6 +54,22 @@ def _parser() -> argparse.ArgumentParser:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="four points")
     size.add_argument("--rehearse", action="store_true", help="two tiny points, on any device")
+    parser.add_argument(
+        "--simulate", action="store_true", help="kernels in JAX's simulation of a GPU, slowly"
+    )
+    parser.add_argument(
+        "--cheap-first", action="store_true", help="README's rows, then the others, by their cost"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="only points that the file lacks",
+    )
+    parser.add_argument(
+        "--first-run",
+        action="store_true",
+        help="tests, grid and racecheck, each with its own end; goes on where it was stopped",
+    )
     parser.add_argument(
         "--minutes", type=float, default=5.0, help="for all; no point starts that would end later"
     )
@@ -67,13 +88,16 @@ def _settings(options: argparse.Namespace) -> point.Settings:
         race_seconds=0.0 if tiny else 2.0,
         min_sample=0.0 if tiny else 3e-3,
         seed=options.seed,
+        simulate=options.simulate,
     )
 
 
 def _shapes(options: argparse.Namespace) -> tuple[grid.Shape, ...]:
     if options.rehearse:
         return grid.REHEARSAL
-    return grid.QUICK if options.quick else grid.FULL
+    if options.quick:
+        return grid.QUICK
+    return grid.CHEAP_FIRST if options.cheap_first else grid.FULL
 
 
 def _start(argv: Sequence[str], options: argparse.Namespace) -> Result:
@@ -93,17 +117,26 @@ def _start(argv: Sequence[str], options: argparse.Namespace) -> Result:
     }
 
 
+def _continued(before: Result, result: Result) -> Result:
+    """With the points of a file, if they are of this device and these versions."""
+    last, now = before["runs"][-1], result["runs"][-1]
+    if any(last[key] != now[key] for key in ("device", "versions")):
+        return result
+    return {**result, "points": before["points"], "runs": [*before["runs"], *result["runs"]]}
+
+
 def _measure(
     result: Result, options: argparse.Namespace, path: pathlib.Path, clock: timing.Stopwatch
 ) -> None:
     """Measures point after point and writes the file after each; what does not fit is named."""
     settings, peaks = _settings(options), floor.Peaks(**result["peaks"])
-    not_run = list(_shapes(options))
-    unrolls: dict[str, int] = {}
+    measured = {summary.shape_of(entry): entry for entry in result["points"]}
+    not_run = [shape for shape in _shapes(options) if shape not in measured]
+    unrolls = {shape.cell: entry["unroll"] for shape, entry in measured.items()}
     taken: dict[grid.Shape, float] = {}
     spent = clock.lap()
     _write(result, not_run, path)
-    for shape in tqdm(_shapes(options), desc="points", unit="point"):
+    for shape in tqdm(list(not_run), desc="points", unit="point"):
         if spent + _expected(shape, taken) > 60 * options.minutes:
             continue
         try:

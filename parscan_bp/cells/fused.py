@@ -106,12 +106,14 @@ class FusedCell:
         parts = [out[:, :, k].reshape(shape) for k in range(rule.outputs)]
         n, end = cell.counts[1], cell.counts[1] + cell.input_parts
         u = jnp.concatenate(parts[:n], axis=-1), parts[n:end]
-        if sums is None:
-            grads, dx = cell.pull_params(params, cell.as_carry(before), xs, u)
-        else:
-            products, vectors = sums
-            wh = products.swapaxes(0, 1).reshape(params["wh"].shape)
-            grads, dx = cell.pull_inputs(params, xs, u, wh, vectors[:n].ravel(), [*vectors[n:end]])
+        with jax.default_matmul_precision("highest"):  # as the sums of the kernel are
+            if sums is None:
+                grads, dx = cell.pull_params(params, cell.as_carry(before), xs, u)
+            else:
+                products, vectors = sums
+                wh = products.swapaxes(0, 1).reshape(params["wh"].shape)
+                beside_h, others = vectors[:n].ravel(), [*vectors[n:end]]
+                grads, dx = cell.pull_inputs(params, xs, u, wh, beside_h, others)
         return grads, parts[-len(after) :], dx
 
     @property

@@ -73,20 +73,18 @@ def kernel(
     out: Any,
     grid: Mapping[str, int],
     scratch: Sequence[Any] = (),
-    orders_itself: bool = False,
     interpret: Any = None,
 ) -> Callable:
     """``body(*inputs, *outputs, *scratch)`` as a function of arrays.
 
     Args:
-      body: the kernel, written for one warpgroup of 128 threads.
+      body: the kernel, written for one warpgroup of 128 threads. Barriers that it names itself,
+        `plgpu.commit_smem` and `plgpu.wait_smem_to_gmem`, order all that its threads write and
+        read of shared memory: none is added.
       name: the kernel's name in the program.
       out: shapes and dtypes of the outputs.
       grid: sizes of the grid's axes by name.
       scratch: shared memory and barriers.
-      orders_itself: whether barriers that the body names, `plgpu.commit_smem` and
-        `plgpu.wait_smem_to_gmem`, order all that its threads write and read of shared memory. If
-        not, one stands before and after every write.
       interpret: ``None`` for the GPU, or `interpreter`'s result.
     """
     chosen = {} if interpret is None else {"interpret": interpret}
@@ -99,7 +97,7 @@ def kernel(
         kernel_name=name,
         compiler_params=plgpu.CompilerParams(
             lowering_semantics=plgpu.LoweringSemantics.Lane,
-            unsafe_no_auto_barriers=orders_itself,
+            unsafe_no_auto_barriers=True,
         ),
         **chosen,
     )
@@ -139,12 +137,17 @@ def room(shape: Sequence[int], box: Sequence[int]) -> tuple[int, ...]:
     run of bytes, and what is past the end of a row lands in the next one. (JAX's simulation clips
     that one, too.)
     """
+    return tuple(map(ceil, shape, box)) if is_contiguous(shape, box) else tuple(shape)
+
+
+def is_contiguous(shape: Sequence[int], box: Sequence[int]) -> bool:
+    """Whether a box of an array is one run of memory."""
     stride = run = 1
     for size, part in zip(reversed(shape), reversed(box), strict=True):
         if part > 1 and stride != run:
-            return tuple(shape)
+            return False
         stride, run = stride * size, run * part
-    return tuple(map(ceil, shape, box))
+    return True
 
 
 def store(source: Any, target: Any, *index: Any) -> None:
@@ -156,6 +159,19 @@ def store(source: Any, target: Any, *index: Any) -> None:
     box = [int(i.size) if isinstance(i, pl.Slice) else 1 for i in index]
     assert room(target.shape, box) == target.shape, (target.shape, box)
     plgpu.copy_smem_to_gmem(source, target.at[index])
+
+
+def free_slots(s: Any, depth: int) -> None:
+    """Before step s writes to slot s % depth, whose copy out a round ago must have read it.
+
+    One wait, in which all threads wait for one another, is for half of the slots. That they have
+    read what step s - 1 wrote is no matter: it lies in another slot.
+    """
+    half = depth // 2
+
+    @pl.when(jax.lax.rem(s, half) == 0)
+    def wait() -> None:
+        plgpu.wait_smem_to_gmem(depth - half, wait_read_only=True)
 
 
 def from_zero(index: Any, size: int) -> Any:

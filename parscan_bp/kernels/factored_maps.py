@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -81,6 +81,9 @@ class FactoredMaps:
 class FactoredReader:
     """`FactoredMaps` inside a kernel; the attributes are those of `tile_maps.Reader`."""
 
+    shares: ClassVar[bool] = True
+    """See `tile_maps.Reader.shares`: here, the map."""
+
     maps: FactoredMaps
     tile: Tile
     refs: Any
@@ -103,7 +106,10 @@ class FactoredReader:
         plgpu.barrier_wait(barrier)
 
     def at(self, slot) -> tuple[Any, None]:
-        """Forms the map of the step in ``slot``, in shared memory."""
+        """Forms the map of the step in ``slot``, in shared memory.
+
+        In `vector_layout` each thread reads what it has written itself; others have to wait for it.
+        """
         weights, vectors, formed = self.scratch
         size, layout = self.maps.size, vector_layout(self.tile.pairs)
         width = tiles.factored_columns(self.tile)
@@ -124,5 +130,4 @@ class FactoredReader:
                 on_it = at[1] + (start - offset) == at[0]
                 total = total + jnp.where(on_it, vector(self.maps.gates + k), 0.0)
             formed[:, :, columns] = total
-        plgpu.commit_smem()  # all threads read what each has written
         return formed, None

@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
 from parscan_bp.kernels.layouts import spread, vector_layout
+from parscan_bp.kernels.opened import opened
 from parscan_bp.kernels.rule import Rule
 from parscan_bp.kernels.weight_sums import WeightSums
 
@@ -30,7 +31,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
     Args:
       rule: the elementwise half of a step, see `parscan_bp.kernels.rule`.
-      v: (T, B, inputs, H), float32, H a multiple of 4.
+      v: (T, B, inputs, H), float32, H a multiple of 4 and `tiles.MIN_ORDER` at least.
       weights: (operands, products, H, H), float32 or bfloat16.
       first: (B, starts, H), float32: out, state and, with sums, h before the first step.
       reverse: whether step t follows step t + 1.
@@ -41,6 +42,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
       are none, or no room.
     """
     length, batch, _, size = v.shape
+    assert size >= tiles.MIN_ORDER, size
     tile = tiles.fused_tile(rule, size, batch, weights.dtype.itemsize)
     samples, rows, depth = tile.samples, tile.rows, tile.depth
     layout = vector_layout(1)
@@ -114,11 +116,9 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             y = products(operands)
             plgpu.barrier_wait(bars.at[slot])
             inputs = [compat.load(v_s.at[slot, :, n], vector) for n in range(rule.inputs)]
-            out, state, *h = rule.step(inputs, y, state)
+            out, state, *h = opened(rule.step)(inputs, y, state)
             state = [plgpu.layout_cast(x, vector) for x in state]  # constants have no layout
-            # The copy out of this slot, a round ago, must have read it, all threads the operands:
-            # they wait for one another here, and once they have written theirs.
-            plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
+            compat.free_slots(s, depth)
             for n, value in enumerate(out):
                 out_s[slot, :, n] = value
             plgpu.commit_smem()
@@ -154,7 +154,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         plgpu.Barrier(num_arrivals=1 + len(pairs)),
     ]
     grid = {"batch": -(-batch // samples)}
-    how = {"grid": grid, "scratch": scratch, "orders_itself": True, "interpret": interpret}
+    how = {"grid": grid, "scratch": scratch, "interpret": interpret}
     x, *made = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
     return x[:, :batch, :, :size], None if sums is None else sums.joined(*made)
 

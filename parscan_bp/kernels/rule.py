@@ -48,6 +48,18 @@ class Rule:
     states: int
     sums: int = 0
 
+    def __post_init__(self) -> None:
+        """The vectors that leave with sums lie where the first ones came from, a place each."""
+        if self.operands > self.outputs:
+            raise ValueError(
+                f"operands: got {self.operands}; of {self.outputs} outputs, that many at most"
+            )
+        if self.sums and not self.operands <= self.sums <= self.outputs:
+            raise ValueError(
+                f"sums: got {self.sums}; 0 is wanted, or at least the {self.operands} operands "
+                f"and at most the {self.outputs} outputs"
+            )
+
     @property
     def starts(self) -> int:
         """Vectors there are before the first step: out, state and, with sums, h."""

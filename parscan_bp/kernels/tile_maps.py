@@ -81,6 +81,12 @@ class Reader:
     samples: Any
     zero: Any
 
+    @property
+    def shares(self) -> bool:
+        """Whether threads write what others read before a step's product: here, d times what
+        it is multiplied with."""
+        return len(self.refs) == 2
+
     def fetch(self, t, slot, barrier) -> None:
         """Starts the copy of what step t needs."""
         row = from_zero(self.zero, self.tile.rows)

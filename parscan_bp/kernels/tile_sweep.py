@@ -20,7 +20,7 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
 
     Args:
       maps: A_t, see `Maps`.
-      b: (T, B, H).
+      b: (T, B, H), H at least `tiles.MIN_ORDER`.
       enter: (T / chunk, B, H), float32: the state that enters each chunk.
       chunk: steps per chunk, a divisor of T.
       reverse: whether step t follows step t + 1.
@@ -30,6 +30,7 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
       x (T, B, H) in float32.
     """
     length, batch, size = b.shape
+    assert size >= tiles.MIN_ORDER, size
     tile = maps.tile(batch, size)
     pairs, rows = tile.pairs, tile.rows
     shape, layout = (pairs, rows, size), vector_layout(pairs)
@@ -69,9 +70,7 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
             matrix = compat.load(a.at[:, :, pl.ds(0, size)], layout).astype(jnp.float32)
             b_t = compat.load(b_s.at[slot], layout.reduce(2)).astype(jnp.float32)
             new = jnp.sum(matrix * x, axis=2) + b_t
-            # The copy out of this slot, a round ago, must have read it, and all threads the state:
-            # they wait for one another here, and once they have written theirs.
-            plgpu.wait_smem_to_gmem(depth - 2, wait_read_only=True)
+            compat.free_slots(s, depth)
             x_s[slot] = new
             plgpu.commit_smem()
             compat.store(x_s.at[slot], x_ref, step_at(s), samples, row)
@@ -95,6 +94,6 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
         plgpu.Barrier(num_arrivals=maps.held_arrivals(tile)),
     ]
     grid = {"batch": -(-batch // pairs), "chunk": length // chunk}
-    how = {"grid": grid, "scratch": scratch, "orders_itself": True, "interpret": interpret}
+    how = {"grid": grid, "scratch": scratch, "interpret": interpret}
     run = compat.kernel(body, name=NAME, out=out, **how)
     return run(*maps.arrays, b, enter)[:, :batch, :size]

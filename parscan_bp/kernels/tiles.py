@@ -8,6 +8,7 @@ beside them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 LANES = 128
 """Threads of a warpgroup: lanes that one instance of a lane kernel takes."""
@@ -69,6 +70,21 @@ def tile_of(size: int, batch: int, itemsize: int, held: bool) -> Tile:
     return Tile(pairs, rows, pitch, width, columns)
 
 
+MIN_ORDER = 8
+"""The least order of maps and weights: two columns for each of the four threads of a row.
+
+With one, a thread's part of the row's sum is a product, which the compiler adds to its neighbour's
+without rounding it: the four would come to different numbers, and write them to one place."""
+
+
+def padded(size: int, itemsize: int) -> int:
+    """The order that the tile kernels want of maps, weights and vectors of ``size``.
+
+    A multiple of 16 bytes, as the copy engine wants of a row, and `MIN_ORDER` at least.
+    """
+    return max(MIN_ORDER, ceil(size, 16 // itemsize))
+
+
 FACTORED_SHARED_BYTES = 220_000
 """Shared memory that the weights and maps of gated cells may have, of 227 KB: the rest is for
 two steps fetched ahead."""
@@ -89,7 +105,7 @@ def factored_fits(units: int, states: int, gates: int, itemsize: int) -> bool:
       gates: gates of H units.
       itemsize: bytes of a weight.
     """
-    size = states * ceil(units, 16 // itemsize)
+    size = states * padded(units, itemsize)
     if size > MAX_SIZE:
         return False
     tile = tile_of(size, 1, itemsize, True)
@@ -190,7 +206,7 @@ class FusedTile:
       rows: rows of a weight, 32 or more: four warps of eight rows.
       pitch: columns of a weight in shared memory, see `Tile`.
       depth: steps that are fetched ahead and steps whose results are on their way out.
-      columns: columns that are multiplied at once: at most 64 numbers of a weight in a thread.
+      columns: the most that are multiplied at once: 64 numbers of a weight in a thread.
       held: whether all weights stay in registers, at most 96 in a thread.
       sums: whether those of the rule are made, too, see `SUM_REGISTERS` and `OPERAND_REGISTERS`.
     """
@@ -213,8 +229,10 @@ class FusedTile:
         return rule.starts if self.sums else rule.outputs + rule.states
 
     def slices(self, size: int) -> list[tuple[int, int]]:
-        """(start, size) of the columns that are multiplied at once."""
-        return [(c, min(self.columns, size - c)) for c in range(0, size, self.columns)]
+        """(start, size) of the columns multiplied at once, alike in size: see `MIN_ORDER`."""
+        parts = -(-size // self.columns)
+        edges = [size // 4 * k // parts * 4 for k in range(parts + 1)]
+        return [(start, end - start) for start, end in itertools.pairwise(edges)]
 
 
 def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:

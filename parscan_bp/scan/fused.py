@@ -30,6 +30,11 @@ TAKES = (
     "Elman, GRU, LSTM or another cells.Gated, or an RNN layer with such a cell of Flax"
 )
 
+NO_LLVM = (
+    "on a CPU it is a native function, which llvmlite makes, and that is not installed: "
+    "pip install 'parscan_bp[cpu]'; on a GPU it is a kernel (interpret=True simulates that)"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
@@ -58,9 +63,10 @@ class Fused:
 
     def here(self) -> Fused | Native:
         """What it is on this device; else with what that and this jax lack."""
-        if not self.interpret and jax.default_backend() == "cpu" and native.is_available():
-            return Native()
-        return dataclasses.replace(self, lacks=kernels.unusable(self.interpret))
+        lacks = kernels.unusable(self.interpret)
+        if lacks is not None and jax.default_backend() == "cpu" and not self.interpret:
+            return Native() if native.is_available() else dataclasses.replace(self, lacks=NO_LLVM)
+        return dataclasses.replace(self, lacks=lacks)
 
     def check(self, staged: Staged, body: Body) -> None:
         """Raises `NotImplementedError` of a step without a cell; `loop` says more of one that has.

@@ -60,7 +60,8 @@ def test_a_cell_that_is_not_ours_is_refused():
         pb.nnx.RNN(cell, forward=FUSED)(X)
 
 
-def test_a_device_without_the_kernels_is_refused():
+def test_a_device_without_the_kernels_is_refused(monkeypatch):
+    monkeypatch.setattr(native, "is_available", lambda: False)
     cell = nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))
     with pytest.raises(NotImplementedError, match="forward: Fused"):
         pb.nnx.RNN(cell, forward="fused")(X)

@@ -76,13 +76,15 @@ def test_columns_take_little_more_than_their_products(compiled, case, products, 
     ("case", "kernel", "barriers"),
     [
         ("weighted 20 16", "tile_sweep", {2}),
-        ("gru 27 4", "tile_sweep", {2, 3}),
+        ("gru 27 4", "tile_sweep", {2}),
+        ("dense 64 4", "tile_reduce", {2}),
+        ("gru 27 4", "tile_reduce", {3}),
         ("ElmanForward 20 16", "recurrence", {2}),
         ("LSTMBackward 20 16", "recurrence", {2}),
     ],
 )
-def test_threads_of_a_sweep_wait_twice_in_a_step(compiled, case, kernel, barriers):
-    """Before the state is written and after; and once more where a step's map is formed."""
+def test_threads_wait_twice_in_a_step(compiled, case, kernel, barriers):
+    """Before the state is written, which is not in each step of a sweep, and after."""
     assert {loop.count("BAR") for loop in _loops(compiled[case], kernel)} == barriers
 
 

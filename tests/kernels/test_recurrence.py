@@ -5,14 +5,17 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
 from kernel_cases import BATCHES, GRID, LENGTHS, SIZES, in_turn, needs_kernels
 from recurrence_cases import CELLS, draw
 
 from parscan_bp.cells import Elman
 from parscan_bp.kernels import fused_recurrence, interpreter, reference
 from parscan_bp.kernels.fused import largest_hidden
-from parscan_bp.kernels.tiles import fused_tile
+from parscan_bp.kernels.opened import opened
+from parscan_bp.kernels.tiles import fused_tile, padded
 
 TOLERANCE = 2e-5
 """Of the largest number, in float32: a thousand steps, each of which rounds."""
@@ -97,7 +100,7 @@ def test_cotangents_of_the_last_carry(cell, length, reverse, capfd):
 def test_sums_over_samples_that_share_a_multiprocessor(cell, length, batch, size, reverse, capfd):
     """The last of which work on fewer."""
     rule = CELLS[cell].fused().backward_rule
-    tile = fused_tile(rule, size + -size % 4, batch, 4)
+    tile = fused_tile(rule, padded(size, 4), batch, 4)
     assert tile.sums and batch % tile.samples
     case = draw(cell, length, batch, size, reverse=reverse)
     case.check(functools.partial(fused_recurrence, interpret=interpreter(detect_races=True)), 2e-6)
@@ -191,3 +194,50 @@ def test_compiled_kernels(cell, size, length, batch, reverse):
     run = jax.jit(fused_recurrence, static_argnums=0, static_argnames="reverse")
     with jax.default_matmul_precision("highest"):  # of the products beside the kernels
         case.check(run, TOLERANCE)
+
+
+@pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
+@pytest.mark.parametrize("of_last", [False, True])
+def test_no_product_beside_the_kernels_is_rounded(cell, of_last):
+    """A GPU's default rounds float32 to TF32; the products in the kernels are not rounded."""
+    own, steps = CELLS[cell], (3, 2)
+    params = own.init(jax.random.key(0), 4, 8, jnp.float32)
+    init = jax.tree.leaves(own.initial_carry((2,), 8, jnp.float32))
+    before = [jnp.zeros((*steps, 8)) for _ in init]
+
+    def backward(params, xs):
+        cts = None if of_last else before
+        run = functools.partial(reference.recurrence, reverse=True)
+        return own.fused().backward(run, params, init, before, xs, before, cts, init)
+
+    products = [
+        eqn.params["precision"]
+        for eqn in _equations(jax.make_jaxpr(backward)(params, jnp.zeros((*steps, 4))))
+        if eqn.primitive.name == "dot_general"
+    ]
+    assert len(products) >= 4
+    assert all(p is not None and set(p) == {lax.Precision.HIGHEST} for p in products)
+
+
+def test_a_kernel_holds_no_function_with_a_derivative_of_its_own():
+    """Those of jax 0.11 do not take it."""
+
+    def step(a, b):
+        return [jax.nn.relu(a[0]) + jax.nn.softplus(b)], {"last": jax.jit(jax.nn.silu)(a[1])}
+
+    args = [jnp.linspace(-1.0, 1.0, 5), jnp.arange(5.0)], jnp.ones(5)
+    for got, want in zip(*(jax.tree.leaves(f(*args)) for f in (opened(step), step)), strict=True):
+        np.testing.assert_array_equal(got, want)
+    names, before = (
+        {eqn.primitive.name for eqn in _equations(jax.make_jaxpr(f)(*args))}
+        for f in (opened(step), step)
+    )
+    assert any("custom" in name for name in before)
+    assert not any("custom" in name or name in ("jit", "pjit") for name in names)
+
+
+def _equations(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in jax.extend.core.jaxprs_in_params(eqn.params):
+            yield from _equations(inner)
