@@ -31,6 +31,7 @@ def _freeze_what_earlier_modules_left() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     changed.add_option(parser)
+    compiling.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,7 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(compiling, "compiling")
     if not hasattr(config, "workerinput"):
         whole = not _named(config) and config.option.markexpr == _default_marks(config)
-        config.pluginmanager.register(compiling.WholeRun(whole), "whole_run")
+        config.pluginmanager.register(
+            compiling.WholeRun(whole, config.getoption("--programs")), "whole_run"
+        )
         compiler_cache.remove_oldest()
     compiler_cache.switch_on()
     _optimise_little(config)
