@@ -77,7 +77,7 @@ IN_BOTH = (
     "tests/chain/test_chain.py::test_gradients_with_every_solver",
     "tests/flax/test_nnx.py::test_values_and_gradients_are_those_of_flax",
     "tests/operators/test_operators.py::test_against_matrices",
-    "tests/scan/test_contract.py::test_derivatives",
+    "tests/modes/test_matrix.py::test_derivatives_in_every_mode",
     "tests/solvers/test_solve.py",
 )
 # Rounding hides less in double precision.
