@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 ROOMS = {
     "solvers": {"solvers", "solve", "system", "report", "deep_rnn"},
     "flax": {"adapters", "nnx", "linen"},
+    "modes": {"scan", "chain", "forward", "solvers", "layers", "adapters", "linen", "conformance"},
     "words": {"scan", "chain", "adapters", "nnx"},
     "conformance": {"scan", "originals", "conformance"},
     "notebooks": {"scan", "chain", "pipeline", "forward", "adapters", "plots"},

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import collections
 import functools
+import pathlib
 import sys
 
 import jax
 import pytest
 from jax.extend.core import Primitive
 
-WHOLE_RUN = 6000
+WHOLE_RUN = 5500
 """The most of a run of all tests, by `COUNTED_BY`."""
 COUNTED_BY = "0.10."
 """A release of jax; others name and divide programs otherwise."""
@@ -61,6 +62,16 @@ def counted() -> int:
     return sum(number for name, number in compiled.items() if name not in single)
 
 
+def add_option(parser: pytest.Parser) -> None:
+    """To the command line."""
+    parser.addoption(
+        "--programs",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="write for each test the number of its programs and its seconds, the dearest first",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     listen()
 
@@ -83,12 +94,15 @@ def pytest_runtest_makereport(item: pytest.Item):
 class WholeRun:
     """Sums up what tests compile, in all workers, where pytest reports."""
 
-    def __init__(self, whole: bool):
+    def __init__(self, whole: bool, told_in: pathlib.Path | None = None):
         self.whole = whole
+        self.told_in = told_in
         self.tests: dict[str, int] = {}
+        self.seconds: collections.Counter[str] = collections.Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.tests[report.nodeid] = dict(report.user_properties).get(NAME, 0)
+        self.seconds[report.nodeid] += report.duration
 
     @property
     def total(self) -> int:
@@ -100,11 +114,15 @@ class WholeRun:
         return bound and self.total > WHOLE_RUN
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
+        dearest = sorted(self.tests, key=self.tests.__getitem__, reverse=True)
+        if self.told_in is not None:
+            lines = [f"{self.tests[n]:5} {self.seconds[n]:8.2f} {n}\n" for n in dearest]
+            self.told_in.write_text("".join(lines))
         if not self.total:
             return
         terminalreporter.write_line(f"{self.total} programs compiled")
         if self.whole:
-            for name in sorted(self.tests, key=self.tests.__getitem__, reverse=True)[:TOLD]:
+            for name in dearest[:TOLD]:
                 terminalreporter.write_line(f"{self.tests[name]:5} {name}")
         if self.too_many:
             terminalreporter.write_line(f"at most {WHOLE_RUN} are wanted", red=True)

@@ -31,6 +31,7 @@ def _freeze_what_earlier_modules_left() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     changed.add_option(parser)
+    compiling.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,7 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(compiling, "compiling")
     if not hasattr(config, "workerinput"):
         whole = not _named(config) and config.option.markexpr == _default_marks(config)
-        config.pluginmanager.register(compiling.WholeRun(whole), "whole_run")
+        config.pluginmanager.register(
+            compiling.WholeRun(whole, config.getoption("--programs")), "whole_run"
+        )
         compiler_cache.remove_oldest()
     compiler_cache.switch_on()
     if optimisation.is_little(config.option.markexpr):
@@ -65,7 +68,7 @@ IN_BOTH = (
     "tests/chain/test_chain.py::test_gradients_with_every_solver",
     "tests/flax/test_nnx.py::test_values_and_gradients_are_those_of_flax",
     "tests/operators/test_operators.py::test_against_matrices",
-    "tests/scan/test_contract.py::test_derivatives",
+    "tests/modes/test_matrix.py::test_derivatives_in_every_mode",
     "tests/solvers/test_solve.py",
 )
 # Rounding hides less in double precision.

@@ -1,4 +1,4 @@
-"""Values and derivatives through every method, against those of `lax.scan`."""
+"""Derivatives through methods: lengths, mapped, closures; `tests/modes` has every mode."""
 
 import functools
 
@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from tests.family import together
 from tests.forward.methods import METHODS, by_method
 from tests.quickly import jit_quickly
 
@@ -40,27 +41,7 @@ def loss(scan, params, init, xs):
     return jnp.sum(jnp.sin(h) * c) + jnp.sum(hs**2) + jnp.sum(shape * ys)
 
 
-def directions(args):
-    leaves, tree = jax.tree.flatten(args)
-    return jax.tree.unflatten(
-        tree, [jnp.cos(1.0 + jnp.arange(a.size)).reshape(a.shape) for a in leaves]
-    )
-
-
-MODES = {
-    "value": lambda f: f,
-    "grad": lambda f: jax.grad(f, (0, 1, 2)),
-    "jvp": lambda f: lambda *args: jax.jvp(f, args, directions(args)),
-    "hvp": lambda f: lambda *args: jax.jvp(jax.grad(f, (0, 1, 2)), args, directions(args)),
-    "grad of grad": lambda f: jax.grad(
-        lambda *args: sum(
-            jnp.sum(jnp.sin(a)) for a in jax.tree.leaves(jax.grad(f, (0, 1, 2))(*args))
-        )
-    ),
-    "checkpoint": lambda f: jax.grad(jax.checkpoint(f), (0, 1, 2)),
-    "linearize": lambda f: lambda *args: jax.linearize(f, *args)[1](*directions(args)),
-    "jacrev of jvp": lambda f: jax.jacrev(lambda *args: jax.jvp(f, args, directions(args))[1], 2),
-}
+MODES = {"value": lambda f: f, "grad": lambda f: jax.grad(f, (0, 1, 2))}
 
 
 def assert_close(got, want, tolerance):
@@ -71,52 +52,45 @@ def assert_close(got, want, tolerance):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * (1 + np.abs(b).max(initial=0)))
 
 
-def compare(name, mode, args, tolerance, **options):
-    ours = functools.partial(pb.scan, forward=METHODS[name].method, **options)
-    theirs = functools.partial(lax.scan, reverse=options.get("reverse", False))
-    got, want = (
-        jit_quickly(MODES[mode](functools.partial(loss, scan)))(*args) for scan in (ours, theirs)
+def differ(name, derive, args, tolerance, **options):
+    """What a method gives, beside `lax.scan`, as one program."""
+    reverse = options.get("reverse", False)
+    scans = (
+        functools.partial(pb.scan, forward=METHODS[name].method, **options),
+        functools.partial(lax.scan, reverse=reverse),
     )
-    assert_close(got, want, tolerance)
-
-
-def _cases():
-    """Every mode by every method; those of one method, and of the others one mode, are quick."""
-    quick = {(ONE, mode) for mode in MODES} | {("newton", "hvp"), ("fixed point", "grad")}
-    taken = [name for name, row in METHODS.items() if row.derivatives]
-    pairs = [(name, mode) for name in taken for mode in MODES]
-    return [pytest.param(*p, marks=() if p in quick else pytest.mark.slow) for p in pairs]
-
-
-@pytest.mark.parametrize(("name", "mode"), _cases())
-def test_derivatives(name, mode):
-    with jax.enable_x64(True):
-        compare(name, mode, arguments(41), 1e-10)
+    run = lambda args: [derive(functools.partial(loss, scan))(*args) for scan in scans]  # noqa: E731
+    assert_close(*jit_quickly(run)(args), tolerance)
 
 
 @by_method(ONE)
 @pytest.mark.parametrize("solver", [pb.Blelloch(), pb.Chunked(chunks=2)], ids=str)
 def test_other_solvers_and_reverse(name, solver):
-    compare(name, "grad", arguments(17), 1e-4, solver=solver, reverse=True)
-    compare(name, "value", arguments(17, rows=0), 1e-5, solver=solver, unroll=3)
+    differ(name, MODES["grad"], arguments(17), 1e-4, solver=solver, reverse=True)
+    differ(name, MODES["value"], arguments(17, rows=0), 1e-5, solver=solver, unroll=3)
 
 
 @by_method(ONE)
-def test_lengths(name):
-    for length in (1, 2, 3, 7, 8, 9):
-        compare(name, "grad", arguments(length), 1e-4)
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9])
+def test_lengths(name, length, request):
+    def case(name, length):
+        scans = functools.partial(pb.scan, forward=METHODS[name].method), lax.scan
+        slopes = [MODES["grad"](functools.partial(loss, scan)) for scan in scans]
+        return lambda *args: [slope(*args) for slope in slopes], arguments(length)
+
+    assert_close(*together(request, case), 1e-4)
 
 
 @by_method(ONE)
 def test_mapped(name):
     with jax.enable_x64(True):
         args = jax.tree.map(lambda *a: jnp.stack(a), *(arguments(21, seed=k) for k in range(3)))
-        for order in (lambda f: jax.vmap(jax.grad(f, (0, 1, 2))), lambda f: jax.vmap(f)):
-            got, want = (
-                jit_quickly(order(functools.partial(loss, scan)))(*args)
-                for scan in (functools.partial(pb.scan, forward=METHODS[name].method), lax.scan)
-            )
-            assert_close(got, want, 1e-10)
+        differ(
+            name,
+            lambda f: lambda *a: (jax.vmap(MODES["grad"](f))(*a), jax.vmap(f)(*a)),
+            args,
+            1e-10,
+        )
 
 
 def test_a_part_of_the_arguments_and_a_closure():

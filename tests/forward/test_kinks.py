@@ -14,6 +14,7 @@ from parscan_bp.forward import Recurrence
 from parscan_bp.forward.ball import Ball
 from parscan_bp.forward.balls import RULES, evaluate_balls
 from parscan_bp.forward.kinks import kinks_of, unknown_kinks
+from tests.family import together
 from tests.forward.outcomes import counts_of, outcomes
 from tests.forward.piecewise import PIECEWISE
 from tests.forward.systems import FAMILIES, drawn
@@ -207,36 +208,47 @@ def test_the_table_is_complete():
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", PROGRAMS)
 @jax.enable_x64(True)
-def test_what_moves_and_what_bends(name):
+def test_what_moves_and_what_bends(name, request):
     """At, near and far from kinks, for moves from rounding to 0.01, beside curvature."""
-    f, rng = PROGRAMS[name], np.random.default_rng(0)
-    program = jax.make_jaxpr(f)(jnp.ones(3))
+    reaches, rng = np.repeat([1e-9, 1e-5, 1e-2], 3), np.random.default_rng(0)
+    places = np.where(np.arange(9) % 3 == 2, 0.4, np.arange(9) % 3 * reaches / 3)
+    signs = rng.choice([-1.0, 1.0], (9, 3)) * [1, 1, 0.6]
+    moves = reaches[:, None, None] * rng.choice([-1.0, -0.4, 0.3, 1.0], (9, 6, 3))
 
-    @jit_quickly
-    def measured(x, reach, moves):
+    def measured(name, x, reach, moves):
+        f = PROGRAMS[name]
+        program = jax.make_jaxpr(f)(jnp.ones(3))
         (ball,) = evaluate_balls(program, [Ball(x, reach + jnp.zeros(3))])
         value, push = jax.linearize(f, x)
         moved, linear = (jax.vmap(g)(moves) for g in (lambda e: f(x + e) - value, push))
         return ball, jnp.abs(moved), jnp.abs(moved - linear)
 
-    for reach in (1e-9, 1e-5, 1e-2):
-        for place in (0.0, reach / 3, 0.4):
-            x = place * rng.choice([-1.0, 1.0], 3) * np.asarray([1, 1, rng.uniform(0.2, 1)])
-            moves = reach * rng.choice([-1.0, -0.4, 0.3, 1.0], (6, 3))
-            ball, moved, bent = measured(x, reach, moves)
-            slack = 1e-15 + 100 * reach**2
-            # Of NaN, an infinite radius of what is 0, nothing is claimed.
-            assert not (moved > ball.radius + slack).any(), (reach, place)
-            assert not (bent > ball.bent + slack).any(), (reach, place)
+    def case(name):
+        run = lambda *at: lax.map(lambda at: measured(name, *at), at)  # noqa: E731
+        return run, (places[:, None] * signs, reaches, moves)
+
+    ball, moved, bent = jax.tree.map(np.asarray, together(request, case))
+    # Of NaN, an infinite radius of what is 0, nothing is claimed.
+    for reach, place, radius, bend, *differs in zip(
+        reaches, places, ball.radius, ball.bent, moved, bent, strict=True
+    ):
+        slack = 1e-15 + 100 * reach**2
+        assert not (differs[0] > radius + slack).any(), (reach, place)
+        assert not (differs[1] > bend + slack).any(), (reach, place)
 
 
 # Where there is no double precision, a cast to it warns.
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_where_nothing_is_near_nothing_bends():
-    for name, f in PROGRAMS.items():
-        x = jnp.asarray([0.31, 0.83, 0.52])
-        program = jax.make_jaxpr(f)(x)
-        (ball,) = evaluate_balls(program, [Ball(x, jnp.full(3, 1e-4))])
+    x = jnp.asarray([0.31, 0.83, 0.52])
+    programs = {name: jax.make_jaxpr(f)(x) for name, f in PROGRAMS.items()}
+
+    @jit_quickly
+    def balls(x):
+        at = [Ball(x, jnp.full(3, 1e-4))]
+        return {name: evaluate_balls(program, at) for name, program in programs.items()}
+
+    for name, (ball,) in balls(x).items():
         assert (ball.bent == 0).all() and (ball.radius < 2e-2).all(), name
 
 

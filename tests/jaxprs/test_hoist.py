@@ -10,7 +10,7 @@ from jax import lax
 import parscan_bp as pb
 from parscan_bp.jaxprs.hoist import Hoist
 from parscan_bp.jaxprs.read import walk
-from tests.family import assert_derivatives_close, compare_outputs, jit_once
+from tests.family import assert_derivatives_close, compare_outputs, jit_once, together
 
 ROUNDING = 1e-10 if jnp.result_type(float) == jnp.float64 else 1e-4
 SOLVERS = {
@@ -141,18 +141,17 @@ def _derivatives(loss):
     return derivatives
 
 
-@functools.cache
-def _plain(name, reverse):
-    return jit_once(_derivatives(_loss(STEPS[name], lax.scan, reverse=reverse)))(*AT)
-
-
 @pytest.mark.parametrize(
     ("solver", "reverse"), [("sweep", True), *((name, False) for name in SOLVERS)]
 )
 @pytest.mark.parametrize("name", STEPS)
-def test_derivatives(name, solver, reverse):
-    loss = _loss(STEPS[name], pb.scan, solver=SOLVERS[solver], reverse=reverse)
-    got, want = jit_once(_derivatives(loss))(*AT), _plain(name, reverse)
+def test_derivatives(name, solver, reverse, request):
+    def case(name, solver, reverse):
+        scans = functools.partial(pb.scan, solver=SOLVERS[solver]), lax.scan
+        both = [_derivatives(_loss(STEPS[name], scan, reverse=reverse)) for scan in scans]
+        return lambda *at: [f(*at) for f in both], AT
+
+    got, want = together(request, case)
     assert_derivatives_close(got, want, ROUNDING, case=name, mode=solver)
 
 
@@ -160,19 +159,16 @@ def test_derivatives(name, solver, reverse):
 def test_values_are_those_of_the_traced_loop(name):
     step, (_, _, h, xs) = STEPS[name](W, B), AT
     init = (h, h) if name == "held" else h
-    got, want = (
-        jax.jit(lambda xs, scan=scan: scan(step, init, xs))(xs)
-        for scan in (functools.partial(pb.scan, solver=pb.Sweep()), lax.scan)
-    )
+    scans = functools.partial(pb.scan, solver=pb.Sweep()), lax.scan
+    got, want = jax.jit(lambda xs: [scan(step, init, xs) for scan in scans])(xs)
     compare_outputs(got, want, case=name, mode="jit")
 
 
 def test_a_rule_of_constants_alone_is_no_obstacle():
     """Weights that are rounded, and whose derivative is another: no solver differentiates that."""
-    ours, theirs = (
-        jax.grad(_loss(_quantised, scan, **options), (0, 1, 2, 3))(*AT)
-        for scan, options in ((pb.scan, {"solver": pb.Sweep()}), (lax.scan, {}))
-    )
+    scans = functools.partial(pb.scan, solver=pb.Sweep()), lax.scan
+    both = [jax.grad(_loss(_quantised, scan), (0, 1, 2, 3)) for scan in scans]
+    ours, theirs = jit_once(lambda *at: [f(*at) for f in both])(*AT)
     assert_derivatives_close(ours, theirs, ROUNDING, case="quantised", mode="grad")
 
 
@@ -213,7 +209,7 @@ READS = {
 }
 
 
-def _read_only(read, scan, where, **options):
+def _read_only(read, scan, where):
     """A parameter that is read by ``read`` alone: before the loop, in it, from step to step."""
 
     def loss(w, h, xs):
@@ -226,7 +222,7 @@ def _read_only(read, scan, where, **options):
         # In the loop it is a leaf of the carry and an input, too.
         other = jnp.ones_like(w) if where == "const" else w
         rows = other * jnp.ones((xs.shape[0], 1), w.dtype)
-        (h, _), ys = scan(step, (h, other), (xs, rows), **options)
+        (h, _), ys = scan(step, (h, other), (xs, rows))
         return jnp.sum(jnp.sin(h)) + jnp.sum(ys**2)
 
     return loss
@@ -255,12 +251,14 @@ def _second_order(loss):
         ("const in the loop", "an index", "kept"),
     ],
 )
-def test_a_parameter_that_is_only_compared_or_cast_has_no_derivative(where, read, solver):
+def test_a_parameter_that_is_only_compared_or_cast_has_no_derivative(where, read, solver, request):
     at = B, jnp.ones(H), jnp.cos(jnp.arange(4 * H, dtype=B.dtype)).reshape(4, H)
-    options = {"solver": SOLVERS[solver]}
-    got, want = (
-        jit_once(_second_order(_read_only(READS[read], scan, where, **how)))(*at)
-        for scan, how in ((pb.scan, options), (lax.scan, {}))
-    )
+
+    def case(where, read, solver):
+        scans = functools.partial(pb.scan, solver=SOLVERS[solver]), lax.scan
+        both = [_second_order(_read_only(READS[read], scan, where)) for scan in scans]
+        return lambda *at: [f(*at) for f in both], at
+
+    got, want = together(request, case)
     assert not got["grad"].any()
     assert_derivatives_close(got, want, ROUNDING, case=f"{where}, {read}", mode=solver)

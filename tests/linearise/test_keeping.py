@@ -9,7 +9,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.operators import Dense
-from tests.family import assert_derivatives_close, jit_once
+from tests.family import assert_derivatives_close, together
 
 KEEP = pb.Sweep(recompute=False)
 ROUNDING = 1e-10 if jnp.result_type(float) == jnp.float64 else 1e-4
@@ -142,23 +142,20 @@ def _two_parameters(scan, **options):
 @pytest.mark.parametrize("solver", [KEEP, None])
 def test_second_derivatives_by_other_variables_than_the_first(solver):
     at = (jnp.asarray([0.2, 0.5]), jnp.asarray([0.1, 0.2]), jnp.ones(2), jnp.ones((40, 2)) / 9)
-    got = jax.jit(lambda *at: _mixed(_two_parameters(pb.scan, solver=solver), at))(*at)
-    want = jax.jit(lambda *at: _mixed(_two_parameters(lax.scan), at))(*at)
+    losses = _two_parameters(pb.scan, solver=solver), _two_parameters(lax.scan)
+    got, want = jax.jit(lambda *at: [_mixed(loss, at) for loss in losses])(*at)
     assert_derivatives_close(got, want, ROUNDING, mode="mixed")
 
 
 @pytest.mark.parametrize("form", ["cell", "closure"])
 @pytest.mark.parametrize("name", ["GRU", "LSTM"])
-def test_second_derivatives_of_cells_by_other_variables(name, form):
-    at = _arguments(CELLS[name])
-    got, want = (
-        jax.jit(lambda *at, f=f: _mixed(f, at))(*at)
-        for f in (
-            _loss(CELLS[name], form, pb.scan, solver=KEEP),
-            _loss(CELLS[name], form, lax.scan),
-        )
-    )
-    assert_derivatives_close(got, want, ROUNDING, mode="mixed")
+def test_second_derivatives_of_cells_by_other_variables(name, form, request):
+    def case(name, form):
+        cell = CELLS[name]
+        losses = _loss(cell, form, pb.scan, solver=KEEP), _loss(cell, form, lax.scan)
+        return lambda *at: [_mixed(loss, at) for loss in losses], _arguments(cell)
+
+    assert_derivatives_close(*together(request, case), ROUNDING, mode="mixed")
 
 
 @pytest.mark.reads_compiled
@@ -205,16 +202,18 @@ DERIVATIVES = {
 }
 
 
-@functools.cache
-def _of_tiny_step(name, derivative, scan=lax.scan):
+def _of_tiny_step(name, derivative, solver):
+    """By a solver and by `lax.scan`: a program and its arguments."""
     step, params, carry = TINY[name]
     xs = jax.random.normal(jax.random.key(1), (5, *jnp.shape(jax.tree.leaves(carry)[0])))
 
-    def loss(params, xs):
+    def loss(scan, params, xs):
         outputs = scan(functools.partial(step, params), carry, xs)
         return sum(jnp.sum(jnp.sin(v)) for v in jax.tree.leaves(outputs))
 
-    return jit_once(lambda *at: DERIVATIVES[derivative](loss, at))(params, xs)
+    scans = functools.partial(pb.scan, solver=solver), lax.scan
+    losses = [functools.partial(loss, scan) for scan in scans]
+    return lambda *at: [DERIVATIVES[derivative](f, at) for f in losses], (params, xs)
 
 
 @pytest.mark.sampled
@@ -226,9 +225,8 @@ def _of_tiny_step(name, derivative, scan=lax.scan):
         *((cell, derivative) for cell in ("GRU", "LSTM") for derivative in ("gradient", "hvp")),
     ],
 )
-def test_derivatives_of_tiny_steps(name, derivative, solver):
-    got = _of_tiny_step(name, derivative, functools.partial(pb.scan, solver=solver))
-    want = _of_tiny_step(name, derivative)
+def test_derivatives_of_tiny_steps(name, derivative, solver, request):
+    got, want = together(request, _of_tiny_step)
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)
 
 

@@ -10,7 +10,7 @@ from jax import lax
 import parscan_bp as pb
 from parscan_bp.primitives.linear_solve import LinearSolve
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
-from tests.family import assert_derivatives_close, jit_once
+from tests.family import assert_derivatives_close, jit_once, together
 
 FLOAT = jnp.result_type(float)
 ROUNDING = 1e-10 if FLOAT == jnp.float64 else 2e-4
@@ -105,16 +105,19 @@ DERIVATIVES = (
 )
 
 
-@functools.cache
-def _derivative(name, solve=_inverse):
-    return jit_once(lambda: DERIVATIVES[name](solve))()
+def _by_both(derive, *solves):
+    """A program of a derivative of each, and its arguments."""
+    return lambda: [derive(solve) for solve in solves], ()
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("through", [False, True])
 @pytest.mark.parametrize("derivative", DERIVATIVES)
-def test_derivatives(derivative, through):
-    got, want = _derivative(derivative, _solution(through)), _derivative(derivative)
+def test_derivatives(derivative, through, request):
+    def case(derivative, through):
+        return _by_both(DERIVATIVES[derivative], _solution(through), _inverse)
+
+    got, want = together(request, case)
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)
 
 
@@ -174,13 +177,14 @@ def test_a_jacobian_that_is_given_is_not_differentiated():
     def jacobian(h, x, new):
         return pb.operators.Diagonal(lax.stop_gradient(1 - new * new) * 0.5)
 
-    def hvp(scan, **options):
+    def hvp(scan, xs, t):
         step = lambda h, x: (jnp.tanh(0.5 * h + x), h)  # noqa: E731
-        loss = lambda xs: jnp.sum(scan(step, xs[0], xs, **options)[0] ** 2)  # noqa: E731
-        return jax.jvp(jax.grad(loss), (XS[:9],), (XS[9:18],))[1]
+        loss = lambda xs: jnp.sum(scan(step, xs[0], xs)[0] ** 2)  # noqa: E731
+        return jax.jvp(jax.grad(loss), (xs,), (t,))[1]
 
-    got = hvp(pb.scan, solver=pb.Sweep(), jacobian=jacobian)
-    assert_derivatives_close(got, hvp(lax.scan), ROUNDING)
+    scans = functools.partial(pb.scan, solver=pb.Sweep(), jacobian=jacobian), lax.scan
+    got, want = jit_once(lambda *at: [hvp(scan, *at) for scan in scans])(XS[:9], XS[9:18])
+    assert_derivatives_close(got, want, ROUNDING)
 
 
 def _inverted(a):
@@ -203,8 +207,11 @@ def _hinted(solve, hints=_inverted):
 @pytest.mark.parametrize(
     "derivative", ["gradient", "hessian", "gradient of hvp", "third", "hvp, mapped by matrix"]
 )
-def test_derivatives_with_hints(derivative, through):
-    got, want = _derivative(derivative, _hinted(_solution(through))), _derivative(derivative)
+def test_derivatives_with_hints(derivative, through, request):
+    def case(derivative, through):
+        return _by_both(DERIVATIVES[derivative], _hinted(_solution(through)), _inverse)
+
+    got, want = together(request, case)
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)
 
 
@@ -217,9 +224,9 @@ def test_hints_are_used(by):
     def both(solve):
         total = lambda a, b: sum(jnp.sum(v) for v in jax.tree.leaves(solve(a, b)))  # noqa: E731
         evaluate = lambda a, b: (solve(a, b), jax.grad(total, 1)(a, b))  # noqa: E731
-        return jit_once(evaluate if by is None else jax.vmap(evaluate, axes))(*at)
+        return evaluate if by is None else jax.vmap(evaluate, axes)
 
-    got, want = both(twice), both(_inverse)
+    got, want = jit_once(lambda *at: [both(solve)(*at) for solve in (twice, _inverse)])(*at)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert jnp.allclose(a, 2 * b, rtol=1e-4, atol=1e-4)
 
@@ -268,10 +275,13 @@ READ = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("derivative", READ)
 @pytest.mark.parametrize("leaf", ["v", "w"])
-def test_derivatives_of_what_is_read(derivative, leaf):
-    def loss(solve):
+def test_derivatives_of_what_is_read(derivative, leaf, request):
+    def loss(leaf, solve):
         return lambda a, b: jnp.sum(jnp.cos(solve(a, {**b, "w": b["w"] * b["v"]})[leaf]))
 
-    solves = (_frugal([]), _inverse)
-    got, want = (jit_once(lambda s=s: READ[derivative](loss(s)))() for s in solves)
+    def case(derivative, leaf):
+        derive = lambda solve: READ[derivative](loss(leaf, solve))  # noqa: E731
+        return _by_both(derive, _frugal([]), _inverse)
+
+    got, want = together(request, case)
     assert_derivatives_close(got, want, ROUNDING, mode=derivative)

@@ -10,6 +10,7 @@ from jax.interpreters import batching
 
 from parscan_bp.primitives.mapping import in_place
 from parscan_bp.primitives.with_rule import WithRule
+from tests.family import array, together
 
 
 def _sines(x):
@@ -26,6 +27,7 @@ def _rule(primals, tangents):
 own = WithRule(_sines, _rule)
 plain = lambda x: (jnp.sin(x), jnp.float32(3))  # noqa: E731
 
+GRID = np.arange(16.0).reshape(4, 4)
 WORDS = {
     "vmap": jax.vmap,
     "jit of vmap": lambda f: jax.jit(jax.vmap(f)),
@@ -45,12 +47,9 @@ WORDS = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("word", WORDS)
-def test_tangents_have_the_axes_of_the_values(word, size):
-    x = jnp.arange(4.0 * size).reshape(size, 4) / 9
-    t = jnp.cos(3 * x)
-
-    def derivatives(f):
-        g = WORDS[word](f)
+def test_tangents_have_the_axes_of_the_values(word, size, request):
+    def derivatives(g, x):
+        t = jnp.cos(3 * x)
 
         def loss(x):
             y = g(x)[0]
@@ -58,7 +57,11 @@ def test_tangents_have_the_axes_of_the_values(word, size):
 
         return g(x), jax.jvp(g, (x,), (t,)), jax.grad(loss)(x), jax.linearize(g, x)[1](t)
 
-    got, want = derivatives(own), derivatives(plain)
+    def case(word, size):
+        both = [WORDS[word](f) for f in (own, plain)]
+        return lambda x: [derivatives(g, x) for g in both], (array(GRID[:size] / 9, "float32"),)
+
+    got, want = together(request, case)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

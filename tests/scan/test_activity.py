@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from tests.quickly import jit_quickly
+from tests.family import together
 
 SOLVERS = {
     "auto": None,
@@ -128,12 +128,14 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 every_solver = pytest.mark.parametrize("solver", SOLVERS)
 
 
-def assert_alike(loss, args, mode, solver):
-    """The derivative as by `lax.scan`, and NaN only where it is there."""
-    got, want = (
-        jit_quickly(lambda *args: MODES[mode](functools.partial(loss, scan), args))(*args)
-        for scan in (functools.partial(pb.scan, solver=SOLVERS[solver]), lax.scan)
-    )
+def by_both(loss, args, mode, solver):
+    """A program of the derivatives by a solver and by `lax.scan`, and its arguments."""
+    scans = functools.partial(pb.scan, solver=SOLVERS[solver]), lax.scan
+    return lambda *args: [MODES[mode](functools.partial(loss, s), args) for s in scans], args
+
+
+def assert_alike(got, want):
+    """As by `lax.scan`, and NaN only where it is there."""
     wrong = {}
     for k, (a, b) in enumerate(zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)):
         size = np.max(np.abs(b), initial=0, where=np.isfinite(b))
@@ -147,10 +149,12 @@ def assert_alike(loss, args, mode, solver):
 @every_solver
 @every_mode
 @pytest.mark.parametrize("loss", UNREAD)
-def test_nobody_reads_a_value_whose_derivative_is_nan(loss, mode, solver, metric):
-    assert_alike(
-        functools.partial(UNREAD[loss], metric=METRICS[metric]), _arguments(), mode, solver
-    )
+def test_nobody_reads_a_value_whose_derivative_is_nan(loss, mode, solver, metric, request):
+    def case(loss, mode, solver, metric):
+        loss = functools.partial(UNREAD[loss], metric=METRICS[metric])
+        return by_both(loss, _arguments(), mode, solver)
+
+    assert_alike(*together(request, case))
 
 
 def test_lax_scan_does_not_look_at_it():
@@ -221,8 +225,9 @@ USES = {
 @every_solver
 @every_mode
 @pytest.mark.parametrize("loss", USES)
-def test_arguments_without_a_derivative(loss, mode, solver):
-    assert_alike(USES[loss], _arguments(), mode, solver)
+def test_arguments_without_a_derivative(loss, mode, solver, request):
+    case = lambda loss, **how: by_both(USES[loss], _arguments(), **how)  # noqa: E731
+    assert_alike(*together(request, case))
 
 
 def each_alone(scan, w, p, h, xs, *, by):
@@ -236,10 +241,13 @@ def each_alone(scan, w, p, h, xs, *, by):
 @every_solver
 @every_mode
 @pytest.mark.parametrize("by", range(4))
-def test_each_argument_alone(by, mode, solver):
-    args = _arguments()
+def test_each_argument_alone(by, mode, solver, request):
+    def case(by, mode, solver):
+        args = _arguments()
 
-    def loss(scan, own):
-        return each_alone(scan, *args[:by], own, *args[by + 1 :], by=by)
+        def loss(scan, own):
+            return each_alone(scan, *args[:by], own, *args[by + 1 :], by=by)
 
-    assert_alike(loss, args[by : by + 1], mode, solver)
+        return by_both(loss, args[by : by + 1], mode, solver)
+
+    assert_alike(*together(request, case))

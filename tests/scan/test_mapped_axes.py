@@ -1,5 +1,7 @@
 """Steps with collectives along an axis that is mapped outside: no side effects."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ import parscan_bp as pb
 
 W = jnp.array([0.3, 0.5])
 C, XS = jnp.arange(4.0).reshape(2, 2) / 4, jnp.cos(jnp.arange(12.0)).reshape(2, 3, 2)
+AT = W, C, XS
 
 
 @jax.custom_jvp
@@ -39,19 +42,19 @@ def hvp(name, scan):
     def loss(*at):
         return jax.vmap(one, (None, 0, 0), axis_name="i")(*at).sum()
 
-    return jax.jit(lambda at: jax.jvp(jax.grad(loss, (0, 1, 2)), at, at))((W, C, XS))
+    return lambda at: jax.jvp(jax.grad(loss, (0, 1, 2)), at, at)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_named_solver_takes_them_or_says_what_is_coupled(name):
-    want = jax.tree.leaves(hvp(name, lax.scan))
-    for solver in (pb.Sweep(), pb.Blelloch()):
-        run = lambda f, c, xs: pb.scan(f, c, xs, solver=solver)  # noqa: E731
-        if name == "carry" and solver == pb.Blelloch():
-            with pytest.raises(NotImplementedError, match=r"psum: couples the carries of a mapped"):
-                hvp(name, run)
-            continue
-        for a, b in zip(jax.tree.leaves(hvp(name, run)), want, strict=True):
+    sweep, tree = (functools.partial(pb.scan, solver=s) for s in (pb.Sweep(), pb.Blelloch()))
+    scans = [lax.scan, sweep, tree]
+    if name == "carry":
+        with pytest.raises(NotImplementedError, match=r"psum: couples the carries of a mapped"):
+            hvp(name, scans.pop())(AT)
+    want, *each = jax.jit(lambda at: [hvp(name, scan)(at) for scan in scans])(AT)
+    for got in each:
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 

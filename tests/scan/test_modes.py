@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 import parscan_bp
-from tests.family import Draw, assert_derivatives_close, compare_outputs, jit_once
+from tests.family import Draw, assert_derivatives_close, compare_outputs, jit_once, together
 
 SOLVERS = {
     "auto": None,
@@ -188,7 +188,7 @@ def _(primals, tangents):
 
 
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
-def test_second_derivative_of_a_false_tangent(solver):
+def test_second_derivative_of_a_false_tangent(solver, request):
     """A rule that is not the derivative: as in a Python loop, from which `lax.scan` differs."""
 
     def loop(f, carry, xs):
@@ -201,10 +201,13 @@ def test_second_derivative_of_a_false_tangent(solver):
             xs = jnp.asarray([0.2, 0.4, 0.6])
             return scan(lambda c, x: (_false_sine(weight * c + x), None), carry, xs)[0]
 
-        along = lambda *at: jax.jvp(jax.grad(last, (0, 1)), at, (jnp.ones_like(at[0]),) * 2)  # noqa: E731
-        return jit_once(along)(jnp.asarray(0.4), jnp.asarray(0.9))
+        return lambda *at: jax.jvp(jax.grad(last, (0, 1)), at, (jnp.ones_like(at[0]),) * 2)
 
-    assert_derivatives_close(hvp(_scan(solver)), hvp(loop), ROUNDING, mode="hvp")
+    def case(solver):
+        both = hvp(_scan(solver)), hvp(loop)
+        return lambda *at: [f(*at) for f in both], (jnp.asarray(0.4), jnp.asarray(0.9))
+
+    assert_derivatives_close(*together(request, case), ROUNDING, mode="hvp")
 
 
 # Surroundings.
@@ -214,34 +217,29 @@ def test_second_derivative_of_a_false_tangent(solver):
 @every_solver
 def test_static_arguments(solver):
     for options in ({"reverse": False, "unroll": 2}, {"reverse": True, "unroll": True}):
-        got, want = (_by_static_arguments(name, **options) for name in (solver, "lax"))
+        got, want = _by_static_arguments(solver, **options)
         assert_derivatives_close(got, want, ROUNDING, mode=f"static {options}")
 
 
-@functools.cache
 def _by_static_arguments(solver, **options):
     @functools.partial(jax.jit, static_argnames=("reverse", "unroll", "length"))
-    def gradient(init, xs, reverse, unroll, length):
-        loss = _loss(_scan(solver), reverse=reverse, unroll=unroll, length=length)
-        return jax.grad(loss, (0, 1))(init, xs)
+    def gradients(init, xs, reverse, unroll, length):
+        options = {"reverse": reverse, "unroll": unroll, "length": length}
+        scans = _scan(solver), lax.scan
+        return [jax.grad(_loss(scan, **options), (0, 1))(init, xs) for scan in scans]
 
-    return gradient(*_arguments(), length=5, **options)
+    return gradients(*_arguments(), length=5, **options)
 
 
 @any_solver
 @every_solver
 def test_named_scope(solver):
-    got, want = (_in_a_scope(name) for name in (solver, "lax"))
-    assert_derivatives_close(got, want, ROUNDING, mode="scope")
-
-
-@functools.cache
-def _in_a_scope(solver):
     def named(init, xs):
         with jax.named_scope("recurrence"):
-            return _gradient(_scan(solver))(init, xs)
+            return [_gradient(_scan(name))(init, xs) for name in (solver, "lax")]
 
-    return jit_once(named)(*_arguments())
+    got, want = jit_once(named)(*_arguments())
+    assert_derivatives_close(got, want, ROUNDING, mode="scope")
 
 
 @any_solver
@@ -266,8 +264,8 @@ def _on_a_mesh(solver):
         return jax.shard_map(function, mesh=mesh, **specs)
 
     loss = lambda init, xs: jnp.sum(jnp.sin(mapped(step)(init, xs)[1]))  # noqa: E731
-    derivatives = mapped(_gradient(_scan(solver))), jax.grad(loss, (0, 1))
-    return jax.jit(mapped(step))(*_arguments()), *(jit_once(f)(*_arguments()) for f in derivatives)
+    each = mapped(step), mapped(_gradient(_scan(solver))), jax.grad(loss, (0, 1))
+    return jax.jit(lambda *args: [f(*args) for f in each])(*_arguments())
 
 
 # Compilation.

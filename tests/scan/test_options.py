@@ -12,7 +12,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.operators import Dense, Factored
-from tests.family import jit_once
+from tests.family import jit_once, together
 
 B, H, T = 3, 4, 11
 KEY = jax.random.key(3)
@@ -38,18 +38,21 @@ def decay(a, h, x):
     return h, h
 
 
-def _gradient(scan, step, p):
+def _gradient(scan, step):
     def loss(p, h0, xs):
         h, ys = scan(functools.partial(step, p), h0, xs)
         return jnp.sum(h) + jnp.sum(ys**2)
 
-    return jit_once(jax.grad(loss, (0, 1, 2)))(p, H0, XS)
+    return jax.grad(loss, (0, 1, 2))
 
 
-@functools.cache
-def _wanted(step):
-    """The gradient of `lax.scan`."""
-    return _gradient(lax.scan, step, {elman: W, decay: 0.3}[step])
+def _pair(scan, step, same_as=None):
+    """A program of a scan's gradient and the one of `lax.scan`, and its arguments."""
+    gradients = _gradient(scan, step), _gradient(lax.scan, same_as or step)
+    return lambda *at: [gradient(*at) for gradient in gradients], (PARAMETERS.get(step, W), H0, XS)
+
+
+PARAMETERS = {elman: W, decay: 0.3}
 
 
 def _same(got, want):
@@ -60,8 +63,8 @@ def _same(got, want):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("form", ["factored", "dense"])
-def test_a_given_jacobian_is_used(solver, form):
-    def scan(step, h0, xs):
+def test_a_given_jacobian_is_used(solver, form, request):
+    def scan(solver, form, step, h0, xs):
         (w,) = step.args
 
         def jacobian(h, x, new):
@@ -71,7 +74,8 @@ def test_a_given_jacobian_is_used(solver, form):
 
         return pb.scan(step, h0, xs, solver=solver, jacobian=jacobian)
 
-    _same(_gradient(scan, elman, W), _wanted(elman))
+    case = lambda solver, form: _pair(functools.partial(scan, solver, form), elman)  # noqa: E731
+    _same(*together(request, case))
 
 
 def test_a_wrong_jacobian_is_really_used_and_is_found_by_the_check():
@@ -185,9 +189,11 @@ def test_a_right_operator_passes_the_check(length, reverse):
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", ["dense", "diagonal"])
-def test_a_named_jacobian(solver, name):
-    scan = functools.partial(pb.scan, solver=solver, jacobian=name)
-    _same(_gradient(scan, decay, 0.3), _wanted(decay))
+def test_a_named_jacobian(solver, name, request):
+    def case(solver, name):
+        return _pair(functools.partial(pb.scan, solver=solver, jacobian=name), decay)
+
+    _same(*together(request, case))
 
 
 def test_a_false_claim_is_found_by_the_check():
@@ -223,7 +229,8 @@ def test_a_given_jacobian_lifts_a_custom_vjp():
         jacobian = lambda h, x, new: Factored.from_diagonal(w, 1 - new**2)  # noqa: E731
         return pb.scan(f, h0, xs, solver=pb.Blelloch(), jacobian=jacobian)
 
-    _same(_gradient(scan, step, W), _wanted(elman))
+    program, at = _pair(scan, step, elman)
+    _same(*jit_once(program)(*at))
 
 
 def test_an_operator_that_does_not_fit_is_refused():
@@ -297,6 +304,8 @@ def test_a_step_that_came_before_is_unrolled_as_asked(order):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_split_transpose_is_an_argument_of_lax_scan_and_changes_no_derivative(solver):
-    got = _gradient(functools.partial(pb.scan, solver=solver, _split_transpose=True), elman, W)
-    _same(got, _wanted(elman))
+def test_split_transpose_is_an_argument_of_lax_scan_and_changes_no_derivative(solver, request):
+    def case(solver):
+        return _pair(functools.partial(pb.scan, solver=solver, _split_transpose=True), elman)
+
+    _same(*together(request, case))

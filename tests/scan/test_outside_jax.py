@@ -11,6 +11,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.cells import Elman
+from tests.family import together
 from tests.family.outside import INSIDE, STEPS, any_negative, called_back, drawn, halved
 
 H = jnp.array([0.3, 0.2, -0.1])
@@ -31,38 +32,41 @@ METHODS = {"Chunks": pb.Chunks(3), "Newton": pb.Newton(), "FixedPoint": pb.Fixed
 EVERY = {**STEPS, **INSIDE}
 
 
-def modes(step, **how):
-    """Value, gradient, jvp and Hessian-vector product, in one program."""
-    scan = lax.scan if how.get("lax") else functools.partial(pb.scan, **how)
+AT = H, XS, jnp.asarray(1.1, H.dtype)
+
+
+def modes(step, scan):
+    """A program of value, gradient, jvp and Hessian-vector product."""
 
     def loss(h, xs, w):
         outs = scan(lambda h, x: (step(h, w * x),) * 2, h, xs)
         return (outs[1] ** 2).sum() + jnp.sin(outs[0]).sum()
 
-    def run(at):
+    def run(*at):
         along = jax.tree.map(jnp.ones_like, at)
         tangent = jax.jvp(loss, at, along)[1]
         return jax.jvp(jax.value_and_grad(loss, (0, 1, 2)), at, along), tangent
 
-    return jax.jit(run)((H, XS, jnp.asarray(1.1, H.dtype)))
+    return run
 
 
-@functools.cache
-def wanted(name):
-    return jax.tree.leaves(modes(EVERY[name], lax=True))
+def by_both(name, way):
+    """A program by a way and by `lax.scan`, and its arguments."""
+    each = [modes(EVERY[name], scan) for scan in (functools.partial(pb.scan, **way), lax.scan)]
+    return lambda *at: [run(*at) for run in each], AT
 
 
-def assert_right(name, **how):
+def assert_right(got, want):
     rtol = 1e-9 if jax.config.jax_enable_x64 else 2e-4
-    for got, want in zip(jax.tree.leaves(modes(EVERY[name], **how)), wanted(name), strict=True):
-        np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("name", EVERY)
-def test_derivatives_are_those_of_lax_scan(name, way):
-    assert_right(name, **way)
+def test_derivatives_are_those_of_lax_scan(name, way, request):
+    assert_right(*together(request, by_both))
 
 
 def in_words(name):
@@ -100,7 +104,8 @@ def test_a_given_jacobian_is_made_step_by_step():
         gate = jnp.where(any_negative.bind(h), 0.5, 1.0)
         return pb.operators.Diagonal(1.3 * (1 - (new / gate) ** 2) * gate)
 
-    assert_right("any_negative", solver=pb.Blelloch(), jacobian=jacobian)
+    run, at = by_both("any_negative", {"solver": pb.Blelloch(), "jacobian": jacobian})
+    assert_right(*jax.jit(run)(*at))
 
 
 def test_a_given_jacobian_alone_may_look_at_its_batch():
@@ -108,9 +113,11 @@ def test_a_given_jacobian_alone_may_look_at_its_batch():
         return pb.operators.Diagonal(2 * halved.bind(1 - new**2))
 
     run = lambda h, **how: pb.scan(lambda h, x: (jnp.tanh(h + x), h), h, XS, **how)[0].sum()  # noqa: E731
-    for solver in (pb.Sweep(), pb.Blelloch()):
-        got = jax.grad(lambda h: run(h, solver=solver, jacobian=jacobian))(H)
-        np.testing.assert_allclose(got, jax.grad(run)(H), rtol=1e-5)
+    ways = {}, *({"solver": s, "jacobian": jacobian} for s in (pb.Sweep(), pb.Blelloch()))
+    slopes = jax.jit(lambda h: [jax.grad(functools.partial(run, **way))(h) for way in ways])
+    want, *each = slopes(H)
+    for got in each:
+        np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 class Proud(Elman):
@@ -127,13 +134,14 @@ def test_a_cell_that_looks_is_linearised_as_any_step():
     params = cell.init(jax.random.key(0), 3, 4)
     xs, h = jnp.cos(jnp.arange(33.0)).reshape(11, 3), jnp.linspace(-0.2, 0.4, 4)
 
-    def grad(scan):
+    def grad(scan, params):
         loss = lambda p: (scan(functools.partial(cell, p), h, xs)[1] ** 2).sum()  # noqa: E731
         return jax.tree.leaves(jax.grad(loss)(params))
 
-    for solver in (pb.Sweep(), pb.Blelloch()):
-        got = grad(functools.partial(pb.scan, solver=solver))
-        for a, b in zip(got, grad(lax.scan), strict=True):
+    ways = [functools.partial(pb.scan, solver=solver) for solver in (pb.Sweep(), pb.Blelloch())]
+    want, *each = jax.jit(lambda p: [grad(scan, p) for scan in (lax.scan, *ways)])(params)
+    for got in each:
+        for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
@@ -145,17 +153,16 @@ def test_an_outer_vmap_is_what_it_is_for_lax_scan(name):
         def loss(h):
             return (scan(lambda h, x: (STEPS[name](h, x),) * 2, h, XS)[1] ** 2).sum()
 
-        return jax.jit(jax.vmap(jax.grad(loss)))(hs)
+        return jax.grad(loss)
 
-    want = grad(lax.scan)
-    alone = jnp.stack([jax.grad(lambda h: modes_alone(name, h))(h) for h in hs])
+    def run(hs):
+        alone = jnp.stack([grad(lax.scan)(h) for h in hs])
+        ours = functools.partial(pb.scan, solver=pb.Sweep(chunk=4))
+        return alone, *(jax.vmap(grad(scan))(hs) for scan in (lax.scan, ours))
+
+    alone, want, got = jax.jit(run)(hs)
     assert np.abs(want - alone).max() > 1e-3  # else nothing is seen here
-    got = grad(functools.partial(pb.scan, solver=pb.Sweep(chunk=4)))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
-
-
-def modes_alone(name, h):
-    return (lax.scan(lambda h, x: (STEPS[name](h, x),) * 2, h, XS)[1] ** 2).sum()
 
 
 def test_keys_that_commute_and_callbacks_one_by_one_are_batched():
@@ -231,11 +238,11 @@ def test_equinox_asks_the_whole_batch():
         quiet = internal.unvmap_all(h.mean() < 0.0)
         return (jnp.tanh(1.3 * h + x) * jnp.where(quiet, 0.5, 1.0),) * 2
 
-    grad = lambda scan: jax.jit(jax.grad(lambda h: (scan(step, h, XS)[1] ** 2).sum()))(H)  # noqa: E731
-    for how in ({}, {"solver": pb.Sweep()}, {"solver": pb.Blelloch()}):
-        np.testing.assert_allclose(
-            grad(functools.partial(pb.scan, **how)), grad(lax.scan), rtol=1e-5
-        )
+    grad = lambda scan: jax.grad(lambda h: (scan(step, h, XS)[1] ** 2).sum())  # noqa: E731
+    ways = [functools.partial(pb.scan, solver=s) for s in (None, pb.Sweep(), pb.Blelloch())]
+    want, *each = jax.jit(lambda h: [grad(scan)(h) for scan in (lax.scan, *ways)])(H)
+    for got in each:
+        np.testing.assert_allclose(got, want, rtol=1e-5)
     reason = pb.explain(step, H, XS).reason
     assert "unvmap_all, which is not known to commute" in reason
 

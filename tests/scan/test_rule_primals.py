@@ -121,7 +121,7 @@ def _agree(step, solver, of=_all):
     with jax.enable_x64(True):
         w, t = jnp.array([0.7, -1.2]), jnp.array([0.3, 1.0])
         scans = functools.partial(pb.scan, solver=solver), python_loop
-        got, want = (jit_quickly(functools.partial(of, step, scan))(w, t) for scan in scans)
+        got, want = jit_quickly(lambda w, t: [of(step, scan, w, t) for scan in scans])(w, t)
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), got, want)
 
 
@@ -186,8 +186,8 @@ def test_of_a_solver_that_is_chosen():
 
     def hvp(scan):
         loss = lambda w: jnp.mean(scan(step(w), zero, rows)[1] ** 2)  # noqa: E731
-        return jit_quickly(lambda w: jax.jvp(jax.grad(loss), (w,), (t,))[1])(w)
+        return lambda w: jax.jvp(jax.grad(loss), (w,), (t,))[1]
 
     assert pb.explain(step(w), zero, rows).choice == "Sweep()"
-    got, want = hvp(pb.scan), hvp(jax.lax.scan)
+    got, want = jit_quickly(lambda w: [hvp(scan)(w) for scan in (pb.scan, jax.lax.scan)])(w)
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from tests.quickly import jit_quickly
+from tests.family import together
 
 SOLVERS = {
     "auto": None,
@@ -68,21 +68,18 @@ def _second_order(scan, stage, w, xs):
     return *product, again
 
 
-@functools.cache
-def _by_lax(derivative, stage, batch):
-    run = functools.partial(derivative, lax.scan, STAGED[stage])
-    return jit_quickly(run)(*_arguments(BATCHES[batch]))
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("stage", STAGED)
 @pytest.mark.parametrize("derivative", [_first_order, _second_order])
-def test_a_staged_vmap(derivative, stage, batch, solver):
-    scan = functools.partial(pb.scan, solver=SOLVERS[solver])
-    run = jit_quickly(functools.partial(derivative, scan, STAGED[stage]))
-    got, want = run(*_arguments(BATCHES[batch])), _by_lax(derivative, stage, batch)
+def test_a_staged_vmap(derivative, stage, batch, solver, request):
+    def case(derivative, stage, batch, solver):
+        scans = functools.partial(pb.scan, solver=SOLVERS[solver]), lax.scan
+        both = [functools.partial(derivative, scan, STAGED[stage]) for scan in scans]
+        return lambda *at: [f(*at) for f in both], _arguments(BATCHES[batch])
+
+    got, want = together(request, case)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, **TOLERANCE)

@@ -226,46 +226,17 @@ def test_a_loop_that_is_mapped_selects_nothing_that_it_carries():
         assert eqn.params["cond_jaxpr"].out_avals[0].shape == ()
 
 
-def step(w, c, x):
-    h, m = c
-    m = 0.7 * m + jnp.sin(x) * h
-    return (jnp.tanh(h @ w + m), m), h * m
-
-
-@pytest.mark.parametrize(("reverse", "most"), [(False, 3), (True, 1)])
-def test_derivatives_of_a_scan(reverse, most):
-    """Of a pytree carry with rows; the second ones are of both modes."""
-    n, rows = 13, 2
-    args = draw(0, H, H) / 2, (draw(1, rows, H), draw(2, rows, H)), draw(3, n, rows, H)
-
-    def loss(scan, w, init, xs):
-        (h, m), ys = scan(functools.partial(step, w), init, xs, reverse=reverse)
-        return jnp.sum(h**2) + jnp.sum(m) + jnp.sum(jnp.sin(ys))
-
-    def derivatives(scan):
-        slopes = jax.grad(functools.partial(loss, scan), (0, 1, 2))
-        total = lambda w: sum(jnp.sum(s**2) for s in jax.tree.leaves(slopes(w, *args[1:])))  # noqa: E731
-        return slopes(*args), jax.jvp(slopes, args, args)[1], jax.grad(total)(args[0])
-
-    ours = functools.partial(pb.scan, solver=pb.ChunkedCorrections(4, max_rounds=most))
-    got, want = (jit_once(lambda scan=scan: derivatives(scan))() for scan in (ours, jax.lax.scan))
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        scale = float(jnp.abs(b).max())
-        np.testing.assert_allclose(a / scale, b / scale, atol=2e-5)
-
-
 def test_derivatives_of_a_solution():
     a, g, w = rotations(9), draw(0, 10, H), draw(1, 10, H)
 
-    def derivatives(solver):
+    def derivatives(solver, a, g):
         loss = lambda a, g: jnp.sum(w * pb.solve(pb.Uniform(Dense(a), g), solver) ** 2)  # noqa: E731
         slopes = jax.grad(loss, (0, 1))
         total = lambda a, g: sum(jnp.sum(s**2) for s in slopes(a, g))  # noqa: E731
         return slopes(a, g), jax.jvp(loss, (a, g), (a, g)), jax.grad(total, (0, 1))(a, g)
 
-    got, want = (
-        jit_once(lambda s=s: derivatives(s))() for s in (pb.ChunkedCorrections(3), pb.Sweep())
-    )
+    solvers = pb.ChunkedCorrections(3), pb.Sweep()
+    got, want = jit_once(lambda a, g: [derivatives(s, a, g) for s in solvers])(a, g)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * float(jnp.abs(other).max()))
 
@@ -279,7 +250,8 @@ def test_the_report_of_a_scan_says_how_many_rounds():
             step = lambda c, x: (slope * c + x, None)  # noqa: E731
             return pb.scan(step, jnp.zeros(H, DTYPE), xs, solver=solver, report=True)[2]
 
-        for report, want in zip(map(jit_once(run), (1e-3, 1.0)), wants, strict=True):
+        reports = jit_once(lambda *slopes, run=run: [run(slope) for slope in slopes])(1e-3, 1.0)
+        for report, want in zip(reports, wants, strict=True):
             assert told(report) == want and report.status == pb.Status.OK
 
 
@@ -291,16 +263,18 @@ def test_layers_of_different_sizes(chunks, most):
     params, x = pb.layers.init(LAYERS, jax.random.key(0), (3,)), draw(0, 5, 3)
     solver = pb.ChunkedCorrections(chunks, max_rounds=most)
 
-    def derivatives(solver):
+    def derivatives(solver, x):
         loss = lambda p, x: jnp.sum(pb.chain(LAYERS, p, x, solver=solver) ** 2)  # noqa: E731
         slopes = jax.grad(loss, (0, 1))
         return slopes(params, x), jax.jvp(slopes, (params, x), (params, x))[1]
 
-    got, want = (jit_once(lambda s=s: derivatives(s))() for s in (solver, pb.Sweep()))
+    def run(x):
+        report = pb.chain(LAYERS, params, x, solver=solver, report=True)[1]
+        return derivatives(solver, x), derivatives(pb.Sweep(), x), report
+
+    got, want, report = jit_once(run)(x)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    run = jit_once(lambda x: pb.chain(LAYERS, params, x, solver=solver, report=True)[1])
-    report = run(x)
     rounds = min(chunks, 6) - 1  # nothing is wanted of what enters the first layer
     assert told(report) == (min(most, rounds), most < rounds)
     assert report.status == pb.Status.OK
@@ -316,9 +290,8 @@ def test_layers_that_are_mapped_or_not_finite():
 
     solver = pb.ChunkedCorrections(4, max_rounds=2)
     last = jnp.stack([g[-1], jnp.zeros(2), g[-1] * jnp.nan])
-    each = jit_once(jax.vmap(lambda last: run(solver, [*g[:-1], last])))
-    got, report = each(last)
-    want = jit_once(jax.vmap(lambda last: run(pb.Sweep(), [*g[:-1], last])))(last)[0]
+    both = lambda last: [run(s, [*g[:-1], last]) for s in (solver, pb.Sweep())]  # noqa: E731
+    (got, report), (want, _) = jit_once(jax.vmap(both))(last)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
     assert report.iterations.tolist()[:2] == [2, 1]  # of the other cotangent alone

@@ -174,8 +174,8 @@ def test_layers_of_different_sizes_and_missing_cotangents(sizes):
         want.append(matrix @ want[-1] + (0 if own is None else own))
     given = [None if v is None else jnp.asarray(v) for v in g]
     operators = [Dense(jnp.asarray(m)) for m in a]
-    for solver in (pb.CyclicReduction(), pb.CyclicReduction(scaled=True)):
-        got = jit_once(lambda s=solver: pb.solve(pb.Ragged(operators, given), s))()
+    solvers, system = (pb.CyclicReduction(), pb.CyclicReduction(scaled=True)), (operators, given)
+    for got in jit_once(lambda system: [pb.solve(pb.Ragged(*system), s) for s in solvers])(system):
         for x, y in zip(got, reversed(want), strict=True):
             np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
 

@@ -1,5 +1,6 @@
 """The iterative solvers: what they find, when they stop, and what their report says of it."""
 
+import functools
 import itertools
 
 import jax
@@ -10,7 +11,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp.operators import Dense, Diagonal, Factored
-from tests.family import jit_once
+from tests.family import jit_once, together
 
 H = 4
 DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
@@ -47,8 +48,10 @@ def system_of(a, g):
     return pb.Uniform(Dense(jnp.asarray(a, DTYPE)), jnp.asarray(g, DTYPE))
 
 
-def solve(a, g, solver):
-    run = jit_once(lambda a, g: pb.solve(pb.Uniform(Dense(a), g), solver, report=True))
+def solve(a, g, *solvers):
+    """By each solver, all in one program."""
+    system = lambda a, g: pb.Uniform(Dense(a), g)  # noqa: E731
+    run = jit_once(lambda *at: [pb.solve(system(*at), solver, report=True) for solver in solvers])
     return run(jnp.asarray(a, DTYPE), jnp.asarray(g, DTYPE))
 
 
@@ -63,9 +66,8 @@ def series(a, g, terms):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_all_sweeps_are_exact_whatever_the_system(name):
     a, g = SYSTEMS[name], draw(0, 41, H)
-    for solver in (pb.Jacobi(), pb.Richardson(), pb.Jacobi(tol=0.0)):
-        solution, report = solve(a, g, solver)
-        want = oracle(a, g)
+    want = oracle(a, g)
+    for solution, report in solve(a, g, pb.Jacobi(), pb.Richardson(), pb.Jacobi(tol=0.0)):
         scale = np.abs(want).max(-1, keepdims=True)
         np.testing.assert_allclose(solution / scale, want / scale, rtol=0, atol=2000 * EPS)
         assert report.status == pb.Status.OK and report.residual < report.bound
@@ -75,7 +77,7 @@ def test_all_sweeps_are_exact_whatever_the_system(name):
 @pytest.mark.parametrize("sweeps", [1, 2, 7])
 def test_so_many_sweeps_are_so_many_terms(sweeps):
     a, g = SYSTEMS["easy"], draw(0, 41, H)
-    solution, report = solve(a, g, pb.Jacobi(sweeps))
+    ((solution, report),) = solve(a, g, pb.Jacobi(sweeps))
     np.testing.assert_allclose(solution, series(a, g, sweeps), atol=50 * EPS)
     assert report.iterations == sweeps
     assert (report.status == pb.Status.OK) == (sweeps == 7 and DTYPE == jnp.float32)
@@ -83,7 +85,7 @@ def test_so_many_sweeps_are_so_many_terms(sweeps):
 
 def test_a_tolerance_stops_it_and_the_report_says_where():
     a, g = SYSTEMS["easy"], draw(0, 41, H)
-    solution, report = solve(a, g, pb.Jacobi(tol=1e-3))
+    ((solution, report),) = solve(a, g, pb.Jacobi(tol=1e-3))
     assert report.status == pb.Status.OK and 3 < report.iterations < 15
     history = np.asarray(report.history)
     k = int(report.iterations)
@@ -105,7 +107,8 @@ def test_error_shrinks_by_the_contraction_in_every_sweep():
     want = oracle(a, g)
     errors = [np.abs(series(a, g, k) - want).max() for k in range(6)]
     assert all(b <= 0.5 * a for a, b in itertools.pairwise(errors))
-    ours = [np.abs(solve(a, g, pb.Jacobi(k))[0] - want).max() for k in (1, 3, 5)]
+    found = solve(a, g, *(pb.Jacobi(k) for k in (1, 3, 5)))
+    ours = [np.abs(solution - want).max() for solution, _ in found]
     np.testing.assert_allclose(ours, errors[1::2], rtol=1e-3, atol=50 * EPS)
 
 
@@ -116,12 +119,12 @@ def test_richardson_is_damped_jacobi(omega):
     shown = lambda x: g[1:] + np.concatenate([x[1:], np.zeros((1, H))])  # noqa: E731
     for _ in range(4):
         x = x + omega * (np.einsum("tij,tj->ti", a, shown(x)) - x)
-    solution, report = solve(a, g, pb.Richardson(omega, sweeps=4))
+    few, all_of_them = pb.Richardson(omega, sweeps=4), pb.Richardson(omega, tol=10 * EPS)
+    (solution, report), (full, said) = solve(a, g, few, all_of_them)
     np.testing.assert_allclose(solution[:-1], g[:-1] + x, atol=50 * EPS)
     assert report.iterations == 4
-    full, report = solve(a, g, pb.Richardson(omega, tol=10 * EPS))
     np.testing.assert_allclose(full, oracle(a, g), atol=2000 * EPS)
-    assert report.status == pb.Status.OK
+    assert said.status == pb.Status.OK
 
 
 def test_richardson_on_the_paper_s_scaling_is_ours_with_another_omega():
@@ -178,7 +181,7 @@ def test_the_first_residual_is_no_shadow():
             break
         p, rho = r + new / rho * alpha / w * (p - w * v), new
     assert lost == 0
-    solution, report = solve(a, g, pb.BiCGStab())
+    ((solution, report),) = solve(a, g, pb.BiCGStab())
     want = oracle(a, g)
     assert report.status == pb.Status.OK
     assert np.linalg.norm(solution - want) < 1e4 * EPS * np.linalg.norm(want)
@@ -188,9 +191,9 @@ def test_a_breakdown_is_reported():
     """Products that grow by 1e3 in each of 40 steps leave nothing of an inner product."""
     a, g = SYSTEMS["non-normal"], np.zeros((41, H))
     g[-1] = draw(3, H)
-    _, report = solve(a, g, pb.BiCGStab(restarts=0))
+    ((_, report),) = solve(a, g, pb.BiCGStab(restarts=0))
     assert report.status in (pb.Status.BREAKDOWN, pb.Status.NON_FINITE)
-    _, report = solve(SYSTEMS["exploding"], draw(0, 41, H), pb.BiCGStab())
+    ((_, report),) = solve(SYSTEMS["exploding"], draw(0, 41, H), pb.BiCGStab())
     assert report.status != pb.Status.OK
 
 
@@ -232,11 +235,11 @@ def test_infinities_are_where_a_sweep_has_them():
     [pb.Jacobi(), pb.Jacobi(tol=10 * EPS), pb.Richardson(0.9, tol=10 * EPS), pb.CyclicReduction()],
     ids=str,
 )
-def test_every_derivative_of_a_solution(solver):
+def test_every_derivative_of_a_solution(solver, request):
     a, g = jnp.asarray(contracting(7), DTYPE), jnp.asarray(draw(0, 8, H), DTYPE)
     w = jnp.asarray(draw(5, 8, H), DTYPE)
 
-    def everything(solver):
+    def everything(solver, a, g):
         loss = lambda a, g: jnp.sum(w * pb.solve(pb.Uniform(Dense(a), g), solver) ** 2)  # noqa: E731
         slopes = jax.grad(loss, (0, 1))
         total = lambda a, g: sum(jnp.sum(jnp.sin(s)) for s in slopes(a, g))  # noqa: E731
@@ -248,7 +251,10 @@ def test_every_derivative_of_a_solution(solver):
             jax.grad(jax.checkpoint(loss))(a, g),
         )
 
-    got, want = (jit_once(lambda s=s: everything(s))() for s in (solver, pb.Sweep()))
+    def case(solver):
+        return lambda *at: [everything(s, *at) for s in (solver, pb.Sweep())], (a, g)
+
+    got, want = together(request, case)
     for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         scale = float(jnp.abs(y).max())
         np.testing.assert_allclose(x / scale, y / scale, rtol=0, atol=5000 * EPS)
@@ -284,16 +290,17 @@ def test_states_of_several_leaves_and_scalars():
     c0 = (jnp.asarray(draw(0, 3), DTYPE), jnp.asarray(0.3, DTYPE))
     xs = jnp.asarray(draw(1, 9, 3), DTYPE)
 
-    def gradient(scan):
+    def gradient(scan, c0, xs):
         def loss(c0, xs):
             (h, k), ys = scan(step, c0, xs)
             return jnp.sum(h) + k**2 + jnp.sum(jnp.sin(ys))
 
-        return jit_once(jax.grad(loss, (0, 1)))(c0, xs)
+        return jax.grad(loss, (0, 1))(c0, xs)
 
-    want = gradient(lax.scan)
-    for solver in (pb.Jacobi(), pb.Jacobi(tol=EPS), pb.Richardson(0.9, tol=EPS)):
-        got = gradient(lambda *args, s=solver: pb.scan(*args, solver=s))
+    solvers = pb.Jacobi(), pb.Jacobi(tol=EPS), pb.Richardson(0.9, tol=EPS)
+    scans = lax.scan, *(functools.partial(pb.scan, solver=s) for s in solvers)
+    want, *each = jit_once(lambda c0, xs: [gradient(scan, c0, xs) for scan in scans])(c0, xs)
+    for got in each:
         for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(x, y, rtol=2000 * EPS, atol=2000 * EPS)
 

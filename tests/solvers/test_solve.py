@@ -33,33 +33,11 @@ from parscan_bp.operators import (
 )
 from parscan_bp.sparsity import Pattern
 from tests.family import jit_once
+from tests.solvers.solver_table import DTYPE, SOLVERS
 
 H = 4
-DTYPE = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
-SOLVERS = {
-    "sweep": pb.Sweep(),
-    "sweep3": pb.Sweep(chunk=3),
-    "associative": pb.Associative(),
-    "blelloch": pb.Blelloch(),
-    "blelloch0": pb.Blelloch(up_levels=0),
-    "blelloch2": pb.Blelloch(up_levels=2),
-    "chunked": pb.Chunked(chunks=4),
-    "chunked-by-a-sweep": pb.Chunked(4, inner=pb.Blelloch(0)),
-    "corrections": pb.ChunkedCorrections(4, max_rounds=3),
-    "corrections-stopped": pb.ChunkedCorrections(3, max_rounds=1),
-    "scaled": pb.Blelloch(scaled=True),
-    # Simulated; what no kernel takes, as doubles, is swept.
-    "pallas": pb.Pallas("sequential", interpret=True, otherwise="sweep"),
-    "planned": pb.Planned(),
-    "cyclic": pb.CyclicReduction(),
-    "jacobi": pb.Jacobi(),
-    "richardson": pb.Richardson(),
-    # Its tolerance is about the norm of the whole.
-    "bicgstab": pb.BiCGStab(200, tol=80 * float(jnp.finfo(DTYPE).eps)),
-    "truncated": pb.Truncated(1000),
-    "sliding": pb.Truncated(1001, sliding=True),
-}
 UNIFORM = [name for name, solver in SOLVERS.items() if solver.uniform]
+RAGGED = [name for name, solver in SOLVERS.items() if solver.ragged]
 
 
 def _draw(seed, *shape):
@@ -130,16 +108,17 @@ def _oracle(operators, g):
     return np.stack(out[::-1])
 
 
-def _solve(system, solver):
-    """As one program: eagerly, every operation would be compiled by itself."""
+def _solve(system, *solvers):
+    """By each solver, all in one program."""
     kind = type(system)
-    return jit_once(lambda a, g: pb.solve(kind(a, g), solver))(system.operators, system.g)
+    run = jit_once(lambda a, g: [pb.solve(kind(a, g), solver) for solver in solvers])
+    return run(system.operators, system.g)
 
 
-def _close(got, want, n):
-    scale = np.abs(want).max()
-    eps = float(jnp.finfo(DTYPE).eps)
-    np.testing.assert_allclose(np.asarray(got) / scale, want / scale, rtol=0, atol=30 * eps * n)
+def _close(got, want, n, name=""):
+    scale, atol = np.abs(want).max(), 30 * float(jnp.finfo(DTYPE).eps) * n
+    got = np.asarray(got)
+    np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=atol, err_msg=name)
 
 
 # Every length is another program: one for each structure by default, more for the densest.
@@ -158,17 +137,21 @@ def test_every_solver_equals_the_oracle(structure, n):
     operators = STRUCTURES[structure](n)
     g = _draw(n + 7, n + 1, H)
     want = _oracle(operators, g)
-    for name, solver in SOLVERS.items():
-        system = pb.Uniform(operators, g)
-        refused = solver.needs == "operators" and structure == "matrix_free"
-        if refused or not solver.uniform:
-            with pytest.raises(NotImplementedError, match=r"cannot take|ragged systems only"):
-                pb.solve(system, solver)
-            continue
-        got = _solve(system, solver)
+    system = pb.Uniform(operators, g)
+    refused = {
+        name: solver
+        for name, solver in SOLVERS.items()
+        if not solver.uniform or (solver.needs == "operators" and structure == "matrix_free")
+    }
+    for solver in refused.values():
+        with pytest.raises(NotImplementedError, match=r"cannot take|ragged systems only"):
+            pb.solve(system, solver)
+    taken = [name for name in SOLVERS if name not in refused]
+    each = _solve(system, *(SOLVERS[name] for name in taken))
+    for name, got in zip(taken, each, strict=True):
         assert got.dtype == DTYPE, name
         if name != "bicgstab" or n <= 100:
-            _close(got, want, (n + 1) * (10 if name == "bicgstab" else 1))
+            _close(got, want, (n + 1) * (10 if name == "bicgstab" else 1), name)
 
 
 def test_the_dense_form_is_the_system():
@@ -177,10 +160,11 @@ def test_the_dense_form_is_the_system():
     _close(pb.solve(system).ravel(), lam, 6)
 
 
-@pytest.mark.parametrize("name", UNIFORM)
-def test_batch_axes_stay_behind_the_scanned_one(name):
+def test_batch_axes_stay_behind_the_scanned_one():
     operators, g = Dense(_orthogonal_ish(9, (3, 2))), _draw(1, 10, 3, 2, H)
-    _close(_solve(pb.Uniform(operators, g), SOLVERS[name]), _oracle(operators, g), 10)
+    each = _solve(pb.Uniform(operators, g), *(SOLVERS[name] for name in UNIFORM))
+    for name, got in zip(UNIFORM, each, strict=True):
+        _close(got, _oracle(operators, g), 10, name)
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (2, 5, 3), (3, 1, 4, 2, 5), tuple(range(1, 12))])
@@ -190,13 +174,13 @@ def test_ragged_systems(sizes):
     g = [_draw(k + 50, s) for k, s in enumerate(sizes)]
     system = pb.Ragged(operators, g)
     want = np.linalg.solve(np.asarray(system.as_dense(), np.float64), np.concatenate(g))
-    for name, solver in SOLVERS.items():
+    for solver in SOLVERS.values():
         if not solver.ragged:
             with pytest.raises(NotImplementedError, match=r"uniform systems only|cannot take"):
                 pb.solve(system, solver)
-            continue
-        got = np.concatenate(_solve(system, solver))
-        _close(got, want, 30 * len(sizes)), name
+    each = _solve(system, *(SOLVERS[name] for name in RAGGED))
+    for name, got in zip(RAGGED, each, strict=True):
+        _close(np.concatenate(got), want, 30 * len(sizes), name)
 
 
 def test_square_ragged_systems_take_structured_operators():
@@ -204,8 +188,8 @@ def test_square_ragged_systems_take_structured_operators():
     g = [_draw(k, H) for k in range(4)]
     system = pb.Ragged(operators, g)
     want = np.linalg.solve(np.asarray(system.as_dense(), np.float64), np.concatenate(g))
-    for solver in (pb.Sweep(), pb.Blelloch(), pb.Blelloch(up_levels=1)):
-        _close(np.concatenate(_solve(system, solver)), want, 30)
+    for got in _solve(system, pb.Sweep(), pb.Blelloch(), pb.Blelloch(up_levels=1)):
+        _close(np.concatenate(got), want, 30)
 
 
 def _layers():
@@ -241,9 +225,9 @@ def test_ragged_systems_of_every_structure(zero):
     want = np.linalg.solve(
         np.asarray(system.as_dense(), np.float64), np.concatenate([*dense, g[-1]])
     )
-    for solver in (s for s in SOLVERS.values() if s.ragged):
-        got = _solve(system, solver)
-        _close(np.concatenate(got), want, 100)
+    each = _solve(system, *(SOLVERS[name] for name in RAGGED))
+    for name, got in zip(RAGGED, each, strict=True):
+        _close(np.concatenate(got), want, 100, name)
 
 
 def _public(package, base):
@@ -351,7 +335,7 @@ def test_scaled_products_survive_where_plain_ones_overflow(scaled):
     d = jnp.asarray([1e-20, 1e-20, 1e20, 1e20] * 8, jnp.float32)[:, None] * jnp.ones(2, jnp.float32)
     g = jnp.zeros((33, 2), jnp.float32).at[-1].set(1e-30)
     solver = pb.Blelloch(scaled=scaled)
-    lam = np.asarray(_solve(pb.Uniform(Diagonal(d), g), solver))
+    lam = np.asarray(_solve(pb.Uniform(Diagonal(d), g), solver)[0])
     want = _oracle(Diagonal(d), g)
     finite = np.isfinite(want.astype(np.float32)) & (np.abs(want) > 1e-37)
     agree = np.isclose(lam[finite], want[finite], rtol=1e-4).all()

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from tests.family import together
 from tests.within.derivatives_of import derivatives_of
 
 ROWS = jnp.asarray(np.random.default_rng(1).normal(size=(7, 3)))
@@ -94,10 +95,13 @@ LEFT = {
 
 
 @pytest.mark.parametrize("name", [*FILLED, *LEFT])
-def test_values_and_derivatives(name):
-    f = {**FILLED, **LEFT}[name]
-    ours = pb.replace_scans(f)
-    got, expected = jax.jit(lambda *args: [derivatives_of(g, *args) for g in (ours, f)])(A, ROWS)
+def test_values_and_derivatives(name, request):
+    def case(name):
+        f = {**FILLED, **LEFT}[name]
+        both = pb.replace_scans(f), f
+        return lambda *args: [derivatives_of(g, *args) for g in both], (A, ROWS)
+
+    got, expected = together(request, case)
     for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-6)
 

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
+from tests.family import together
 from tests.within.derivatives_of import derivatives_of, loss_of
 
 XS = jnp.asarray(np.random.default_rng(0).normal(size=(6, 3)))
@@ -99,9 +100,12 @@ SOLVERS = (None, pb.Sweep(), pb.Blelloch())
 
 
 @pytest.mark.parametrize("f", PROGRAMS)
-def test_values_and_derivatives_are_those_of_the_program(f):
-    every = [f, *(pb.replace_scans(f, solver=solver) for solver in SOLVERS)]
-    expected, *made = jax.jit(lambda a, xs: [derivatives_of(g, a, xs) for g in every])(A, XS)
+def test_values_and_derivatives_are_those_of_the_program(f, request):
+    def case(f):
+        every = [f, *(pb.replace_scans(f, solver=solver) for solver in SOLVERS)]
+        return lambda *args: [derivatives_of(g, *args) for g in every], (A, XS)
+
+    expected, *made = together(request, case)
     for solver, got in zip(SOLVERS, made, strict=True):
         for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
             np.testing.assert_allclose(have, want, rtol=2e-4, atol=2e-5, err_msg=str(solver))
@@ -137,8 +141,8 @@ def test_a_function_that_closes_over_what_is_differentiated():
     def loss(a, replace):
         return loss_of(replace(lambda xs, _: _rnn(a, xs)))(XS, None)
 
-    got = jax.jit(jax.grad(functools.partial(loss, replace=pb.replace_scans)))(A)
-    want = jax.jit(jax.grad(functools.partial(loss, replace=lambda f: f)))(A)
+    slopes = [jax.grad(functools.partial(loss, replace=r)) for r in (pb.replace_scans, lambda f: f)]
+    got, want = jax.jit(lambda a: [slope(a) for slope in slopes])(A)
     np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
@@ -218,14 +222,18 @@ TOTALS = {
 
 
 @pytest.mark.parametrize("name", TOTALS)
-def test_what_is_the_same_on_all_devices_stays_so(name):
+def test_what_is_the_same_on_all_devices_stays_so(name, request):
     """By its type, without which a result could not leave `jax.shard_map` as one."""
     mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec
     specs = {"in_specs": (spec("d"), spec(None, "d")), "out_specs": spec()}
-    f = jax.shard_map(TOTALS[name], mesh=mesh, **specs)
-    each = (f, pb.replace_scans(f, solver=pb.Sweep()))
-    want, got = jax.jit(lambda *args: [jax.grad(loss_of(g))(*args) for g in each])(A, XS)
+
+    def case(name):
+        f = jax.shard_map(TOTALS[name], mesh=mesh, **specs)
+        each = (f, pb.replace_scans(f, solver=pb.Sweep()))
+        return lambda *args: [jax.grad(loss_of(g))(*args) for g in each], (A, XS)
+
+    want, got = together(request, case)
     np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
