@@ -20,6 +20,7 @@ BENCHES = {
     "scaled": "bench.grids.scaled",
     "memory": "bench.grids.memory",
     "loops": "bench.grids.loops",
+    "peers": "bench.grids.peers",
     "others": "bench.others.bench",
     "mesh": "bench.grids.mesh.bench",
     "convergence": "bench.paper.convergence",

@@ -144,9 +144,11 @@ class Program:
         self.made: dict[Var, Any] = {}  # an equation, a product, parts, columns
         self.stored: dict[Var, None] = {}  # what has a place in memory
         self._shared = set(jaxpr.invars[: loop.shared])
+        self._turned: dict[Var, Var] = {}  # matrices that stay the same, transposed
         for eqn in jaxpr.eqns:
             self._read(eqn)
         for v in jaxpr.outvars:
+            self._check_plain([v])
             self._store(v)
 
     @functools.cached_property
@@ -157,6 +159,10 @@ class Program:
         name, out = kind_of(eqn), eqn.outvars[0]
         if name in ("dot_general", "row_product"):
             self._product(eqn)
+            return
+        self._check_plain(eqn.invars)
+        if name == "transpose" and eqn.invars[0] in self._shared and len(shape_of(out)) == 2:
+            self._turned[out] = eqn.invars[0]
         elif name in ("concatenate", "stack", "pad"):
             self._join(out, _padded(eqn) if name == "pad" else _beside(eqn))
         elif name in ("slice", "split"):
@@ -200,6 +206,8 @@ class Program:
         right: Any
         left, right = eqn.invars
         (of_left, of_right), batched = eqn.params["dimension_numbers"]
+        if right in self._turned:
+            right, of_right = self._turned[right], tuple(1 - axis for axis in of_right)
         if batched != ((), ()) or len(of_left) != 1:
             raise Unsupported("multiplies more than two matrices at a time")
         if left in self._shared and len(shape_of(right)) == 1:
@@ -218,6 +226,11 @@ class Program:
         self._store(out)
         self.made[out] = Joined(tuple(parts), out)
         self._level[out] = self.level_of(*(atom for *_, atom in parts)) + 1
+
+    def _check_plain(self, atoms: Sequence[Any]) -> None:
+        """Raises `Unsupported` of a transposed matrix that is more than multiplied by."""
+        if any(isinstance(v, Var) and v in self._turned for v in atoms):
+            raise Unsupported("contains transpose")
 
     # --- how a value is read ------------------------------------------------------------------
 

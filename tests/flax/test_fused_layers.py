@@ -9,7 +9,7 @@ from flax import nnx
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
-from parscan_bp import kernels
+from parscan_bp import kernels, native
 
 FUSED = pb.Fused(interpret=True)
 X = jax.random.normal(jax.random.key(0), (2, 5, 3), "float32")

@@ -54,15 +54,9 @@ def _power(code, params, a):
     return result if y > 0 else code.builder.fdiv(code.const(1.0, width(a)), result)
 
 
-def _extremum(how: str) -> Function:
-    """The larger, or the smaller; NaN where either is."""
-
-    def extremum(code, params, a, b):
-        builder = code.builder
-        chosen = builder.select(builder.fcmp_ordered(how, a, b), a, b)
-        return builder.select(builder.fcmp_unordered("uno", a, a), a, chosen)
-
-    return extremum
+def _extremum(name: str) -> Function:
+    """NaN where either is; of two zeros, the larger is the positive one."""
+    return lambda code, params, a, b: code.call(name, a, b)
 
 
 def _of_library(name: str) -> Function:
@@ -113,8 +107,8 @@ FUNCTIONS: dict[str, Function] = {
     "log": _of_library("log"),
     "logistic": logistic,
     "lt": _compare("<"),
-    "max": _extremum(">"),
-    "min": _extremum("<"),
+    "max": _extremum("maximum"),
+    "min": _extremum("minimum"),
     "mul": _arithmetic("fmul"),
     "ne": _compare("!="),
     "neg": _negative,

@@ -1,0 +1,117 @@
+"""Recurrent layers on a CPU: value and gradient by Flax and by ours, native loops among them.
+
+Sides are `flax.nnx.RNN` as it comes, `parscan_bp.nnx.RNN` by ``solver=None``, by
+`Sweep(native=True)`, of the same values, and with ``forward="fused"``. Where torch is installed,
+`torch.nn.RNN`, `GRU` and `LSTM` of the same sizes run beside them: their parameters are their own,
+so that only times are compared. All other gradients are compared first.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+import parscan_bp.nnx
+from bench.grids import workloads
+from bench.shared import programs, sides, tables, timing
+from bench.shared.bench import Bench, Named, Option, Options, Result, racing
+
+FLAX, TORCH = "flax", "torch"
+OURS: dict[str, dict[str, Any]] = {
+    "solver=None": {},
+    "Sweep(native=True)": {"solver": parscan_bp.Sweep(native=True)},
+    'forward="fused"': {"forward": "fused"},
+}
+CELLS = {"SimpleCell": "RNN", "GRUCell": "GRU", "OptimizedLSTMCell": "LSTM"}
+"""Cells of Flax, and torch's layer of the same kind."""
+
+
+def measure(size: workloads.Size, options: Options) -> Result:
+    """Compares gradients, then times all."""
+    cell = getattr(nnx, size.cell)(size.hidden, size.hidden, rngs=nnx.Rngs(options.seed))
+    graph, point = nnx.split(cell)
+    xs = jax.random.normal(jax.random.key(options.seed), (size.batch, size.length, size.hidden))
+
+    def program(layer: Callable) -> programs.Program:
+        def loss(point, xs):
+            return jnp.mean(layer(nnx.merge(graph, point))(xs) ** 2)
+
+        return programs.build(jax.value_and_grad(loss, (0, 1)), point, xs)
+
+    made = {FLAX: program(nnx.RNN)}
+    made |= {k: program(functools.partial(parscan_bp.nnx.RNN, **how)) for k, how in OURS.items()}
+    want = made[FLAX].call()
+    errors = {
+        k: programs.check_equal(want, p.call(), 1e-3, f"{size}: {k}") for k, p in made.items()
+    }
+    lanes: dict[str, Any] = dict(made)
+    if options.torch and importlib.util.find_spec("torch") is not None:
+        lanes[TORCH] = _Torch(size)
+    found = sides.raced(lanes, FLAX, options)
+    for name, error in errors.items():
+        found[name]["difference"] = error
+    return {"sides": found}
+
+
+class _Torch:
+    """A layer of torch, as `programs.Program` is called."""
+
+    temp_bytes = 0
+    compile_seconds = 0.0
+
+    def __init__(self, size: workloads.Size):
+        import torch
+
+        self._layer = getattr(torch.nn, CELLS[size.cell])(
+            size.hidden, size.hidden, batch_first=True
+        )
+        self._xs = torch.randn(size.batch, size.length, size.hidden, requires_grad=True)
+
+    def call(self) -> np.ndarray:
+        self._layer.zero_grad()
+        self._xs.grad = None
+        self._layer(self._xs)[0].square().mean().backward()
+        return self._xs.grad.numpy()
+
+
+def points(options: Options) -> dict[str, workloads.Size]:
+    """Cells and sizes; from here on programs run in the thread that calls them."""
+    timing.call_inline()
+    return workloads.points(options)
+
+
+def text(result: Result) -> str:
+    """Flax's time over each side's."""
+    names = [FLAX, *OURS, TORCH]
+    rows = []
+    for point, entry in result["points"].items():
+        found = entry["sides"]
+        first = tables.medians(found[next(iter(OURS))]["comparison"])[0]
+        cells = [tables.speedup(found[n]["comparison"]) if n in found else "-" for n in names[1:]]
+        rows.append([point, first, *cells])
+    return tables.table(["flax / it [95 %]", FLAX, *names[1:]], rows)
+
+
+BENCH = Bench(
+    "peers",
+    __doc__,
+    baseline="flax.nnx.RNN as it comes, jitted",
+    points=points,
+    measure=measure,
+    rows=Named("points"),
+    text=text,
+    options=(
+        Option("cells", list(CELLS), choices=list(CELLS)),
+        *(Option("H", [20, 64, 128, 256]), Option("B", [1, 16, 32]), Option("T", [500])),
+        Option("torch", True, "whether torch takes part, where it is", kind=lambda v: v != "no"),
+        Option("seed", 0),
+        *racing(5, 2, 10.0),
+    ),
+    quick={"cells": ["GRUCell"], "H": [3], "B": [2], "T": [8]},
+    fixed=("seed",),
+)

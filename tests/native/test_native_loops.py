@@ -1,0 +1,214 @@
+"""Native loops: drawn steps and every size against float64, what is not taken, where they run."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from parscan_bp import native
+from tests.native.programs import Drawn
+
+pytest.importorskip("llvmlite")
+
+
+def _is_native(f, *args):
+    return "parscan_bp_" in jax.jit(f).lower(*args).as_text()
+
+
+def _against_float64(seed, dtype):
+    """The loop, and the same of the same numbers in float64 by `lax.scan`."""
+    drawn = Drawn(seed, dtype)
+
+    def run(scan, shared, init, xs):
+        step = functools.partial(drawn.step, shared)
+        return scan(step, init, xs, length=drawn.length, reverse=drawn.reverse)
+
+    got = jax.jit(functools.partial(run, native.scan))(drawn.shared, drawn.init, drawn.xs)
+    assert _is_native(functools.partial(run, native.scan), drawn.shared, drawn.init, drawn.xs)
+    args = jax.tree.map(np.asarray, (drawn.shared, drawn.init, drawn.xs))
+    with jax.enable_x64(True):
+        args = jax.tree.map(lambda a: jnp.asarray(a, np.float64), args)
+        want = jax.jit(functools.partial(run, lax.scan))(*args)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b)
+        bound = 1e3 * np.finfo(np.dtype(dtype)).eps * (1 + np.abs(b).max())
+        np.testing.assert_allclose(a, b, 0, bound)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drawn_steps(seed):
+    _against_float64(seed, np.float32)
+
+
+@pytest.mark.parametrize("seed", range(6, 8))
+def test_drawn_steps_in_float64(seed):
+    with jax.enable_x64(True):
+        _against_float64(seed, np.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 400))
+def test_many_drawn_steps(seed):
+    with jax.enable_x64(seed % 2 == 1):
+        _against_float64(seed, np.float64 if seed % 2 else np.float32)
+
+
+SIZES = [(1, 1), (1, 3), (2, 5), (3, 16), (4, 17), (5, 20), (7, 33), (9, 64), (2, 80), (13, 31)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_all_sizes(turned):
+    """A block of sums may overlap the one before in rows and in columns."""
+    draw = np.random.default_rng(0)
+    for rows, columns in SIZES:
+        v = draw.normal(size=(rows, 11)).astype(np.float32)
+        w = draw.normal(size=(columns, 11) if turned else (11, columns)).astype(np.float32)
+
+        def step(c, x, turned=turned, w=w):
+            return c, x @ jnp.asarray(w).T if turned else x @ jnp.asarray(w)
+
+        run = functools.partial(native.scan, step, np.float32(0), v[None], length=1)
+        assert _is_native(run)
+        want = v.astype(np.float64) @ (w.T if turned else w).astype(np.float64)
+        np.testing.assert_allclose(jax.jit(run)()[1][0], want, 0, 2e-5)
+
+
+def _mapped_weights():
+    w = jnp.stack([jnp.eye(3), 2 * jnp.eye(3)])
+    scan = functools.partial(native.scan, xs=None, length=4)
+    return jax.vmap(lambda w: scan(lambda c, _: (c @ w, c), jnp.ones((2, 3)))[0])(w)
+
+
+def test_what_is_not_taken_is_a_loop_of_xla():
+    got = jax.jit(_mapped_weights)()
+    np.testing.assert_array_equal(got, np.stack([np.ones((2, 3)), np.full((2, 3), 16.0)]))
+    assert not _is_native(_mapped_weights)
+
+
+REASONS = {
+    "contains sort": lambda c, x: (jnp.sort(c), c),
+    "multiplies two values that change": lambda c, x: (c @ x, c),
+    "contains transpose": lambda c, x: (c.T, c),
+    "types float32, int32": lambda c, x: (c * jnp.argmax(x), c),
+    "joins values along another axis": lambda c, x: (c, jnp.stack([c, x], 1)),
+    "another axis than the first or last": lambda c, x: (c, jnp.stack([c, x])[:, 1:2]),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_why_a_step_is_not_taken(reason):
+    c, x = jnp.ones((3, 3)), jnp.ones((3, 3))
+    closed = jax.make_jaxpr(REASONS[reason])(c, x)
+    assert reason in native.unsupported(closed, 0, 1, 4, False)
+
+
+def test_a_carry_that_goes_round_and_one_that_stays():
+    """Two places by turns, a carry that is another one's, an output that is an input."""
+
+    def step(carry, x):
+        a, b, c = carry
+        return (b, a + x, c), (a, x, c)
+
+    init, xs = (jnp.zeros(3), jnp.ones(3), jnp.full(3, 7.0)), jnp.arange(15.0).reshape(5, 3)
+    for reverse in (False, True):
+        run = [
+            jax.jit(functools.partial(scan, step, init, xs, length=5, reverse=reverse))
+            for scan in (native.scan, lax.scan)
+        ]
+        assert _is_native(functools.partial(native.scan, step, init, xs, length=5))
+        jax.tree.map(np.testing.assert_array_equal, run[0](), run[1]())
+
+
+def test_infinities_and_nan_are_those_of_lax():
+    values = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e38, -1e38, 1.0], np.float32)
+
+    def step(c, x):
+        y = [c * x, c + x, c / x, jnp.maximum(c, x), jnp.minimum(c, x), jnp.where(c > x, c, x)]
+        y += [jnp.tanh(x), jax.nn.sigmoid(x), jnp.exp(x), jnp.abs(x), -x, jnp.sqrt(x)]
+        return c, y
+
+    init, xs = values, np.stack([np.roll(values, k) for k in range(8)])
+    got, want = (
+        jax.jit(functools.partial(scan, step, init, xs, length=8))()
+        for scan in (native.scan, lax.scan)
+    )
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+        np.testing.assert_allclose(a, b, 1e-6)
+        sure = ~np.isnan(a)
+        np.testing.assert_array_equal(np.signbit(a)[sure], np.signbit(b)[sure])
+
+
+def test_the_name_is_that_of_what_it_does():
+    """JAX's persistent cache finds it in another process by its name."""
+
+    def text(scale):
+        run = functools.partial(native.scan, lambda c, x: (c * scale, c), jnp.ones(3), None)
+        return jax.jit(lambda: run(length=4)).lower().as_text()
+
+    assert text(2.0) == text(2.0)
+    names = {t.split("parscan_bp_")[1][:32] for t in (text(2.0), text(3.0))}
+    assert len(names) == 2
+
+
+def test_an_export_has_the_loop_of_xla():
+    run = jax.jit(lambda c: native.scan(lambda c, _: (0.5 * c, c), c, None, length=4)[0])
+    exported = jax.export.export(run)(jnp.ones(3))
+    np.testing.assert_array_equal(exported.call(jnp.ones(3)), np.full(3, 0.0625))
+
+
+def test_inside_of_shard_map_it_is_native_and_partitioned_by_xla_it_is_not():
+    mesh = Mesh(np.array(jax.devices()[:1]), "d")
+    run = lambda c: native.scan(lambda c, _: (0.5 * c, c), c, None, length=4)[0]  # noqa: E731
+    spec = PartitionSpec("d")
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec)
+    np.testing.assert_array_equal(jax.jit(mapped)(jnp.ones(3)), np.full(3, 0.0625))
+    assert _is_native(mapped, jnp.ones(3))
+
+
+def test_on_several_devices(run_on_devices):
+    run_on_devices(_on_two_devices, 2)
+
+
+def _on_two_devices():
+    mesh = Mesh(np.array(jax.devices()), "d")
+    run = lambda c: native.scan(lambda c, _: (jnp.tanh(0.5 * c), c), c, None, length=4)[0]  # noqa: E731
+    c = jnp.arange(8.0).reshape(4, 2)
+    split = jax.device_put(c, NamedSharding(mesh, PartitionSpec("d")))
+    how = {"mesh": mesh, "in_specs": PartitionSpec("d"), "out_specs": PartitionSpec("d")}
+    mapped = jax.shard_map(run, **how)
+    for f in (run, mapped):
+        np.testing.assert_allclose(jax.jit(f)(split), jax.jit(run)(c), 1e-6)
+    assert _is_native(mapped, split) and not _is_native(run, split)
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh", "logistic"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions_to_three_units_in_the_last_place(name, dtype):
+    f = {"exp": jnp.exp, "tanh": jnp.tanh, "logistic": jax.nn.sigmoid}[name]
+    exact = {"exp": np.exp, "tanh": np.tanh, "logistic": lambda x: 1 / (1 + np.exp(-x))}[name]
+    most = 87.0 if dtype is np.float32 else 700.0
+    small = np.logspace(-20, 0, 1000)
+    x = np.concatenate([np.linspace(-most, most, 8002), small, -small, np.linspace(-1, 1, 2000)])
+    x = np.resize(x, 12016).astype(dtype)
+    with jax.enable_x64(dtype is np.float64):
+        xs, none = jnp.asarray(x.reshape(-1, 16)), jnp.zeros((), dtype)
+        run = functools.partial(native.scan, lambda c, x: (c, f(x)), none, xs, length=751)
+        assert _is_native(run)
+        got = np.asarray(jax.jit(run)()[1]).ravel()
+    wide = x.astype(np.longdouble if dtype is np.float64 else np.float64)
+    want = exact(wide)
+    told = np.abs(want) > np.finfo(dtype).tiny
+    error = np.abs(got - want)[told] / np.spacing(np.abs(want[told]).astype(dtype))
+    assert error.max() < 3
+
+
+def test_donated_arguments():
+    run = jax.jit(
+        lambda c: native.scan(lambda c, _: (c + 1, c), c, None, length=4)[0], donate_argnums=0
+    )
+    np.testing.assert_array_equal(run(jnp.zeros(5)), np.full(5, 4.0))
