@@ -9,6 +9,7 @@ import importlib
 import json
 import math
 import pathlib
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from parscan_bp.choice.limits import limits
 HERE = pathlib.Path(__file__).parent
 PAGES = (
     HERE.parent / "README.md",
-    *(HERE.parent / "docs" / f"{name}.md" for name in ("choose", "programs", "start")),
+    *(HERE.parent / "docs" / f"{name}.md" for name in ("choose", "cpu", "programs", "start")),
     *(HERE / name for name in ("README.md", "paper/README.md")),
 )
 JAX = ("0.10", "0.12")
@@ -306,6 +307,27 @@ def _of_others(point: Record) -> list[str]:
     return [*speeds, *(f"{ratio:.2f}" for ratio in ratios)]
 
 
+# Native loops
+
+
+def peers() -> str:
+    """Flax's time over each side's, the geometric mean over batches."""
+    points = read("peers")["points"]
+    kinds: dict[tuple[str, str], list[Record]] = {}
+    for name, point in points.items():
+        cell, hidden, *_ = name.split()
+        kinds.setdefault((cell, hidden), []).append(point["sides"])
+    sides = [side for side in next(iter(points.values()))["sides"] if side != "flax"]
+    rows = []
+    for (cell, hidden), found in kinds.items():
+        speeds = [[entry[side]["comparison"]["speedup"] for entry in found] for side in sides]
+        means = [f"{statistics.geometric_mean(s):.2f}" for s in speeds]
+        least = [f"{min(s):.2f}" for s in speeds]
+        cells = [f"{mean} ({low})" for mean, low in zip(means, least, strict=True)]
+        rows.append([cell, hidden.removeprefix("H="), *cells])
+    return pages.markdown(["cell", "H", *(f"`{side}`" for side in sides)], rows)
+
+
 # Long horizons
 
 
@@ -370,6 +392,7 @@ MAKERS: pages.Makers = {
     "others": others,
     "grids": grids,
     "memory": memory,
+    "peers": peers,
     "forward": lambda: forward.page([grid("forward", jax) for jax in JAX]),
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},

@@ -50,8 +50,8 @@ class RNN(nn.RNN):
       solver: as in `parscan_bp.scan`; of the cells of Flax ``Sweep(recompute=False)`` keeps what
         Flax keeps. A cell that the linear model does not hold runs through `jax.lax.scan` itself
         with ``None``, and raises `NotImplementedError` with a named one.
-      forward: as in `parscan_bp.scan`; "fused" takes the cells of Flax that are ours in another
-        arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
+      forward: as in `parscan_bp.scan`; "fused" takes, on a GPU, the cells of Flax that are ours in
+        another arrangement, without a mask. Values are Flax's bit for bit where it is "exact".
       memory_limit: as in `parscan_bp.scan`, bytes.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`; of a call that makes parameters, whether its result is finite. A layer

@@ -63,6 +63,8 @@ class Loop:
         plain = inlined(jaxpr, CALLS | FOREIGN_CALLS)
         if plain.consts:
             raise Unsupported("has constant arrays")
+        if plain.effects:
+            raise Unsupported(f"has effects, {', '.join(map(str, plain.effects))}")
         if not length:
             raise Unsupported("is never made")
         body = plain.jaxpr.replace(eqns=needed_equations(plain.jaxpr))
@@ -93,6 +95,8 @@ class Loop:
         written = set(map(type_of, (*self.carries, *self.jaxpr.outvars)))
         if len(found) != 1 or not found <= set(FLOATS) or "bool" in written:
             raise Unsupported(f"has values of the types {', '.join(sorted(found | written))}")
+        if not all(map(_size, atoms)):
+            raise Unsupported("has values without entries")
         return found.pop()
 
 
@@ -206,6 +210,8 @@ class Program:
         right: Any
         left, right = eqn.invars
         (of_left, of_right), batched = eqn.params["dimension_numbers"]
+        if isinstance(left, Literal) or isinstance(right, Literal):
+            raise Unsupported("has a constant array")
         if right in self._turned:
             right, of_right = self._turned[right], tuple(1 - axis for axis in of_right)
         if batched != ((), ()) or len(of_left) != 1:

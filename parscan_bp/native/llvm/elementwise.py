@@ -59,6 +59,10 @@ def _extremum(name: str) -> Function:
     return lambda code, params, a, b: code.call(name, a, b)
 
 
+def _clamped(code, params, low, a, high):
+    return code.call("minimum", code.call("maximum", a, low), high)
+
+
 def _of_library(name: str) -> Function:
     """One number after the other, but for roots."""
     return lambda code, params, a: code.call(name, a)
@@ -95,6 +99,7 @@ FUNCTIONS: dict[str, Function] = {
     "add": _arithmetic("fadd"),
     "add_any": _arithmetic("fadd"),
     "and": _bits("and_"),
+    "clamp": _clamped,
     "convert_element_type": _converted,
     "div": _arithmetic("fdiv"),
     "cos": _of_library("cos"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from parscan_bp.jaxprs.hijax import kind_of
@@ -62,7 +63,7 @@ class Values:
     def _literal(self, atom: Literal) -> Any:
         if shape_of(atom) not in ((), (1,)):
             raise Unsupported("has a constant array")
-        number = self.code.const(atom.val, self.width)
+        number = self.code.const(np.asarray(atom.val).item(), self.width)
         if type_of(atom) != "bool":
             return number
         builder = self.code.builder
