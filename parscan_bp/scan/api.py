@@ -90,16 +90,16 @@ def scan(
       forward: "exact", the values of `jax.lax.scan`; or "fused". On a CPU that is one native
         function for all steps, which llvmlite makes (the extra ``cpu``): of elementwise arithmetic,
         exp, log, logistic, sin, sqrt and tanh, and products with matrices that are the same in all
-        steps, in float32 or float64. Every function and sum is rounded as `jax.lax.scan` might
-        round it, to three units in the last place; with ``solver=None`` the loop of the backward
-        pass is native, too. Under an outer `jax.vmap` over the matrices, in `jax.export` and where
+        steps, in float32 or float64. It differs from `jax.lax.scan` by rounding: of sums, and of
+        functions, which are within three units in the last place. With ``solver=None`` the loop of
+        the backward pass is native, too. Under an outer `jax.vmap` over the matrices, in `jax.export` and where
         XLA partitions the program among devices, the loop is `jax.lax.scan`'s.
-        On a GPU "fused" is one kernel for all steps of an `Elman`, `GRU`, `LSTM` or other `cells.Gated` in float32 or bfloat16, with float32
-        accumulation (`Fused` has its options). With ``solver=None`` the backward pass is such a
-        kernel, too. Its values differ by rounding: in float32, with S the largest of
-        1 + |x| |W_i| + |h| |W_h| + |b| + |carry|, a step from the same carry is within
-        (inputs + H + 16) eps S (1 + S) of exact arithmetic, as `jax.lax.scan` at highest
-        precision is; what the next steps make of it is the recurrence's own condition.
+        On a GPU "fused" is one kernel for all steps of an `Elman`, `GRU`, `LSTM` or other
+        `cells.Gated` in float32 or bfloat16, with float32 accumulation (`Fused` has its options).
+        With ``solver=None`` the backward pass is such a kernel, too. Its values differ by rounding:
+        in float32, with S the largest of 1 + |x| |W_i| + |h| |W_h| + |b| + |carry|, a step from the
+        same carry is within (inputs + H + 16) eps S (1 + S) of exact arithmetic, as `jax.lax.scan`
+        at highest precision is; what the next steps make of it is the recurrence's own condition.
         bfloat16 carries are rounded when they leave the kernel, not between the steps.
         Or a method that evaluates the recurrence in parallel, a `parscan_bp.forward.Forward` or its
         name, "chunks": its trajectory is certified, as its `certify`, `tolerance` and `fallback`

@@ -66,23 +66,22 @@ def test_any_step_in_every_mode(mode):
     _equal(got, want)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"reverse": True}, {"memory_limit": 10_000}, {"solver": pb.Blelloch()}, {"report": 1}],
-)
-def test_options_beside_it(options):
-    report = options.pop("report", 0)
-    how = {name: options[name] for name in options if name == "reverse"}
+OPTIONS = {
+    "in reverse": {"reverse": True},
+    "a limit": {"memory_limit": 10_000},
+    "a tree": {"solver": pb.Blelloch()},
+    "a report": {"report": True},
+}
 
-    def fused(step, carry, xs):
-        if not report:
-            return FUSED(step, carry, xs, **options)
-        carry, ys, told = FUSED(step, carry, xs, report=True)
-        return carry, ys
 
+@pytest.mark.parametrize("which", OPTIONS)
+def test_options_beside_it(which):
+    options = OPTIONS[which]
+    fused = lambda *args: FUSED(*args, **options)[:2]  # noqa: E731
+    plain = functools.partial(lax.scan, reverse=options.get("reverse", False))
     got, want = (
         jax.jit(jax.value_and_grad(functools.partial(_loss, scan), (0, 1, 2)))(PARAMS, CARRY, XS)
-        for scan in (fused, functools.partial(lax.scan, **how))
+        for scan in (fused, plain)
     )
     _equal(got, want)
 
