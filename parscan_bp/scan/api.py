@@ -92,8 +92,9 @@ def scan(
         exp, log, logistic, sin, sqrt and tanh, and products with matrices that are the same in all
         steps, in float32 or float64. It differs from `jax.lax.scan` by rounding: of sums, and of
         functions, which are within three units in the last place. With ``solver=None`` the loop of
-        the backward pass is native, too. Under an outer `jax.vmap` over the matrices, in `jax.export` and where
-        XLA partitions the program among devices, the loop is `jax.lax.scan`'s.
+        the backward pass is native, too. Under an outer `jax.vmap` over the matrices, in
+        `jax.export`, and where XLA partitions the program among devices, the loop is
+        `jax.lax.scan`'s.
         On a GPU "fused" is one kernel for all steps of an `Elman`, `GRU`, `LSTM` or other
         `cells.Gated` in float32 or bfloat16, with float32 accumulation (`Fused` has its options).
         With ``solver=None`` the backward pass is such a kernel, too. Its values differ by rounding:
