@@ -28,6 +28,8 @@ class Unsupported(Exception):
 
 
 FLOATS = ("float32", "float64")
+A_FUNCTION = 4
+"""Operations that an elementwise function counts for."""
 
 
 def type_of(atom: Any) -> str:
@@ -128,6 +130,7 @@ class Slice:
     """Columns of an operand."""
 
     of: Any
+    out: Var
     row: int
     column: int
 
@@ -142,6 +145,7 @@ class Program:
 
     def __init__(self, loop: Loop, functions: Mapping[str, Callable[..., Any]]):
         jaxpr = loop.jaxpr
+        self._loop = loop
         self.functions = functions
         self.inputs = set(jaxpr.invars)
         self._level: dict[Var, int] = dict.fromkeys(jaxpr.invars, 0)
@@ -171,7 +175,7 @@ class Program:
             self._join(out, _padded(eqn) if name == "pad" else _beside(eqn))
         elif name in ("slice", "split"):
             for v, (row, column) in zip(eqn.outvars, _slices(eqn), strict=True):
-                self.made[v] = Slice(eqn.invars[0], row, column)
+                self.made[v] = Slice(eqn.invars[0], v, row, column)
                 self._level[v] = self.level_of(*eqn.invars)
         elif name in VIEWS or name in self.functions:
             self.made[out] = eqn
@@ -196,6 +200,26 @@ class Program:
     def level_of(self, *atoms: Any) -> int:
         """The highest level of some values."""
         return max((self._level[v] for v in atoms if isinstance(v, Var)), default=0)
+
+    @functools.cached_property
+    def batch(self) -> int | None:
+        """Rows that never meet, of all that steps make; ``None`` where there are none such."""
+        loop = self._loop
+        made = [*loop.carries, *loop.jaxpr.outvars, *self.stored]
+        rows = {1 if isinstance(v, Literal) else rows_and_columns(v)[0] for v in made}
+        return None if len(rows) > 1 or any(map(_moves_rows, self.made.values())) else rows.pop()
+
+    @functools.cached_property
+    def operations(self) -> int:
+        """Multiplications and additions of all steps, and `A_FUNCTION` for each function."""
+        each = sum(
+            A_FUNCTION * _size(v)
+            for v, made in self.made.items()
+            if isinstance(made, JaxprEqn) and kind_of(made) not in VIEWS
+        )
+        for product in self.products:
+            each += _size(product.left) * rows_and_columns(product.out)[1]
+        return each * self._loop.length
 
     @property
     def levels(self) -> int:
@@ -258,6 +282,22 @@ class Program:
 
 def _size(atom: Any) -> int:
     return math.prod(shape_of(atom))
+
+
+def _moves_rows(made: Any) -> bool:
+    """Whether a row of what is made is of other rows, so that they cannot be told apart."""
+    if isinstance(made, Joined):
+        return any(row for row, *_ in made.parts)
+    if isinstance(made, Slice):
+        return rows_and_columns(made.of)[0] != rows_and_columns(made.out)[0]
+    if not isinstance(made, JaxprEqn) or kind_of(made) not in VIEWS:
+        return False
+    (of,), (out,) = made.invars, made.outvars
+    (before, _), (after, _) = map(rows_and_columns, (of, out))
+    if kind_of(made) == "broadcast_in_dim" and before == 1:
+        axes = made.params["broadcast_dimensions"]
+        return _size(of) > 1 and axes[-1] != len(shape_of(out)) - 1
+    return before != after
 
 
 def _beside(eqn: JaxprEqn) -> list[tuple[int, int, int, int, Any]]:

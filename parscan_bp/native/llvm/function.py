@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import llvmlite.ir as ir
 from jax.extend.core import Var
 
+from parscan_bp.native.llvm import threads
 from parscan_bp.native.llvm.elementwise import FUNCTIONS
 from parscan_bp.native.llvm.handler import buffers, handler, succeed
 from parscan_bp.native.llvm.memory import Carries, Scratch, place_of, placed
@@ -27,81 +29,138 @@ def function_of(loop: Loop, lanes: int) -> tuple[str, int]:
     The function is that of `NAME`. Its arguments are the loop's, and its results have one more, the
     scratch memory.
     """
-    module = ir.Module()
+    module, program = ir.Module(), Program(loop, FUNCTIONS)
+    count = threads.threads_for(program)
     builder, frame = handler(module, NAME)
-    code, number = Code(builder, loop.dtype, lanes), NUMBERS[loop.dtype]
-    inputs = loop.jaxpr.invars
-    kinds = [I8 if type_of(v) == "bool" else number for v in inputs]
-    pointers = buffers(builder, frame, kinds, results=False)
-    results = buffers(builder, frame, [number] * (len(loop.jaxpr.outvars) + 1), results=True)
-    program, scratch = Program(loop, FUNCTIONS), Scratch(results[-1])
-    steps = _Steps(code, loop, program, scratch, pointers, results)
-    last = code.loop(loop.length, steps.first, steps.step)
-    for v, pointer, result in zip(loop.carries, last, results, strict=False):
-        there = {v: place_of(v, pointer)}
-        nest(code, program, there, [(v, place_of(v, result))], level=0, flat=True)
+    packed, scratch = _pack(_Buffers(builder, frame, loop, lanes), program, count)
+    inside, given, number = threads.part(module, f"{NAME}_part")
+    _Steps(_Buffers(inside, given, loop, lanes), program, packed, scratch, number, count).append()
+    threads.run(builder, inside.function, frame, count)
     succeed(builder)
     return str(module), scratch.size
 
 
-class _Steps:
-    """The steps of a loop, as they are appended to a function.
+class _Buffers:
+    """Pointers to what XLA calls a function with.
 
     Args:
-      code: appends the code.
+      builder: of the function.
+      frame: of XLA's call.
       loop: the loop.
-      program: its step.
+      lanes: see `Code`.
+
+    Attributes:
+      code: appends to the function.
+      loop: the loop.
+      inputs, results: of the loop; the last result is the scratch memory.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, frame: Any, loop: Loop, lanes: int):
+        number, invars = NUMBERS[loop.dtype], loop.jaxpr.invars
+        self.code, self.loop = Code(builder, loop.dtype, lanes), loop
+        kinds = [I8 if type_of(v) == "bool" else number for v in invars]
+        self.inputs = buffers(builder, frame, kinds, results=False)
+        outs = [number] * (len(loop.jaxpr.outvars) + 1)
+        self.results = buffers(builder, frame, outs, results=True)
+
+
+_Packed = Mapping[Var, tuple[Product, Blocks, Place]]
+"""Of each product: how it is taken apart, and where its matrix is in panels."""
+
+
+def _pack(of: _Buffers, program: Program, count: int) -> tuple[_Packed, Scratch]:
+    """Packs the matrices of all products, for so many threads."""
+    loop, scratch, packed = of.loop, Scratch(), {}
+    pointers = dict(zip(loop.jaxpr.invars, of.inputs, strict=True))
+    for product in program.products:
+        rows, summed = rows_and_columns(product.left)
+        columns = rows_and_columns(product.out)[1]
+        blocks = Blocks.of(rows // count, summed, columns, of.code.lanes)
+        panels = scratch.take(1, blocks.packed)
+        matrix = place_of(product.matrix, pointers[product.matrix])
+        blocks.pack(of.code, matrix, panels.on(of.results[-1]), turned=product.turned)
+        packed[product.out] = product, blocks, panels
+    return packed, scratch
+
+
+class _Steps:
+    """All steps of a thread's rows, as they are appended to its function.
+
+    Args:
+      of: what the function is called with.
+      program: a step.
+      packed: the matrices.
       scratch: memory.
-      pointers: to the loop's inputs.
-      results: to its results.
+      number, count: of this thread, and of all.
     """
 
     def __init__(
         self,
-        code: Code,
-        loop: Loop,
+        of: _Buffers,
         program: Program,
+        packed: _Packed,
         scratch: Scratch,
-        pointers: Sequence[Any],
-        results: Sequence[Any],
+        number: Any,
+        count: int,
     ):
-        self._code, self._loop, self._program = code, loop, program
+        loop, base = of.loop, of.results[-1]
+        self._code, self._loop, self._program = of.code, loop, program
+        self._number, self._count = number, count
         inputs, begin = loop.jaxpr.invars, loop.shared + loop.carry
         self._shared = {
-            v: place_of(v, p) for v, p in zip(inputs[: loop.shared], pointers, strict=False)
+            v: self._own(place_of(v, p))
+            for v, p in zip(inputs[: loop.shared], of.inputs, strict=False)
         }
         self._stacked = [
-            *zip(loop.xs, pointers[begin:], strict=True),
-            *zip(loop.ys, results[loop.carry : -1], strict=True),
+            *zip(loop.xs, of.inputs[begin:], strict=True),
+            *zip(loop.ys, of.results[loop.carry : -1], strict=True),
         ]
-        self._products = {p.out: self._packed(p, scratch) for p in program.products}
+        self._products = {
+            out: (product, blocks, panels.on(base))
+            for out, (product, blocks, panels) in packed.items()
+        }
         self._carries = Carries(loop, program, scratch)
-        self.first = self._carries.first(code, pointers[loop.shared : begin])
+        self._first = self._carries.first(of.code, of.inputs[loop.shared : begin], base)
+        self._last = of.results[: loop.carry]
         outs = set(filter(lambda v: isinstance(v, Var), loop.jaxpr.outvars))
         self._kept = {
-            v: scratch.take(*rows_and_columns(v)) for v in program.stored if v not in outs
+            v: self._own(scratch.take(*rows_and_columns(v)).on(base))
+            for v in program.stored
+            if v not in outs
         }
 
-    def _packed(self, product: Product, scratch: Scratch) -> tuple[Product, Blocks, Place]:
-        """A product, how it is taken apart, and where its matrix is in panels."""
-        columns = rows_and_columns(product.out)[1]
-        blocks = Blocks.of(*rows_and_columns(product.left), columns, self._code.lanes)
-        panels = scratch.take(1, blocks.packed)
-        blocks.pack(self._code, self._shared[product.matrix], panels, turned=product.turned)
-        return product, blocks, panels
+    def append(self) -> None:
+        """Appends all steps, and the end of the function."""
+        code, loop = self._code, self._loop
+        last = code.loop(loop.length, self._first, self._step)
+        for v, pointer, result in zip(loop.carries, last, self._last, strict=False):
+            there = {v: self._own(place_of(v, pointer))}
+            to = self._own(place_of(v, result))
+            nest(code, self._program, there, [(v, to)], level=0, flat=True)
+        succeed(code.builder)
 
-    def step(self, k: Any, pointers: Sequence[Any]) -> list[Any]:
+    def _own(self, place: Place) -> Place:
+        """The rows of this thread."""
+        if self._count == 1 or place.rows != self._program.batch:
+            return place
+        rows = place.rows // self._count
+        first = self._code.times(self._number, rows * place.stride)
+        return dataclasses.replace(place, start=(place.start, first), rows=rows)
+
+    def _step(self, k: Any, pointers: Sequence[Any]) -> list[Any]:
         """Appends one step; pointers to the carries, and those after it."""
         code, loop = self._code, self._loop
         t = code.difference(loop.length - 1, k) if loop.reverse else k
         rows = [place_of(v, p, code.times(t, place_of(v, p).size)) for v, p in self._stacked]
-        xs, ys = rows[: len(loop.xs)], rows[len(loop.xs) :]
-        places = {**self._shared, **self._carries.entering(pointers), **self._kept}
+        own = list(map(self._own, rows))
+        xs, ys = own[: len(loop.xs)], own[len(loop.xs) :]
+        entering = self._carries.entering(pointers)
+        places = {**self._shared, **{v: self._own(p) for v, p in entering.items()}, **self._kept}
         places.update(zip(loop.xs, xs, strict=True))
-        wanted = [*zip(loop.ys, ys, strict=True), *self._carries.wanted(pointers)]
-        made, copied = placed(wanted, self._program, places)
+        wanted = [(v, self._own(place)) for v, place in self._carries.wanted(pointers)]
+        made, copied = placed([*zip(loop.ys, ys, strict=True), *wanted], places)
         self._levels({**places, **made}, copied)
-        return self._carries.next(code, pointers, ys)
+        return self._carries.next(code, pointers, rows[len(loop.xs) :])
 
     def _levels(self, places: Mapping[Var, Place], copied: Stores) -> None:
         """What a step does, level by level."""

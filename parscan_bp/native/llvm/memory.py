@@ -15,20 +15,19 @@ ALIGNED = 16
 
 
 class Scratch:
-    """Memory for what is no result; every part is given out once.
+    """Memory for what is no result; every part is given out once, and has no base yet.
 
     Attributes:
       size: numbers that have been given out.
     """
 
-    def __init__(self, base: Any):
+    def __init__(self) -> None:
         self.size = 0
-        self._base = base
 
     def take(self, rows: int, columns: int) -> Place:
         start = self.size
         self.size += -(-rows * columns // ALIGNED) * ALIGNED
-        return Place(self._base, start, rows, columns, columns)
+        return Place(None, start, rows, columns, columns)
 
 
 def place_of(v: Var, base: Any, start: Any = 0) -> Place:
@@ -57,9 +56,9 @@ class Carries:
         sizes = [rows_and_columns(loop.carries[k]) for k in self._own]
         self._places = [scratch.take(*size) for size in sizes for _ in range(2)]
 
-    def first(self, code: Code, init: Sequence[Any]) -> list[Any]:
-        """The pointers before the first step."""
-        return [*init, *(code.pointer(place.base, place.start) for place in self._places)]
+    def first(self, code: Code, init: Sequence[Any], scratch: Any) -> list[Any]:
+        """The pointers before the first step, of the scratch memory at a pointer."""
+        return [*init, *(code.pointer(scratch, place.start) for place in self._places)]
 
     def entering(self, pointers: Sequence[Any]) -> dict[Var, Place]:
         """Where the carries are when a step begins."""
@@ -93,13 +92,12 @@ def _row_of(atom: Any, loop: Loop, program: Program) -> int | None:
 
 
 def placed(
-    wanted: Sequence[tuple[Any, Place]], program: Program, places: Mapping[Var, Place]
+    wanted: Sequence[tuple[Any, Place]], places: Mapping[Var, Place]
 ) -> tuple[dict[Var, Place], list[tuple[Any, Place]]]:
     """Results: those that are made where they are wanted, and others that are copied to it.
 
     Args:
       wanted: the results, each with where it is to be.
-      program: the step.
       places: of what is in memory before it.
     """
     made: dict[Var, Place] = {}

@@ -38,6 +38,10 @@ class Place:
     def is_contiguous(self) -> bool:
         return self.rows == 1 or self.stride == self.columns
 
+    def on(self, base: Any) -> Place:
+        """The same place of other memory."""
+        return dataclasses.replace(self, base=base)
+
     @property
     def size(self) -> int:
         return self.rows * self.columns
