@@ -168,7 +168,9 @@ class _Steps:
         for v in self._program.stored:
             made = self._program.made[v]
             if isinstance(made, Joined):
-                stores += [(part, places[v].part(*where)) for *where, part in made.parts]
+                for row, column, rows, columns, part in made.parts:
+                    rows = min(rows, places[v].rows)  # of a thread's own, all are parts
+                    stores.append((part, places[v].part(row, column, rows, columns)))
             elif not isinstance(made, Product):
                 stores.append((v, places[v]))
         for level in range(self._program.levels):
