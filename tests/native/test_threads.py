@@ -44,13 +44,18 @@ W = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32) / 3
 XS = np.random.default_rng(1).normal(size=(5, 8, 6)).astype(np.float32)
 INIT = np.random.default_rng(2).normal(size=(8, 6)).astype(np.float32)
 ROW = np.arange(6, dtype=np.float32)
+COLUMN = np.arange(8, dtype=np.float32) / 4
 APART = {
     "a product": (4, lambda c, x: (jnp.tanh(c @ W + x), c)),
     "rows repeated": (4, lambda c, x: (0.5 * c * ROW + x, 2 * c)),
-    "columns beside one another": (4, lambda c, x: (jnp.concatenate([2 * c[:, :2], x[:, 2:]], 1), c)),
+    "columns beside one another": (
+        4,
+        lambda c, x: (jnp.concatenate([2 * c[:, :2], x[:, 2:]], 1), c),
+    ),
     "rows turned round": (1, lambda c, x: (jnp.concatenate([c[4:], x[:4]]), c)),
     "numbers in another order of rows": (1, lambda c, x: ((c.reshape(48) * 2).reshape(8, 6), c)),
-    "a number for each row": (1, lambda c, x: (c * jnp.arange(8.0, dtype=c.dtype)[:, None], x)),
+    "a column repeated": (4, lambda c, x: (c * COLUMN[:, None], x + c)),
+    "a number for each row": (1, lambda c, x: (c * lax.broadcast_in_dim(COLUMN, (8, 6), (0,)), x)),
     "a sum of a step by itself": (1, lambda c, x: (c + x, jnp.float32(1) * ROW)),
 }
 
