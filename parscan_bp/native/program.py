@@ -316,7 +316,8 @@ def _beside(eqn: JaxprEqn) -> list[tuple[int, int, int, int, Any]]:
 
 def _padded(eqn: JaxprEqn) -> list[tuple[int, int, int, int, Any]]:
     atom, value = eqn.invars
-    *others, (low, high, inside) = eqn.params["padding_config"]
+    config = [tuple(map(int, axis)) for axis in eqn.params["padding_config"]]  # or NumPy's
+    *others, (low, high, inside) = config
     if any(map(any, others)) or low < 0 or high < 0 or inside or not isinstance(value, Literal):
         raise Unsupported("pads in another way than by columns of a constant")
     rows, columns = rows_and_columns(atom)

@@ -89,6 +89,10 @@ class Drawn:
                 value = product[..., at : at + n]
             elif kind == 7:
                 value = pick() * shared["row"] + shared["one"]
+            elif n > 2 and draw.random() < 0.3:
+                value = jnp.pad(pick()[..., 1:-1], [(0, 0)] * (pick().ndim - 1) + [(1, 1)])
+            elif n > 1 and draw.random() < 0.3:
+                value = jnp.roll(pick(), 1, -1)
             elif n > 1:
                 a, b = pick(), pick()
                 cut = int(draw.integers(1, n))
