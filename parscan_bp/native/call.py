@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.read import scan_counts
-from parscan_bp.jaxprs.replay import bind, interpret
+from parscan_bp.jaxprs.replay import bind, evaluate, interpret
 from parscan_bp.native import llvm
 from parscan_bp.native.program import Loop, Unsupported
 from parscan_bp.originals import lax_scan
@@ -71,6 +71,8 @@ def _native(eqn: JaxprEqn, values: Sequence[Array]) -> list[Array] | None:
         name, scratch = llvm.target_of(loop)
     except Unsupported:
         return None
+    count = scan_counts(eqn)[0]
+    values = [*evaluate(loop.ahead, values[:count]), *values[count:]]
     avals: list[Any] = [v.aval for v in eqn.outvars]
     types = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     types.append(jax.ShapeDtypeStruct((max(scratch, 1),), loop.dtype))

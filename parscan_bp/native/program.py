@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS, VIEWS
-from parscan_bp.jaxprs.read import needed_equations, shape_of
+from parscan_bp.jaxprs.read import depending, needed_equations, part, shape_of, variables
 from parscan_bp.jaxprs.replay import inlined
 
 
@@ -46,13 +47,17 @@ def rows_and_columns(atom: Any) -> tuple[int, int]:
 class Loop:
     """A loop over steps, with the contract of `jax.lax.scan`.
 
+    What a step makes of shared values alone is made once, ahead of the loop.
+
     Attributes:
+      ahead: what is shared, of what is shared by the loop that it is of.
       jaxpr: ``[*shared, *carry, *x] -> [*carry, *y]``, without calls and constants.
       shared, carry: how many there are of each.
       length: number of steps.
       reverse: whether the last step comes first.
     """
 
+    ahead: ClosedJaxpr
     jaxpr: Jaxpr
     shared: int
     carry: int
@@ -63,14 +68,20 @@ class Loop:
     def of(cls, jaxpr: ClosedJaxpr, shared: int, carry: int, length: int, reverse: bool) -> Loop:
         """The loop of a step that may have calls."""
         plain = inlined(jaxpr, CALLS | FOREIGN_CALLS)
-        if plain.consts:
-            raise Unsupported("has constant arrays")
         if plain.effects:
             raise Unsupported(f"has effects, {', '.join(map(str, plain.effects))}")
         if not length:
             raise Unsupported("is never made")
-        body = plain.jaxpr.replace(eqns=needed_equations(plain.jaxpr))
-        return cls(body, shared, carry, length, reverse)
+        whole = plain.jaxpr.replace(eqns=needed_equations(plain.jaxpr))
+        moving = depending(whole, whole.invars[shared:])
+        steps = [eqn for eqn in whole.eqns if not moving.isdisjoint(eqn.outvars)]
+        atoms = [*itertools.chain(*(eqn.invars for eqn in steps)), *whole.outvars]
+        read = list(dict.fromkeys(v for v in variables(atoms) if v not in moving))
+        ahead = ClosedJaxpr(part(whole, whole.invars[:shared], read), plain.consts)
+        invars = [*read, *whole.invars[shared:]]
+        names = whole.debug_info._replace(arg_names=None, result_paths=None)
+        body = whole.replace(constvars=[], invars=invars, eqns=steps, debug_info=names)
+        return cls(ahead, body, len(read), carry, length, reverse)
 
     @property
     def carries(self) -> Sequence[Var]:
@@ -152,11 +163,9 @@ class Program:
         self.made: dict[Var, Any] = {}  # an equation, a product, parts, columns
         self.stored: dict[Var, None] = {}  # what has a place in memory
         self._shared = set(jaxpr.invars[: loop.shared])
-        self._turned: dict[Var, Var] = {}  # matrices that stay the same, transposed
         for eqn in jaxpr.eqns:
             self._read(eqn)
         for v in jaxpr.outvars:
-            self._check_plain([v])
             self._store(v)
 
     @functools.cached_property
@@ -167,10 +176,6 @@ class Program:
         name, out = kind_of(eqn), eqn.outvars[0]
         if name in ("dot_general", "row_product"):
             self._product(eqn)
-            return
-        self._check_plain(eqn.invars)
-        if name == "transpose" and eqn.invars[0] in self._shared and len(shape_of(out)) == 2:
-            self._turned[out] = eqn.invars[0]
         elif name in ("concatenate", "stack", "pad"):
             self._join(out, _padded(eqn) if name == "pad" else _beside(eqn))
         elif name in ("slice", "split"):
@@ -236,14 +241,16 @@ class Program:
         (of_left, of_right), batched = eqn.params["dimension_numbers"]
         if isinstance(left, Literal) or isinstance(right, Literal):
             raise Unsupported("has a constant array")
-        if right in self._turned:
-            right, of_right = self._turned[right], tuple(1 - axis for axis in of_right)
         if batched != ((), ()) or len(of_left) != 1:
             raise Unsupported("multiplies more than two matrices at a time")
         if left in self._shared and len(shape_of(right)) == 1:
             (left, right), (of_left, of_right) = (right, left), (of_right, of_left)
-        if right not in self._shared or len(shape_of(right)) != 2:
+        if left in self._shared:
+            raise Unsupported("multiplies by a matrix from the left")
+        if right not in self._shared:
             raise Unsupported("multiplies two values that change from step to step")
+        if len(shape_of(right)) != 2:
+            raise Unsupported(f"multiplies by an array of {len(shape_of(right))} axes")
         if of_left[0] != len(shape_of(left)) - 1:
             raise Unsupported("sums over another axis than the last")
         out = eqn.outvars[0]
@@ -256,11 +263,6 @@ class Program:
         self._store(out)
         self.made[out] = Joined(tuple(parts), out)
         self._level[out] = self.level_of(*(atom for *_, atom in parts)) + 1
-
-    def _check_plain(self, atoms: Sequence[Any]) -> None:
-        """Raises `Unsupported` of a transposed matrix that is more than multiplied by."""
-        if any(isinstance(v, Var) and v in self._turned for v in atoms):
-            raise Unsupported("contains transpose")
 
     # --- how a value is read ------------------------------------------------------------------
 

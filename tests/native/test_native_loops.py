@@ -93,6 +93,8 @@ REASONS = {
     "contains sort": lambda c, x: (jnp.sort(c), c),
     "multiplies two values that change": lambda c, x: (c @ x, c),
     "contains transpose": lambda c, x: (c.T, c),
+    "from the left": lambda c, x: (jnp.ones((3, 3)) @ c, c),
+    "an array of 1 axes": lambda c, x: (c, c @ jnp.ones(3)),
     "types float32, int32": lambda c, x: (c * jnp.argmax(x), c),
     "joins values along another axis": lambda c, x: (c, jnp.stack([c, x], 1)),
     "has effects": lambda c, x: (c, jax.debug.print("{}", x)),
@@ -123,6 +125,27 @@ def test_a_carry_that_goes_round_and_one_that_stays():
         ]
         assert _is_native(functools.partial(native.scan, step, init, xs, length=5))
         jax.tree.map(np.testing.assert_array_equal, run[0](), run[1]())
+
+
+def test_what_is_made_of_shared_values_is_made_ahead():
+    w = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)) / 4, jnp.float32)
+    keep = jnp.array([[True, False, True], [True, True, False]])
+
+    def step(c, x):
+        keep, x = x
+        c = jnp.where(keep[:, None], c, 0.0)
+        c = jnp.tanh(
+            c @ (w @ w.T + jnp.eye(4)) + c[:, :2] @ w[:2] + x @ jnp.concatenate([w, w], 1)[:, 2:6]
+        )
+        return c, c.reshape(2, 6)[:, ::1] * 2
+
+    init, xs = jnp.ones((3, 4)), (keep, jnp.ones((2, 3, 4)))
+    got, want = (
+        jax.jit(functools.partial(scan, step, init, xs, length=2))()
+        for scan in (native.scan, lax.scan)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5), got, want)
+    assert _is_native(functools.partial(native.scan, step, init, xs, length=2))
 
 
 def test_infinities_and_nan_are_those_of_lax():

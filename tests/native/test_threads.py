@@ -55,7 +55,7 @@ APART = {
     "rows turned round": (1, lambda c, x: (jnp.concatenate([c[4:], x[:4]]), c)),
     "numbers in another order of rows": (1, lambda c, x: ((c.reshape(48) * 2).reshape(8, 6), c)),
     "a column repeated": (4, lambda c, x: (c * COLUMN[:, None], x + c)),
-    "a number for each row": (1, lambda c, x: (c * lax.broadcast_in_dim(COLUMN, (8, 6), (0,)), x)),
+    "a number for each row": (1, lambda c, x: (c * lax.broadcast_in_dim(x[:, 0], (8, 6), (0,)), x)),
     "a sum of a step by itself": (1, lambda c, x: (c + x, jnp.float32(1) * ROW)),
 }
 

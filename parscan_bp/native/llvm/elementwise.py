@@ -76,6 +76,14 @@ def _one_minus_square(code, params, a):
     return code.builder.fsub(code.const(1.0, width(a)), code.builder.fmul(a, a))
 
 
+def _logarithm(code, params, a):
+    """What is below the least normal number is zero to XLA, and to all other code here."""
+    least = code.const(np.finfo(code.dtype).tiny, width(a))
+    small = code.builder.fcmp_ordered("<", code.call("fabs", a), least)
+    zero = code.const(0.0, width(a))
+    return code.call("log", code.builder.select(small, zero, a))
+
+
 def _not(code, params, a):
     return code.builder.not_(a)
 
@@ -109,7 +117,7 @@ FUNCTIONS: dict[str, Function] = {
     "gt": _compare(">"),
     "integer_pow": _power,
     "le": _compare("<="),
-    "log": _of_library("log"),
+    "log": _logarithm,
     "logistic": logistic,
     "lt": _compare("<"),
     "max": _extremum("maximum"),

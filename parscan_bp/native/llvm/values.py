@@ -102,17 +102,21 @@ class Values:
         return self.code.splat(self._beside(first, 0, 1).value(of, row), self.width)
 
     def _view(self, eqn: JaxprEqn, row: int, column: int) -> Any:
-        of, out = eqn.invars[0], eqn.outvars[0]
+        of, out, code = eqn.invars[0], eqn.outvars[0], self.code
         if kind_of(eqn) == "broadcast_in_dim" and not isinstance(of, Literal):
             axes, last = eqn.params["broadcast_dimensions"], len(shape_of(out)) - 1
             if axes == tuple(range(last)) and shape_of(of) == shape_of(out)[:-1] and last:
-                return self._by_row(of, row) if self.row is not None else self.value(of)
+                if self.row is None:
+                    return self.value(of)
+                return code.splat(self._flat(of, (self.row, row), 1), self.width)
             if axes and axes[-1] != last and math.prod(shape_of(of)) > 1:
                 raise Unsupported("repeats values along another axis than the first or last")
             return self._repeated(of, out, row, column)
-        if self.row is None or rows_and_columns(of)[1] == rows_and_columns(out)[1]:
+        columns = rows_and_columns(out)[1]
+        if self.row is None or rows_and_columns(of)[1] == columns:
             return self.value(of, row, column)
-        raise Unsupported(f"contains {kind_of(eqn)} of a kind that is not made natively")
+        first = code.times(code.index(self.row, row), columns)
+        return self._flat(of, (first, self.column, column), self.width)
 
     def _beside(self, row: Any, column: Any, width: int) -> Values:
         """The values of another block."""
@@ -123,13 +127,13 @@ class Values:
             )
         return self._others[key]
 
-    def _by_row(self, of: Any, row: int) -> Any:
-        """One number for each row, in all lanes."""
+    def _flat(self, of: Any, at: Any, width: int) -> Any:
+        """Numbers of a value that is taken as one row."""
         if not self.program.is_flat(of, self.level):
-            raise Unsupported("repeats a column that is taken from another value")
-        index = self.code.index(self.row, row)
-        numbers = Values(self.code, self.program, self.places, self.level, None, index, 1)
-        return self.code.splat(numbers.value(of), self.width)
+            raise Unsupported("has a value in another shape, of which parts are taken")
+        index = self.code.index(at)
+        numbers = Values(self.code, self.program, self.places, self.level, None, index, width)
+        return numbers.value(of)
 
 
 def nest(
