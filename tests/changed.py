@@ -34,6 +34,7 @@ ROOMS = {
     "test_installation": {"installation"},
     "test_install": set(),
     "test_compiling": set(),
+    "test_optimisation": set(),
     "test_pages": {
         "scan",
         "chain",

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parscan_bp import native
-from tests.native.programs import Drawn
+from tests.native.drawn_steps import Drawn
 
 pytest.importorskip("llvmlite")
 

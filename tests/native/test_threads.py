@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from parscan_bp import native
-from tests.native.programs import Drawn
+from tests.native.drawn_steps import Drawn
 
 pytest.importorskip("llvmlite")
 
