@@ -9,11 +9,11 @@ import importlib
 import json
 import math
 import pathlib
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.__main__ import BENCHES
+from bench.grids import peers
 from bench.grids.forward import report as forward
 from bench.paper.claims import bench as paper
 from bench.paper.pipeline import report as pipeline
@@ -307,27 +307,6 @@ def _of_others(point: Record) -> list[str]:
     return [*speeds, *(f"{ratio:.2f}" for ratio in ratios)]
 
 
-# Native loops
-
-
-def peers() -> str:
-    """Flax's time over each side's, the geometric mean over batches."""
-    points = read("peers")["points"]
-    kinds: dict[tuple[str, str], list[Record]] = {}
-    for name, point in points.items():
-        cell, hidden, *_ = name.split()
-        kinds.setdefault((cell, hidden), []).append(point["sides"])
-    sides = [side for side in next(iter(points.values()))["sides"] if side != "flax"]
-    rows = []
-    for (cell, hidden), found in kinds.items():
-        speeds = [[entry[side]["comparison"]["speedup"] for entry in found] for side in sides]
-        means = [f"{statistics.geometric_mean(s):.2f}" for s in speeds]
-        least = [f"{min(s):.2f}" for s in speeds]
-        cells = [f"{mean} ({low})" for mean, low in zip(means, least, strict=True)]
-        rows.append([cell, hidden.removeprefix("H="), *cells])
-    return pages.markdown(["cell", "H", *(f"`{side}`" for side in sides)], rows)
-
-
 # Long horizons
 
 
@@ -392,7 +371,7 @@ MAKERS: pages.Makers = {
     "others": others,
     "grids": grids,
     "memory": memory,
-    "peers": peers,
+    "peers": lambda: peers.page(read("peers")["points"]),
     "forward": lambda: forward.page([grid("forward", jax) for jax in JAX]),
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},

@@ -8,6 +8,7 @@ so that only times are compared. All other gradients are compared first.
 
 import functools
 import importlib.util
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from flax import nnx
 
 import parscan_bp.nnx
 from bench.grids import workloads
-from bench.shared import programs, sides, tables, timing
+from bench.shared import pages, programs, sides, tables, timing
 from bench.shared.bench import Bench, Named, Option, Options, Result, racing
 
 FLAX, TORCH = "flax", "torch"
@@ -95,6 +96,21 @@ def text(result: Result) -> str:
         cells = [tables.speedup(found[n]["comparison"]) if n in found else "-" for n in names[1:]]
         rows.append([point, first, *cells])
     return tables.table(["flax / it [95 %]", FLAX, *names[1:]], rows)
+
+
+def page(points: dict[str, Result]) -> str:
+    """Flax's time over each side's: the geometric mean over batches, and the least."""
+    kinds: dict[tuple[str, str], list[Result]] = {}
+    for name, point in points.items():
+        cell, hidden, *_ = name.split()
+        kinds.setdefault((cell, hidden), []).append(point["sides"])
+    names = [name for name in next(iter(points.values()))["sides"] if name != FLAX]
+    rows = []
+    for (cell, hidden), found in kinds.items():
+        speeds = [[entry[name]["comparison"]["speedup"] for entry in found] for name in names]
+        cells = [f"{statistics.geometric_mean(s):.2f} ({min(s):.2f})" for s in speeds]
+        rows.append([cell, hidden.removeprefix("H="), *cells])
+    return pages.markdown(["cell", "H", *(f"`{name}`" for name in names)], rows)
 
 
 BENCH = Bench(

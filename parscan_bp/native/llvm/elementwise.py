@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parscan_bp.native.llvm.exponential import exp, logistic, tanh
-from parscan_bp.native.llvm.vectors import I1
+from parscan_bp.native.llvm.vectors import I1, width_of
 
 Function = Callable[..., Any]
 """``(code, params, *values) -> value``."""
@@ -51,7 +51,7 @@ def _power(code, params, a):
             result = square if result is None else code.builder.fmul(result, square)
         left //= 2
         square = code.builder.fmul(square, square) if left else square
-    return result if y > 0 else code.builder.fdiv(code.const(1.0, width(a)), result)
+    return result if y > 0 else code.builder.fdiv(code.const(1.0, width_of(a)), result)
 
 
 def _extremum(name: str) -> Function:
@@ -73,14 +73,14 @@ def _square(code, params, a):
 
 
 def _one_minus_square(code, params, a):
-    return code.builder.fsub(code.const(1.0, width(a)), code.builder.fmul(a, a))
+    return code.builder.fsub(code.const(1.0, width_of(a)), code.builder.fmul(a, a))
 
 
 def _logarithm(code, params, a):
     """What is below the least normal number is zero to XLA, and to all other code here."""
-    least = code.const(np.finfo(code.dtype).tiny, width(a))
+    least = code.const(np.finfo(code.dtype).tiny, width_of(a))
     small = code.builder.fcmp_ordered("<", code.call("fabs", a), least)
-    zero = code.const(0.0, width(a))
+    zero = code.const(0.0, width_of(a))
     return code.call("log", code.builder.select(small, zero, a))
 
 
@@ -90,12 +90,8 @@ def _not(code, params, a):
 
 def _converted(code, params, a):
     if is_bool(a):
-        return code.builder.uitofp(a, code.type(width(a)))
+        return code.builder.uitofp(a, code.type(width_of(a)))
     return a if np.dtype(params["new_dtype"]).name == code.dtype else None
-
-
-def width(value: Any) -> int:
-    return getattr(value.type, "count", 1)
 
 
 def is_bool(value: Any) -> bool:

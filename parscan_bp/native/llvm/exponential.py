@@ -18,7 +18,7 @@ from typing import Any
 
 import llvmlite.ir as ir
 
-from parscan_bp.native.llvm.vectors import I32, I64, Code
+from parscan_bp.native.llvm.vectors import I32, I64, Code, width_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ _FORMATS = {
 
 
 def exp(code: Code, params: Any, x: Any) -> Any:
-    width = _width(x)
+    width = width_of(x)
     whole, q = _reduced(code, _within(code, x, _FORMATS[code.dtype].most))
     one = code.const(1.0, width)
     half = code.call("floor", code.builder.fmul(whole, code.const(0.5, width)))
@@ -65,12 +65,12 @@ def exp(code: Code, params: Any, x: Any) -> Any:
 
 
 def logistic(code: Code, params: Any, x: Any) -> Any:
-    one = code.const(1.0, _width(x))
+    one = code.const(1.0, width_of(x))
     return code.builder.fdiv(one, code.builder.fadd(one, exp(code, params, code.builder.fneg(x))))
 
 
 def tanh(code: Code, params: Any, x: Any) -> Any:
-    builder, width = code.builder, _width(x)
+    builder, width = code.builder, width_of(x)
     size = code.call("fabs", x)
     whole, q = _reduced(code, _within(code, builder.fadd(size, size), 44.0))
     power = _power(code, whole)
@@ -84,14 +84,14 @@ def _within(code: Code, x: Any, most: float) -> Any:
     """The numbers cut to a range; NaN stays."""
     builder = code.builder
     for how, end in (("<", -most), (">", most)):
-        end = code.const(end, _width(x))
+        end = code.const(end, width_of(x))
         x = builder.select(builder.fcmp_ordered(how, x, end), end, x)
     return x
 
 
 def _reduced(code: Code, z: Any) -> tuple[Any, Any]:
     """k, as a float, and exp(r) - 1."""
-    builder, width, of = code.builder, _width(z), _FORMATS[code.dtype]
+    builder, width, of = code.builder, width_of(z), _FORMATS[code.dtype]
     const = lambda value: code.const(value, width)  # noqa: E731
     whole = code.call("rint", builder.fmul(z, const(1 / math.log(2))))
     r = code.fma(whole, const(-of.high), z)
@@ -104,7 +104,7 @@ def _reduced(code: Code, z: Any) -> tuple[Any, Any]:
 
 def _power(code: Code, whole: Any) -> Any:
     """2^k, by its bits."""
-    of, width = _FORMATS[code.dtype], _width(whole)
+    of, width = _FORMATS[code.dtype], width_of(whole)
     integer = of.integer if width == 1 else ir.VectorType(of.integer, width)
 
     def const(value):
@@ -113,7 +113,3 @@ def _power(code: Code, whole: Any) -> Any:
 
     bits = code.builder.add(code.builder.fptosi(whole, integer), const(of.bias))
     return code.builder.bitcast(code.builder.shl(bits, const(of.mantissa)), whole.type)
-
-
-def _width(value: Any) -> int:
-    return getattr(value.type, "count", 1)

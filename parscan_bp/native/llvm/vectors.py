@@ -144,7 +144,7 @@ class Code:
 
     def call(self, name: str, *values: Any) -> Any:
         """An intrinsic function of LLVM, of values of one type."""
-        of, count = values[0].type, getattr(values[0].type, "count", 1)
+        of, count = values[0].type, width_of(values[0])
         lanes = f"v{count}" if count > 1 else ""
         name = f"llvm.{name}.{lanes}f{8 * self.align}"
         module = self.builder.module
@@ -178,6 +178,11 @@ class Code:
         builder.cbranch(builder.icmp_signed("<", following, I64(count)), inside, after)
         builder.position_at_end(after)
         return made
+
+
+def width_of(value: Any) -> int:
+    """How many numbers it has."""
+    return getattr(value.type, "count", 1)
 
 
 def _flat(terms: Any) -> list[Any]:
