@@ -24,12 +24,12 @@ from parscan_bp.scan.api import (
     parameters_of,
     plan_of,
 )
-from parscan_bp.scan.auto_forward import ForwardChoice, by_method, choose_forward
-from parscan_bp.scan.forward_option import checked_forward
-from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.heard import plans_heard, traced_anew
 from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
 from parscan_bp.scan.segments import segmented
+from parscan_bp.scan.values.auto import ForwardChoice, by_method, choose_forward
+from parscan_bp.scan.values.kernels import Fused
+from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Sharded, Solver, Sweep
 from parscan_bp.types import Array, PyTree
 
@@ -312,7 +312,7 @@ def _collectives(plan: ScanPlan) -> Mapping[str, Traffic]:
     vector = facts.batch * facts.itemsize * facts.features
     matrix = vector * (1 if facts.structure == "diagonal" else facts.features)
     sent = dict(solver.place.traffic(matrix + vector, vector, facts.length))
-    if plan.rule is not None and plan.rule.loop.is_by_method:
+    if plan.rule is not None and not plan.rule.loop.values.in_steps:
         sent.pop("forward", None)
     return sent
 

@@ -21,12 +21,14 @@ from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
 from parscan_bp.originals import lax_scan
 from parscan_bp.report import Report, report_on_values
-from parscan_bp.scan.auto_forward import decided
-from parscan_bp.scan.forward_option import checked_forward
-from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import IN_PYTHON, Left, ScanPlan, make_plan, or_left
 from parscan_bp.scan.segments import Segmented, segmented
 from parscan_bp.scan.traces import MOST, Traces, TracesOf, plan_anew
+from parscan_bp.scan.values.auto import decided
+from parscan_bp.scan.values.base import Values
+from parscan_bp.scan.values.exact import EXACT
+from parscan_bp.scan.values.kernels import Fused
+from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
 
@@ -215,12 +217,12 @@ def within() -> Iterator[None]:
         _WITHIN.reset(token)
 
 
-def left_to_lax(solver, jacobian, forward) -> str | None:
+def left_to_lax(solver: Solver | None, jacobian: str | Callable, values: Values) -> str | None:
     """Why a call is left to `jax.lax.scan` whatever its step is, if it is.
 
     Nothing that the caller named is.
     """
-    if solver is not None or forward is not None or jacobian != "auto":
+    if solver is not None or not values.by_default or jacobian != "auto":
         return None
     if is_jit_disabled():
         return IN_PYTHON
@@ -270,14 +272,15 @@ def _has_axes(x: Any) -> bool:
     return hasattr(x, "shape") or is_hi_type(jax.typeof(x))
 
 
-def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None, memory_limit=None):
+def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, values=EXACT, memory_limit=None):
     """The plan of a call, or that it is left, and the call's flat arguments.
 
     The plan is one that was made before, if JAX has the trace of the call from before.
 
     Args:
       how: the `loop_options`.
-      f, init, xs, solver, jacobian, forward, memory_limit: see `scan`.
+      f, init, xs, solver, jacobian, memory_limit: see `scan`.
+      values: whence the values come.
     """
     cell, params = parameters_of(f)
     args = params, init, xs
@@ -294,17 +297,17 @@ def plan_of(f, init, xs, how: dict[str, Any], solver, jacobian, forward=None, me
         if cell is not None:
             leading = staged.const_positions(staged.outer.invars[: trees[0].num_leaves])
             of_cell = CellBody(cell, leading, tuple(range(trees[1].num_leaves)), trees)
-        options = {"solver": solver, "jacobian": jacobian, "forward": forward}
+        options = {"solver": solver, "jacobian": jacobian, "values": values}
         return make_plan(staged, trees, cell=of_cell, memory_limit=memory_limit, **options)
 
     def plan():
         traces = _traces_of(f, cell)
         if traces is not None:
-            options = (solver, forward, memory_limit, choose.state())
+            options = (solver, values, memory_limit, choose.state())
             return traces.plan(loop, shown, make, options, jacobian)
         return plan_anew(_call_of(lambda params: _with(f, params)), loop, shown, make)
 
-    return or_left(plan, solver, forward), jax.tree.leaves(args)
+    return or_left(plan, solver, values), jax.tree.leaves(args)
 
 
 def _call_of(step_of: Callable[[PyTree], Callable]) -> Callable:

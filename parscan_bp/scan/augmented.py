@@ -150,8 +150,8 @@ class _Augmented:
         scan, primal = self.scan, self.scan.primal(residuals, kept)
         linear = scan.linearisation
         moving = linear.unread(self.active) if all(map(is_zero, cts[-1])) else self.active
-        if scan.fused is not None and scan.fused.adjoins:
-            summed, start, stacked, lambdas = scan.fused.adjoint(primal, moving, cts[3], last)
+        if scan.adjoint is not None:
+            summed, start, stacked, lambdas = scan.adjoint(primal, moving, cts[3], last)
         else:
             system = Adjoint(primal, moving, cts[3], dy if moving.y else [])
             packed = linear.pack(last, cotangent=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,21 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
-from parscan_bp.primitives.zeros import nonzero, zeros_of
-from parscan_bp.scan.fused import FusedLoop
-from parscan_bp.scan.systems import Primal
-from parscan_bp.scan.trajectory import before
+from parscan_bp.primitives.zeros import Zero, nonzero, zeros_of
+from parscan_bp.scan.systems import Primal, before
 from parscan_bp.solvers.base import Solver
 from parscan_bp.trees import eval_shape, nbytes
-from parscan_bp.types import Array
+from parscan_bp.types import Array, PyTree
+
+AdjointKernel = Callable[
+    [Primal, Active, Sequence[Array | Zero], Sequence[Array]],
+    tuple[PyTree, list[Array], list[Array], list[Array]],
+]
+"""``(primal, active, gamma, last) -> (summed, first, xs, lambdas)``: solves `systems.Adjoint`.
+
+Gamma are cotangents of the carry after every step, without the next step's, or that they are zero;
+last those of the carry that leaves the scan. It returns the cotangents of what the cell's
+parameters are in `Linearisation.pullback`, of the first carry, of the active inputs, and lambda."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +41,7 @@ class LinearScan:
       linearisation: how the step's Jacobian is obtained.
       solver: what solves the bi-diagonal system.
       length, reverse: the loop.
-      fused: the kernels that make the values, if the caller asked for them.
+      adjoint: a kernel that solves for the cotangents in place of the solver, if there is one.
       whole: the scan of which this one is `restricted`, if it is.
     """
 
@@ -41,7 +49,7 @@ class LinearScan:
     solver: Solver
     length: int
     reverse: bool
-    fused: FusedLoop | None = None
+    adjoint: AdjointKernel | None = None
     whole: LinearScan | None = None
 
     @property
@@ -51,7 +59,9 @@ class LinearScan:
     @property
     def through(self) -> bool:
         """Whether the solver's own program may be differentiated: it is made of the step's."""
-        return self.solver.differentiable and self.linearisation.is_products and self.fused is None
+        return (
+            self.solver.differentiable and self.linearisation.is_products and self.adjoint is None
+        )
 
     def primal(self, residuals, kept=None) -> Primal:
         """The scan that is differentiated, for the residuals of `augmented`."""
@@ -92,7 +102,7 @@ class LinearScan:
     def restricted(self, carry: tuple[int, ...]) -> LinearScan:
         """The scan of these carry leaves alone; of all where their Jacobian is not to be had."""
         whole = self if self.whole is None else self.whole
-        if carry == whole.body.float_carry or self.fused is not None:
+        if carry == whole.body.float_carry or self.adjoint is not None:
             return whole
         if carry not in whole._restricted:
             linear, part = whole.linearisation.restricted(carry), whole
@@ -123,7 +133,7 @@ class LinearScan:
           moving: see `differentiated`.
         """
         whole = self if self.whole is None else self.whole
-        if not (moving and whole.body.has_rules) or self.fused is not None:
+        if not (moving and whole.body.has_rules) or self.adjoint is not None:
             return self
         if moving not in whole._after:
             linear = whole.linearisation.after_derivative(moving)

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from parscan_bp import native
 from parscan_bp.choice.choose import Question, choose
 from parscan_bp.choice.facts import Choice, Facts
 from parscan_bp.jaxprs.obstacles import replicated_output
@@ -18,19 +17,17 @@ from parscan_bp.jaxprs.replay import bind
 from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
-from parscan_bp.originals import lax_scan
 from parscan_bp.report import report_on_values
-from parscan_bp.scan import forward_wisdom
-from parscan_bp.scan.forward_wisdom import RememberedForward
-from parscan_bp.scan.fused import Fused, FusedLoop
 from parscan_bp.scan.in_stretches import by_stretches
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.loop import Extra, Loop
-from parscan_bp.scan.native import Native
-from parscan_bp.scan.parallel import Parallel, ParallelLoop, checked_guess
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.scan.step import Step, forms
 from parscan_bp.scan.storage import Costs, Storage, whole, within
+from parscan_bp.scan.values import wisdom
+from parscan_bp.scan.values.base import Extra, Loop, Pass, Values
+from parscan_bp.scan.values.exact import EXACT
+from parscan_bp.scan.values.method import checked_guess
+from parscan_bp.scan.values.wisdom import RememberedForward
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.trees import nbytes
 from parscan_bp.types import PyTree
@@ -63,7 +60,7 @@ class ScanPlan:
     @functools.cached_property
     def measured(self) -> RememberedForward | None:
         """What was measured of its forward pass by methods. A later plan looks again."""
-        return None if self.key is None else forward_wisdom.recall(self.key)
+        return None if self.key is None else wisdom.recall(self.key)
 
     @property
     def key(self) -> str | None:
@@ -161,19 +158,19 @@ PlanOrLeft = ScanPlan | Left
 def or_left(
     plan: Callable[[], PlanOrLeft | None],
     solver: Solver | None,
-    forward: Fused | Native | Parallel | None,
+    values: Values,
 ) -> PlanOrLeft:
     """The plan of a call; or that there is none, as of a step that looks at its values."""
     try:
         made = plan()
     except NEEDS_VALUES:
-        leaves = solver is not None and solver.leaves_to_lax and forward is None
+        leaves = solver is not None and solver.leaves_to_lax and values.by_default
         if not (leaves and is_jit_disabled()):
             raise
         return Left(left_by(solver, IN_PYTHON), fell_back=True)  # type: ignore[arg-type]
-    if made is None and (forward is not None or (solver is not None and not solver.leaves_to_lax)):
+    if made is None and not _may_be_left(solver, values):
         raise NotImplementedError(
-            f"solver={solver!r}, forward={forward!r}: the function was traced, and has no loop of "
+            f"{_named(solver, values)}: the function was traced, and has no loop of "
             "jax.lax.scan that they could be used for"
         )
     return Left("no loop is left to trace") if made is None else made
@@ -189,7 +186,7 @@ def make_plan(
     cell: CellBody | None = None,
     solver: Solver | None,
     jacobian: str | Callable = "auto",
-    forward: Fused | Native | Parallel | None = None,
+    values: Values = EXACT,
     memory_limit: int | None = None,
 ) -> PlanOrLeft:
     """Decides how the derivatives of a traced scan are computed.
@@ -201,24 +198,25 @@ def make_plan(
       cell: the cell that the body is, if it is known to be one.
       solver: a named solver, or ``None``.
       jacobian: a name that `scan` takes, or a function.
-      forward: what makes the values, or ``None`` for those of `lax.scan`.
+      values: whence the values come.
       memory_limit: that of a solver which is chosen; ``None`` for its own.
 
     Raises:
       NotImplementedError: if a named solver or forward pass cannot take the body.
       ValueError: if a given Jacobian does not fit the carry.
     """
-    may_be_left = forward is None and (solver is None or solver.leaves_to_lax)
+    may_be_left = _may_be_left(solver, values)
     if staged.hi_type is not None:
         if not may_be_left:
-            raise NotImplementedError(f"solver={solver!r}, forward={forward!r}: {staged.hi_type}")
+            raise NotImplementedError(f"{_named(solver, values)}: {staged.hi_type}")
         if memory_limit is not None:
             raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {staged.hi_type}")
         told = staged.hi_type if solver is None else left_by(solver, staged.hi_type)
         return Left(told, fell_back=solver is not None)
     params, traced = staged.equation.params, Body.of_scan(staged.equation)
-    if forward is not None:
-        forward.check(staged, traced)
+    why = values.obstacle(staged, traced)
+    if why is not None:
+        raise NotImplementedError(f"forward={values!r}: {why}; forward='exact' takes any step")
     if not traced.float_carry or params["length"] == 0:
         nothing = "no step carries a derivative: there is nothing to solve"
         return ScanPlan(staged, Choice(None, nothing), stored=_left_storage(staged, memory_limit))
@@ -226,10 +224,7 @@ def make_plan(
     if why is not None:
         return _left(staged, solver, why, memory_limit)
     step = Step.of(staged, traced, cell, jacobian, trees)
-    adjoins = solver is None and jacobian == "auto"
-    other = None
-    if forward is not None:
-        other = forward.loop(step.body, step.cell, params, adjoins=adjoins)
+    made = values.of(step, adjoins=solver is None and jacobian == "auto")
     why = step.not_linear(solver) or (step.not_batched if may_be_left else None)
     if why is not None:
         if not may_be_left:
@@ -237,33 +232,40 @@ def make_plan(
                 f"solver={solver!r}: {why}; solver=None runs such a step through jax.lax.scan"
             )
         return _left(staged, solver, why, memory_limit)
-    scan = lax_scan if forward is None else forward.scan
-    plan = _solved(step, solver, other, scan, memory_limit)
-    if forward is not None and plan.rule is not None and plan.rule.loop.is_placed:
-        forward.check_placed(plan.rule.scan.solver)
+    plan = _solved(step, solver, made, memory_limit)
+    if plan.rule is not None and plan.rule.loop.is_placed:
+        solver = plan.rule.scan.solver
+        why = made.obstacle_at(solver.place)
+        if why is not None:
+            raise NotImplementedError(
+                f"forward={values!r}: {solver!r} runs the steps where it wants them, and {why}"
+            )
     return plan
+
+
+def _may_be_left(solver: Solver | None, values: Values) -> bool:
+    """Whether a call may be left to `lax.scan`."""
+    return values.by_default and (solver is None or solver.leaves_to_lax)
+
+
+def _named(solver: Solver | None, values: Values) -> str:
+    """What the caller named, as errors say it."""
+    return f"solver={solver!r}, forward={values!r}"
 
 
 def _solved(
     step: Step,
     solver: Solver | None,
-    other: FusedLoop | ParallelLoop | None,
-    scan: Callable,
+    values: Pass,
     memory_limit: int | None,
 ) -> ScanPlan:
     """The plan of a scan whose step the linear model holds."""
-    fused = None if other is None else other.kernels
     linear, _ = step.linearise(formed=forms(solver))
-    is_lax = other is None and scan is lax_scan
-    if solver is not None and not (linear.can_keep and is_lax):
+    if solver is not None and not (linear.can_keep and values.exact):
         solver.check_nothing_kept()
     auto = solver is None and step.jacobian == "auto"
-    facts = step.facts(linear, may_form=auto and fused is None)
-    choice = _choice(step, solver, other, facts, memory_limit)
-    if not is_lax and (choice.solver is None or choice.solver.keeps):
-        choice = Choice(Sweep(), "the forward pass is another one, and keeps the carries alone")
-    if auto and scan is native.scan and choice.solver == Sweep():
-        choice = Choice(Sweep(native=True), choice.reason)
+    facts = step.facts(linear, may_form=auto and values.adjoint is None)
+    choice = _choice(step, solver, values, facts, memory_limit)
     if choice.solver is not None and memory_limit is not None:
         limited = choice.solver.with_memory_limit(memory_limit)
         choice = dataclasses.replace(choice, solver=limited)
@@ -272,10 +274,11 @@ def _solved(
         stored = _left_storage(step.staged, memory_limit)
         return ScanPlan(step.staged, choice, step, facts, stored=stored)
     linear, answered = linear.answered()
-    loop = Loop(step.staged.equation, step.body, choice.solver, step.hoist, other, answered, scan)
-    linear_scan = LinearScan(linear, choice.solver, step.length, step.reverse, fused)
-    storage = _storage(step, linear_scan, extra, other, memory_limit)
-    rule = ScanRule(loop, linear_scan, auto and is_lax, step.staged.symbolic_size, storage)
+    loop = Loop(step.staged.equation, step.body, choice.solver, values, step.hoist, answered)
+    linear_scan = LinearScan(linear, choice.solver, step.length, step.reverse, values.adjoint)
+    storage = _storage(step, linear_scan, extra, values, memory_limit)
+    in_one = auto and values.exact
+    rule = ScanRule(loop, linear_scan, in_one, step.staged.symbolic_size, storage)
     return ScanPlan(step.staged, choice, step, facts, rule, extra)
 
 
@@ -283,7 +286,7 @@ def _storage(
     step: Step,
     scan: LinearScan,
     extra: Sequence[Any],
-    other: FusedLoop | ParallelLoop | None,
+    values: Pass,
     memory_limit: int | None,
 ) -> Callable[[int], Storage] | None:
     """What is stored of so many steps.
@@ -294,7 +297,7 @@ def _storage(
     if memory_limit is None or step.staged.symbolic_size is not None:
         return None
     costs = step.costs(scan, extra)
-    if other is not None:
+    if not values.in_steps:
         all_carries = Storage(step.length, costs)
         if all_carries.bytes > memory_limit:
             raise ValueError(
@@ -355,7 +358,7 @@ def _replicated(body: Body) -> str | None:
 def _choice(
     step: Step,
     solver: Solver | None,
-    other: FusedLoop | ParallelLoop | None,
+    values: Pass,
     facts: Facts,
     memory_limit: int | None,
 ) -> Choice:
@@ -364,15 +367,10 @@ def _choice(
         why = step.not_batched
         one_by_one = "" if why is None else f"; steps are linearised one by one: {why}"
         return Choice(solver, f"named by the caller{one_by_one}")
-    fused = None if other is None else other.kernels
-    if fused is not None:
-        values = "forward-mode; the backward pass is one fused kernel"
-        given = "the forward pass is a fused kernel, the Jacobian is given"
-        return Choice(Sweep(), values if fused.adjoins else given)
     if step.given is not None:
-        return Choice(Sweep(), "a Jacobian is given")
+        return values.choice(lambda: Choice(Sweep(), "a Jacobian is given"))
     question = Question(facts, lambda: step.work, step.key)
-    return choose(question, functools.partial(_refusal, step, memory_limit))
+    return values.choice(lambda: choose(question, functools.partial(_refusal, step, memory_limit)))
 
 
 def _refusal(step: Step, memory_limit: int | None, solver: Solver) -> str | None:

@@ -16,10 +16,11 @@ from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.one_loop import OneLoop
+from parscan_bp.scan.systems import before
 from parscan_bp.scan.tangents import solved_tangents
-from parscan_bp.scan.trajectory import before, run_with_trajectory
+from parscan_bp.scan.values.base import Extra, Loop
+from parscan_bp.scan.values.trajectory import run_with_trajectory
 from parscan_bp.trees import eval_shape, replace_at
 from parscan_bp.types import Array
 
@@ -54,7 +55,7 @@ class Recorded:
         def jvp(primals, tangents):
             moves = self.scan.of_moving(tangents[0]) is not None
             later = self._after_derivative(tangents[0])
-            through = self.scan.through and self.loop.is_lax and later._slopes is self.scan
+            through = self.scan.through and self.loop.values.in_steps and later._slopes is self.scan
             if moves and through and is_forward_only(primals[0], tangents[0]):
                 return self._in_one_loop(list(primals[0]), list(tangents[0]))
             made = later(*primals)

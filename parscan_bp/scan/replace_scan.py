@@ -14,11 +14,11 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
 from parscan_bp.scan.api import checked_solver, left_to_lax, within
-from parscan_bp.scan.auto_forward import decided
-from parscan_bp.scan.forward_option import checked_forward
-from parscan_bp.scan.fused import Fused
 from parscan_bp.scan.plan import Left, ScanPlan, make_plan, or_left
 from parscan_bp.scan.traces import TracesOf, plan_anew
+from parscan_bp.scan.values.auto import decided
+from parscan_bp.scan.values.kernels import Fused
+from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.solvers import Solver
 from parscan_bp.types import PyTree
 
@@ -99,19 +99,19 @@ def _call_of(get: Callable[[], Callable]) -> Callable:
 _OF_FUNCTIONS = TracesOf(_call_of)
 
 
-def _plan_within(f, args, solver, forward, memory_limit, view, anew) -> ScanPlan | Left:
+def _plan_within(f, args, solver, values, memory_limit, view, anew) -> ScanPlan | Left:
     def make(staged):
         cell = None if view is None else _cell_of(staged, view)
-        options = {"solver": solver, "forward": forward, "memory_limit": memory_limit}
+        options = {"solver": solver, "values": values, "memory_limit": memory_limit}
         return make_plan(staged, cell=cell, **options)
 
     def plan():
         traces = None if anew else _OF_FUNCTIONS(f)
         if traces is None:
             return plan_anew(_call_of(lambda: f), None, args, make)
-        return traces.plan(None, args, make, (solver, forward, memory_limit, view, choose.state()))
+        return traces.plan(None, args, make, (solver, values, memory_limit, view, choose.state()))
 
-    return or_left(plan, solver, forward)
+    return or_left(plan, solver, values)
 
 
 def _cell_of(staged: Staged, view: View) -> CellBody | None:

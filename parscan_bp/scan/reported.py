@@ -30,8 +30,7 @@ from parscan_bp.report import (
     worst_of,
 )
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.systems import Adjoint, Primal
-from parscan_bp.scan.trajectory import before
+from parscan_bp.scan.systems import Adjoint, Primal, before
 from parscan_bp.solvers.results import solved_observed
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
@@ -65,8 +64,8 @@ def _report(scan: LinearScan, residuals, outs) -> Report:
     rounds: Rounds | None = None
     gamma = cotangents([primal.after[k] for k in floats])
     last = [jnp.zeros_like(primal.init[k]) for k in floats]
-    if scan.fused is not None and scan.fused.adjoins:
-        _, first, _, lambdas = scan.fused.adjoint(primal, NOTHING, gamma, last)
+    if scan.adjoint is not None:
+        _, first, _, lambdas = scan.adjoint(primal, NOTHING, gamma, last)
     else:
         system, state = Adjoint(primal, NOTHING, gamma, []), linear.pack(last, cotangent=True)
         (state, _, (_, lambdas)), rounds = solved_observed(scan.solver, system, state)

@@ -10,7 +10,7 @@ import jax
 
 from parscan_bp.primitives.mapping import in_front
 from parscan_bp.scan.api import left_to_lax, scan
-from parscan_bp.scan.forward_option import checked_forward
+from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.types import PyTree
 
 SHARED: dict[str, Any] = (

@@ -15,20 +15,18 @@ from typing import Any
 
 import jax
 
-from parscan_bp.forward import ForwardReport
 from parscan_bp.linearise.body import Body
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
 from parscan_bp.report import Report, worst_of
-from parscan_bp.scan.evaluated import Evaluated
 from parscan_bp.scan.in_stretches import by_stretches
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.loop import Extra, Loop
 from parscan_bp.scan.recorded import Recorded
 from parscan_bp.scan.reported import report_on_scan, with_forward
-from parscan_bp.scan.spread import Run, spread
 from parscan_bp.scan.storage import Storage
+from parscan_bp.scan.values.base import Extra, Loop, Prepared, Run
+from parscan_bp.scan.values.exact import LAX
 from parscan_bp.solvers.base import Solver, check_nothing_in_the_way
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
@@ -59,22 +57,19 @@ class ScanRule:
 
     def __call__(self, args: Sequence[Array], extra: Extra) -> list[Array]:
         """The outputs of the scan for ``args = [*consts, *init, *xs]``."""
-        return self._outputs(args, self._evaluated(args, extra)[0])
+        return self._outputs(args, self._prepared(args, extra)[0])
 
     def reported(self, args: Sequence[Array], extra: Extra) -> tuple[list[Array], Report]:
         """The outputs, and the report on them and what derivatives are made of; see `reported`."""
         check_nothing_in_the_way(self.obstacle, self.scan.solver)
-        extra, told = self._evaluated(args, extra)
+        extra, told = self._prepared(args, extra)
         outs = self._outputs(args, extra)
         report = self._report(*jax.lax.stop_gradient((list(args), extra)))
         return outs, with_forward(report, told)
 
     @functools.cached_property
-    def _evaluated(self) -> Callable[..., tuple[Extra, ForwardReport | None]]:
-        """What a method makes of the values, before anything is differentiated, and tells."""
-        if self.loop.is_by_method:
-            return Evaluated(self.loop, self.scan.solver)
-        return lambda args, extra: (extra, None)
+    def _prepared(self) -> Prepared:
+        return self.loop.values.prepared(self.loop)
 
     def _outputs(self, args: Sequence[Array], extra: Extra) -> list[Array]:
         carry, ys = self._everywhere(args, extra)
@@ -98,7 +93,7 @@ class ScanRule:
             parted = rule.stored is not None and rule.stored.sizes
             return rule._whole_until_differentiated(call) if parted else call
 
-        return spread(self.loop, self.scan.solver, run)
+        return self.loop.everywhere(run)
 
     @property
     def stored(self) -> Storage | None:
@@ -126,7 +121,7 @@ class ScanRule:
             kept = [t if k in reached else None for k, t in enumerate(out_ts)]
             return made, filled(made, kept)
 
-        values = WithRule(lambda args, extra: self.loop.values(args, extra.states), jvp)
+        values = WithRule(lambda args, extra: self.loop.outs(args, extra.states), jvp)
 
         def call(args, extra):
             outs = values(list(args), extra)
@@ -164,7 +159,7 @@ class ScanRule:
         """The outputs in one place."""
 
         def values(args, extra):
-            return self.loop.values(args, extra.states)
+            return self.loop.outs(args, extra.states)
 
         def jvp(primals, tangents):
             check_nothing_in_the_way(self.obstacle, self.scan.solver)
@@ -186,9 +181,9 @@ class ScanRule:
             return made[0], recorded.tangents((args, primals[1]), (ts, tangents[1]), made)[0]
 
         def linear(args, extra):
-            return self.loop.by_lax.values(args, ())
+            return self.loop.by(LAX).outs(args, ())
 
-        return WithRule(values, jvp, None if self.loop.is_lax else linear)
+        return WithRule(values, jvp, None if self.loop.values.in_steps else linear)
 
     @functools.cached_property
     def _report(self) -> Callable[..., Report]:
@@ -207,7 +202,7 @@ class ScanRule:
 
             return call
 
-        everywhere = spread(self.loop, self.scan.solver, self._in_one_place(of))
+        everywhere = self.loop.everywhere(self._in_one_place(of))
 
         @jax.jit
         def report(args, extra):

@@ -27,8 +27,8 @@ from parscan_bp.linearise.derived import derived
 from parscan_bp.linearise.given import Given
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.probe import Probe
 from parscan_bp.scan.storage import Costs
+from parscan_bp.scan.values.probe import Probe
 from parscan_bp.solvers import Solver
 from parscan_bp.structure import (
     ALONG_MAPPED_AXIS,
@@ -113,6 +113,10 @@ class Step:
     @property
     def reverse(self) -> bool:
         return self.staged.equation.params["reverse"]
+
+    @property
+    def unroll(self) -> int | bool:
+        return self.staged.equation.params["unroll"]
 
     @functools.cached_property
     def structure(self) -> CarryStructure:
@@ -234,7 +238,7 @@ class Step:
     @functools.cached_property
     def key(self) -> str:
         """By which a measurement of the scan is remembered."""
-        return wisdom.key_of(self.body, self.length, self.staged.equation.params["unroll"])
+        return wisdom.key_of(self.body, self.length, self.unroll)
 
     @functools.cached_property
     def probe(self) -> Probe:

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
 from parscan_bp.linearise.residuals import Residuals
 from parscan_bp.primitives.zeros import Zero, is_zero
-from parscan_bp.scan.trajectory import before
 from parscan_bp.solvers.collect import default_chunk
 from parscan_bp.system import Block, System
 from parscan_bp.trees import map_chunks, replace_at, stretch
@@ -30,6 +30,29 @@ from parscan_bp.types import Array, PyTree
 
 BATCH_BYTES = (2**23, 2**23)
 """Bytes of a chunk without a loop inside that should stay in cache: only memory counts."""
+
+
+def before(init, after, start, size: int, *, reverse: bool):
+    """The carry that enters each step of a stretch, from the carries after every step."""
+    if not after:
+        return []
+    n = len(after[0])
+    at = jnp.minimum(start + size, n - 1) if reverse else jnp.maximum(start - 1, 0)
+    at_end = start + size == n if reverse else start == 0
+
+    def leaf(first, steps, outer):
+        outer = _choose(at_end, jnp.expand_dims(first, 0), outer)
+        if reverse:
+            return lax.concatenate([lax.slice_in_dim(steps, 1, size), outer], 0)
+        return lax.concatenate([outer, lax.slice_in_dim(steps, 0, size - 1)], 0)
+
+    return jax.tree.map(leaf, init, stretch(after, start, size), stretch(after, at, 1))
+
+
+def _choose(condition, yes, no):
+    if isinstance(condition, bool):
+        return yes if condition else no
+    return lax.select(jnp.full_like(yes, condition, dtype=bool), yes, no)
 
 
 @dataclasses.dataclass(frozen=True)

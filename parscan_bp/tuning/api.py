@@ -17,7 +17,7 @@ from parscan_bp.forward import Auto, Forward
 from parscan_bp.jaxprs.stage import is_jit_disabled
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
-from parscan_bp.scan.forward_option import NAMES
+from parscan_bp.scan.values.options import NAMES
 from parscan_bp.tuning.candidates import LAX, candidates
 from parscan_bp.tuning.program import Compiled, Program, drawn
 from parscan_bp.tuning.result import Tuning, decide, with_forward

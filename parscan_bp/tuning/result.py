@@ -13,8 +13,8 @@ import numpy as np
 from parscan_bp.choice import store, wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.forward import Forward
-from parscan_bp.scan import forward_wisdom
-from parscan_bp.scan.forward_wisdom import RememberedForward
+from parscan_bp.scan.values import wisdom as forward_wisdom
+from parscan_bp.scan.values.wisdom import RememberedForward
 from parscan_bp.solvers import Solver
 from parscan_bp.tuning.program import Compiled
 from parscan_bp.tuning.race import race

@@ -18,9 +18,9 @@ import parscan_bp as pb
 from parscan_bp.choice import store, wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.linearise.body import Body
-from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.api import loop_options, plan_of
-from parscan_bp.scan.forward_wisdom import RememberedForward
+from parscan_bp.scan.values import wisdom as forward_wisdom
+from parscan_bp.scan.values.wisdom import RememberedForward
 from parscan_bp.tuning.candidates import candidates
 
 TIMINGS = (Timing("a", 1e-3, 2.0, 1.9, 2.1),)

@@ -20,9 +20,9 @@ from parscan_bp.choice.forward_map import Map, Point, forward_map
 from parscan_bp.choice.wisdom import Timing
 from parscan_bp.forward import Auto, Recurrence
 from parscan_bp.forward.exponent import forgetting
-from parscan_bp.scan import forward_wisdom
 from parscan_bp.scan.api import loop_options, plan_of
-from parscan_bp.scan.forward_wisdom import RememberedForward
+from parscan_bp.scan.values import wisdom as forward_wisdom
+from parscan_bp.scan.values.wisdom import RememberedForward
 from tests.forward.recurrences import draw, elman, lorenz, lstm
 from tests.quickly import jit_quickly
 
@@ -57,7 +57,7 @@ WILD = lambda x, u: (3.9 * x * (1 - x), x)  # noqa: E731
 @pytest.fixture
 def measured(monkeypatch):
     """A map on which chunks are fast for recurrences like these."""
-    auto = sys.modules["parscan_bp.scan.auto_forward"]
+    auto = sys.modules["parscan_bp.scan.values.auto"]
     monkeypatch.setattr(auto, "forward_map", lambda: Map((POINT, LOGISTIC), 1.1))
 
 

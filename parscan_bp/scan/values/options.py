@@ -10,9 +10,10 @@ from parscan_bp.arguments import described, options_of
 from parscan_bp.forward import Auto, Chunks, FixedPoint, Forward, FrozenActivations, Newton
 from parscan_bp.forward.base import with_guess
 from parscan_bp.forward.certified import Certified
-from parscan_bp.scan.fused import Fused
-from parscan_bp.scan.native import Native
-from parscan_bp.scan.parallel import Parallel
+from parscan_bp.scan.values.base import Values
+from parscan_bp.scan.values.exact import EXACT
+from parscan_bp.scan.values.kernels import Fused
+from parscan_bp.scan.values.method import Method
 from parscan_bp.solvers import Solver
 from parscan_bp.types import PyTree
 
@@ -32,12 +33,12 @@ class ForwardOption:
     """A checked ``forward=``.
 
     Attributes:
-      by: what makes the values, hashable; ``None`` for `jax.lax.scan`.
+      by: whence the values come.
       guess: states to begin with, a pytree of arrays; ``None`` where there are none.
       auto: whether a method makes them is still to be chosen; what is asked of it.
     """
 
-    by: Fused | Native | Parallel | None = None
+    by: Values = EXACT
     guess: PyTree = None
     auto: Auto | None = None
 
@@ -57,7 +58,7 @@ def checked_forward(forward: str | Fused | Forward | Auto, report: bool = False)
     if isinstance(chosen, Forward):
         _check_hashable(chosen)
         guess = chosen.guess
-        return ForwardOption(Parallel(chosen if guess is None else with_guess(chosen, None)), guess)
+        return ForwardOption(Method(chosen if guess is None else with_guess(chosen, None)), guess)
     if isinstance(chosen, Fused):
         return ForwardOption(chosen.here())
     if isinstance(chosen, str) and chosen == "exact":

@@ -23,11 +23,12 @@ from parscan_bp.forward import Auto, Chunks, FixedPoint, Forward, Newton
 from parscan_bp.forward.evaluate import stop_of, tolerance_of
 from parscan_bp.forward.kinks import unknown_kinks
 from parscan_bp.jaxprs.read import cut_to
-from parscan_bp.scan.forward_option import ForwardOption
 from parscan_bp.scan.heard import tell
-from parscan_bp.scan.parallel import Parallel
 from parscan_bp.scan.plan import Left, PlanOrLeft
 from parscan_bp.scan.step import Step
+from parscan_bp.scan.values.base import Values
+from parscan_bp.scan.values.method import Method
+from parscan_bp.scan.values.options import ForwardOption
 
 CANDIDATES: Mapping[str, Forward] = {
     "chunks": Chunks(),
@@ -81,7 +82,7 @@ def decided(
     option: ForwardOption,
     plan: PlanOrLeft,
     args: Sequence[Any],
-    plan_with: Callable[[Parallel], PlanOrLeft],
+    plan_with: Callable[[Values], PlanOrLeft],
 ) -> tuple[ForwardOption, PlanOrLeft]:
     """The options and the plan of a call, a method chosen where that was left to us.
 
@@ -100,16 +101,16 @@ def decided(
     return ForwardOption(by), tell(plan_with(by))
 
 
-def by_method(auto: Auto, method: Any) -> Parallel:
+def by_method(auto: Auto, method: Any) -> Method:
     """What evaluates a scan by a method, certified as the caller wants it."""
-    return Parallel(auto.certifying(method))
+    return Method(auto.certifying(method))
 
 
 def choose_forward(
     plan: PlanOrLeft,
     args: Sequence[Any],
     auto: Auto,
-    plan_with: Callable[[Parallel], PlanOrLeft],
+    plan_with: Callable[[Values], PlanOrLeft],
     *,
     always_probe: bool = False,
 ) -> ForwardChoice:

@@ -1,16 +1,11 @@
-"""The carries of a scan, as the differentiation rule keeps them."""
+"""A loop that hands on its carries, as the differentiation rule keeps them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import jax
-import jax.numpy as jnp
-from jax import lax
-
 from parscan_bp.linearise.body import Body
 from parscan_bp.originals import lax_scan
-from parscan_bp.trees import stretch
 from parscan_bp.types import Array
 
 
@@ -51,26 +46,3 @@ def run_with_trajectory(
     after = dict(zip(own, stored, strict=True))
     after.update({k: ys[j] for j, k in body.forwarded.items()})
     return carry, ys, [after[k] for k in range(body.num_carry)], kept
-
-
-def before(init, after, start, size: int, *, reverse: bool):
-    """The carry that enters each step of a stretch, from the carries after every step."""
-    if not after:
-        return []
-    n = len(after[0])
-    at = jnp.minimum(start + size, n - 1) if reverse else jnp.maximum(start - 1, 0)
-    at_end = start + size == n if reverse else start == 0
-
-    def leaf(first, steps, outer):
-        outer = _choose(at_end, jnp.expand_dims(first, 0), outer)
-        if reverse:
-            return lax.concatenate([lax.slice_in_dim(steps, 1, size), outer], 0)
-        return lax.concatenate([outer, lax.slice_in_dim(steps, 0, size - 1)], 0)
-
-    return jax.tree.map(leaf, init, stretch(after, start, size), stretch(after, at, 1))
-
-
-def _choose(condition, yes, no):
-    if isinstance(condition, bool):
-        return yes if condition else no
-    return lax.select(jnp.full_like(yes, condition, dtype=bool), yes, no)

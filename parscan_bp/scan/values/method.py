@@ -1,11 +1,15 @@
-"""``forward=`` a method: the values of a scan by a parallel evaluation that is certified."""
+"""``forward=`` a method: the values of a scan by a parallel evaluation that is certified.
+
+That comes before the differentiation rule, which takes what was made for the values and the
+carries: a method is never differentiated.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +20,14 @@ from parscan_bp.forward import Forward, ForwardReport
 from parscan_bp.forward.evaluate import LoopFunctions, evaluate
 from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.obstacles import replicated_output
-from parscan_bp.jaxprs.read import differentiable, is_differentiable
+from parscan_bp.jaxprs.read import differentiable, is_differentiable, scan_counts
 from parscan_bp.jaxprs.replay import vary_alike, varying_with
-from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.cell import CellBody
 from parscan_bp.originals import lax_scan
-from parscan_bp.primitives.with_rule import of_type
-from parscan_bp.primitives.zeros import empty_of
+from parscan_bp.primitives.with_rule import WithRule, of_type
+from parscan_bp.primitives.zeros import empty_of, zeros_of
+from parscan_bp.scan.step import Step
+from parscan_bp.scan.values.base import Extra, Loop, Made, Pass, Run, Values, for_carries_alone
 from parscan_bp.solvers.base import Solver
 from parscan_bp.structure import underivable, unsupported
 from parscan_bp.trees import replace_at
@@ -34,7 +38,7 @@ WANTED = (jnp.float32, jnp.float64)
 
 
 @dataclasses.dataclass(frozen=True)
-class Parallel:
+class Method(Values):
     """What ``forward=`` a method of `parscan_bp.forward` means.
 
     Attributes:
@@ -43,13 +47,10 @@ class Parallel:
 
     method: Forward
 
-    scan: ClassVar[Callable] = staticmethod(lax_scan)
-
     def __repr__(self):
         return repr(self.method)
 
-    def check(self, staged: Staged, body: Body) -> None:
-        """Raises `NotImplementedError` if the method and its certificate cannot take the step."""
+    def obstacle(self, staged, body):
         why = staged.symbolic_size
         outputs = [body.jaxpr.out_avals[k] for k in body.float_carry]
         outputs += [body.y_avals[j] for j in body.float_y]
@@ -68,44 +69,41 @@ class Parallel:
                 "float64: what counts or draws may be an input, made of jnp.arange or split keys, "
                 "and the random streams of a layer in its broadcast_rngs"
             )
-        if why is not None:
-            raise NotImplementedError(f"forward={self!r}: {why}; forward='exact' takes any step")
+        return why
 
-    def check_placed(self, solver: Solver) -> None:
-        """Raises `NotImplementedError` if it cannot be where a solver wants the steps."""
-        one_place = not self.method.over_devices or self.method.certify != "estimate"
-        if one_place or solver.place.line(reverse=False) is None:
-            raise NotImplementedError(
-                f"forward={self!r}: {solver!r} runs the steps where it wants "
-                "them, and this takes them in one place; Chunks() and 'estimate' go over devices"
-            )
-
-    def loop(
-        self, body: Body, of: CellBody | None, params: dict[str, Any], *, adjoins: bool
-    ) -> ParallelLoop:
-        """The forward pass of a scan with these parameters; it has no adjoint of its own."""
-        return ParallelLoop(body, self.method, params["reverse"], params["unroll"])
+    def of(self, step, *, adjoins):
+        return _ByMethod(step, self.method)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ParallelLoop:
+class _ByMethod(Pass):
     """The values of a scan by a method.
 
     Attributes:
-      body: the scan body.
+      scanned: its step.
       method: which one.
-      reverse, unroll: of the scan.
-      kernels: none; the adjoint is a solver's.
     """
 
-    body: Body
+    scanned: Step
     method: Forward
-    reverse: bool
-    unroll: int
-    kernels: ClassVar[None] = None
+
+    def run(self, loop, args, states):
+        carry, ys, after = self._run(*self.scanned.body.split(args), list(states))
+        return Made(carry, ys, after, loop.answers(args, after))
+
+    def prepared(self, loop):
+        return _Prepared(self, loop)
+
+    def choice(self, choose):
+        return for_carries_alone(choose())
+
+    def obstacle_at(self, place):
+        if self.method.over_devices and self.method.certify == "estimate":
+            return None
+        return "this takes them in one place; Chunks() and 'estimate' go over devices"
 
     @functools.cached_property
-    def run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
+    def _run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:
         """``(consts, init, xs, states) -> (carry, ys, after)``, of what `evaluate` made."""
 
         @jax.jit
@@ -115,12 +113,15 @@ class ParallelLoop:
             made = [states[k] for k in floats], empty_of((consts, init, xs))
             tied, _ = lax.optimization_barrier(varying_with(made, made))
             states = replace_at(states, floats, tied)
-            after, own = states[: self.body.num_carry], states[self.body.num_carry :]
-            ys = {j: after[k] for j, k in self.body.forwarded.items()}
+            after, own = (
+                states[: self.scanned.body.num_carry],
+                states[self.scanned.body.num_carry :],
+            )
+            ys = {j: after[k] for j, k in self.scanned.body.forwarded.items()}
             ys.update(zip(self._own, own, strict=True))
-            end = 0 if self.reverse else -1
+            end = 0 if self.scanned.reverse else -1
             outs = [a[end] for a in after] + [ys[j] for j in sorted(ys)]
-            outs = list(map(of_type, outs, self.body.jaxpr.out_avals))
+            outs = list(map(of_type, outs, self.scanned.body.jaxpr.out_avals))
             return outs[: len(after)], outs[len(after) :], after
 
         return run
@@ -144,7 +145,7 @@ class ParallelLoop:
           length: the number of those that are here.
           missing: so many at the end of the scan, wherever that is, are none.
         """
-        line = solver.place.line(reverse=self.reverse)
+        line = solver.place.line(reverse=self.scanned.reverse)
         consts, init, xs, guess = vary_alike(tuple(map(list, (consts, init, xs, guess))))
         step: Any = self._step
         own_xs: Any = self._turned(xs)
@@ -162,10 +163,12 @@ class ParallelLoop:
     @property
     def _own(self) -> list[int]:
         """The outputs that are more than the new carry."""
-        return [j for j in range(len(self.body.y_avals)) if j not in self.body.forwarded]
+        return [
+            j for j in range(len(self.scanned.body.y_avals)) if j not in self.scanned.body.forwarded
+        ]
 
     def _step(self, consts, carry, x):
-        new, ys = self.body(consts, carry, x)
+        new, ys = self.scanned.body(consts, carry, x)
         return new, [ys[j] for j in self._own]
 
     def _sequential(self, step, solver, length):
@@ -176,10 +179,10 @@ class ParallelLoop:
                 new, own = step(consts, carry, x)
                 return new, (new, own)
 
-            carry, (after, own) = lax_scan(one, init, xs, length=length, unroll=self.unroll)
+            carry, (after, own) = lax_scan(one, init, xs, length=length, unroll=self.scanned.unroll)
             return carry, own, after
 
-        placed = solver.place.placed(loop, reverse=self.reverse)
+        placed = solver.place.placed(loop, reverse=self.scanned.reverse)
 
         def sequential(consts, init, xs):
             _, own, after = placed(consts, init, xs)
@@ -189,7 +192,7 @@ class ParallelLoop:
 
     def _turned(self, stacked: Sequence[Array]) -> list[Array]:
         """In the order of the steps, or back."""
-        return [a[::-1] for a in stacked] if self.reverse else list(stacked)
+        return [a[::-1] for a in stacked] if self.scanned.reverse else list(stacked)
 
 
 def _or_nothing(step):
@@ -201,6 +204,74 @@ def _or_nothing(step):
         return [jnp.where(is_one, a, b) for a, b in zip(new, carry, strict=True)], own
 
     return call
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What a method makes of a scan, wherever its steps are. Functions are made once, so that JAX
+    caches them.
+
+    Attributes:
+      values: the method.
+      loop: the scan.
+    """
+
+    values: _ByMethod
+    loop: Loop
+
+    def __call__(self, args: Sequence[Array], extra: Extra) -> tuple[Extra, ForwardReport]:
+        """What was made, in the place of what the method begins with; and what it tells."""
+        args, extra = jax.lax.stop_gradient((list(args), extra))
+        length, reverse = (self.loop.how[name] for name in ("length", "reverse"))
+        # In all places there are equally many steps, of which those beyond the last do nothing.
+        places = (
+            self.loop.solver.place.count(args) if self.loop.solver.place.has_all_steps else None
+        )
+        missing = -length % (places or 1)
+        if missing:
+            first = sum(scan_counts(self.loop.equation))
+            args[first:] = [_longer(a, missing, reverse) for a in args[first:]]
+        told, states = self._everywhere(missing)(args, extra)
+        if missing:
+            steps = slice(missing, None) if reverse else slice(length)
+            states = [a[steps] for a in states]
+        after = states[: self.loop.body.num_carry]
+        report = ForwardReport(*told, after)  # type: ignore[call-arg]
+        return extra._replace(states=states), report
+
+    @functools.cached_property
+    def _everywhere(self) -> Callable[[int], Run]:
+        """``(args, extra) -> (what is told, states and outputs)``, with so many steps missing."""
+
+        @functools.cache
+        def everywhere(missing):
+            def run(solver, n):
+                return self._in_one_place(solver, n, missing)
+
+            length = self.loop.how["length"] + missing
+            return self.loop.of(self.loop.solver, length).everywhere(run)
+
+        return everywhere
+
+    def _in_one_place(self, solver: Solver, n: int, missing: int) -> Run:
+        @jax.jit
+        def evaluate(args, extra):
+            values = self.loop.body.split(self.loop.hoisted(args))
+            told, states = self.values.evaluate(*values, extra.states, solver, n, missing)
+            return jax.tree.leaves(told), states
+
+        def jvp(primals, tangents):
+            made = call(*primals)
+            return made, tuple(map(zeros_of, made))
+
+        call = WithRule(evaluate, jvp)
+        return lambda args, extra: call(list(args), extra)
+
+
+def _longer(a: Array, missing: int, reverse: bool) -> Array:
+    """With its last step, in the order of the scan, so many times more."""
+    more = jnp.broadcast_to(a[:1] if reverse else a[-1:], (missing, *a.shape[1:]))
+    return jnp.concatenate([more, a] if reverse else [a, more])
 
 
 def checked_guess(guess: Any, body: Body, length: int) -> list[Array]:

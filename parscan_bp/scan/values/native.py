@@ -1,0 +1,47 @@
+"""``forward="fused"`` on a CPU: all steps in one native function."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from parscan_bp import native
+from parscan_bp.choice.facts import Choice
+from parscan_bp.scan.values.base import Values, for_carries_alone
+from parscan_bp.scan.values.exact import InSteps
+from parscan_bp.solvers import Sweep
+
+
+@dataclasses.dataclass(frozen=True)
+class Native(Values):
+    """What ``forward="fused"`` of `parscan_bp.scan` means on a CPU, see `parscan_bp.native`."""
+
+    def __repr__(self):
+        return repr("fused")
+
+    def obstacle(self, staged, body):
+        params = staged.equation.params
+        why = native.unsupported(
+            body.jaxpr, body.num_consts, body.num_carry, params["length"], params["reverse"]
+        )
+        one = "on a CPU all steps are one native function, and the step"
+        return None if why is None else f"{one} {why}"
+
+    def of(self, step, *, adjoins):
+        return _InOneFunction(native.scan, adjoins=adjoins)
+
+
+@dataclasses.dataclass(frozen=True)
+class _InOneFunction(InSteps):
+    """All steps in one native function.
+
+    Attributes:
+      adjoins: whether the loop of a sweep is one, too.
+    """
+
+    adjoins: bool = dataclasses.field(kw_only=True)
+
+    def choice(self, choose):
+        choice = for_carries_alone(choose())
+        if self.adjoins and choice.solver == Sweep():
+            return Choice(Sweep(native=True), choice.reason)
+        return choice
