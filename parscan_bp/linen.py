@@ -20,8 +20,8 @@ from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
 from parscan_bp.scan.heard import plans_heard
-from parscan_bp.scan.replace_scan import solve_within
 from parscan_bp.scan.values.options import checked_forward
+from parscan_bp.scan.within import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
 from parscan_bp.types import Array, PyTree
 

@@ -16,8 +16,8 @@ from parscan_bp.explain import Explanation, explain_calls
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
-from parscan_bp.scan.replace_scan import solve_within
 from parscan_bp.scan.values.options import checked_forward
+from parscan_bp.scan.within import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps
 from parscan_bp.types import Array, PyTree
 

@@ -15,9 +15,9 @@ from parscan_bp.linearise.active import NOTHING, Active
 from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Kind, Linearisation, Steps
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.inlets import Inlets
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.linearise.passes import Grouped, rewritten
+from parscan_bp.linearise.preactivations import Preactivations
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.measured import measured
 from parscan_bp.operators import MatrixFree
@@ -33,9 +33,9 @@ class ByProducts(Linearisation):
     """Matrix-free: the linear map of each step as JAX's linearisation gives it.
 
     The elementwise derivatives of a stretch are evaluated as one batch; what is left for
-    the sequential loop is their product with a vector. The cotangents of the step's inlets,
-    which that product makes on its way, are kept for the pullback, or else made of all vectors of
-    the stretch at once.
+    the sequential loop is their product with a vector. The cotangents of the pre-activations, which
+    that product makes on its way, are kept for the pullback, or else made of all vectors of the
+    stretch at once.
     """
 
     kind: ClassVar[Kind] = "matrix-free"
@@ -146,11 +146,11 @@ class ByProducts(Linearisation):
 
     @functools.cached_property
     def _pull(self) -> Callable[[Active], Callable]:
-        """The pullback from the cotangents of the inlets; see `_map`."""
+        """The pullback from the cotangents of the pre-activations; see `_map`."""
         return functools.cache(self._make_pull)
 
     def _make_pull(self, active):
-        inlets = Inlets(self.body, active)
+        preactivations = Preactivations(self.body, active)
 
         @functools.partial(jax.jit, inline=True)
         def pull(steps, aux):
@@ -158,12 +158,12 @@ class ByProducts(Linearisation):
             # Not `lax.stop_gradient`: the pullback is differentiated itself, for second
             # derivatives.
             mapped = self.body.mapped
-            known = mapped(functools.partial(inlets.values, steps.consts))(carry, x)
+            known = mapped(functools.partial(preactivations.values, steps.consts))(carry, x)
 
             def values(consts, xs):
                 def one(carry, x, xs, known):
                     full = active.insert_consts(steps.consts, consts)
-                    return inlets.values(full, carry, active.insert_x(x, xs), known)
+                    return preactivations.values(full, carry, active.insert_x(x, xs), known)
 
                 return mapped(one)(carry, x, xs, known)
 
@@ -187,19 +187,21 @@ class ByProducts(Linearisation):
     def _pulled(
         self, step: Steps, active: Active | None, v: list[Array]
     ) -> tuple[list[Array], PyTree, Stored]:
-        """J^T v of one step, cotangents of the inlets, and what it makes that is stored already.
+        """J^T v of one step, cotangents of pre-activations, and what it makes that is also stored.
 
         ``None`` in place of the second where they are not all that a pullback needs.
         """
         met = NOTHING if active is None or active.y else active
-        inlets = Inlets(self.body, met)
+        preactivations = Preactivations(self.body, met)
         floats = [step.carry[k] for k in self.body.float_carry]
-        values = eval_shape(inlets.values, step.consts, step.carry, step.x)
+        values = eval_shape(preactivations.values, step.consts, step.carry, step.x)
         zeros = [jnp.zeros_like(a) for a in values]
 
         def new_carry(floats, added):
             carry, each = replace_at(step.carry, self.body.float_carry, floats), iter(added)
-            return inlets.new_carry(step.consts, carry, step.x, lambda v: lax.add(v, next(each)))
+            return preactivations.new_carry(
+                step.consts, carry, step.x, lambda v: lax.add(v, next(each))
+            )
 
         new, push = jax.linearize(new_carry, floats, zeros)
         pulled, cts = jax.linear_transpose(push, floats, zeros)(v)

@@ -15,7 +15,8 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.loops.stretches import stepped_by
 from parscan_bp.originals import lax_scan
 from parscan_bp.primitives.pushforward import struct_of
-from parscan_bp.scan.plan import ScanPlan, make_plan
+from parscan_bp.scan.decide import make_plan
+from parscan_bp.scan.plan import ScanPlan
 from parscan_bp.scan.storage import Costs
 from parscan_bp.solvers import Solver
 from parscan_bp.trees import nbytes, replace_at

@@ -21,7 +21,8 @@ from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
 from parscan_bp.originals import lax_scan
 from parscan_bp.report import Report, report_on_values
-from parscan_bp.scan.plan import IN_PYTHON, Left, ScanPlan, make_plan, or_left
+from parscan_bp.scan.decide import IN_PYTHON, make_plan, or_left
+from parscan_bp.scan.plan import Left, ScanPlan
 from parscan_bp.scan.segments import Segmented, segmented
 from parscan_bp.scan.traces import MOST, Traces, TracesOf, plan_anew
 from parscan_bp.scan.values.auto import decided

@@ -2,7 +2,7 @@
 
 The rule is a `WithRule`. Its tangent is one linear solve on the *augmented* system (`augmented`),
 whose unknowns are the input tangents together with what they cause. Where nothing is transposed any
-more there are shorter ways: tangents alone are one loop (`one_loop`), where the solver is
+more there are shorter ways: tangents alone are one loop (`forward_mode`), where the solver is
 left to us, and those of a gradient come from the sweep's own program (`linear_solve`).
 """
 
@@ -22,11 +22,11 @@ from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
 from parscan_bp.report import Report, worst_of
 from parscan_bp.scan.in_stretches import by_stretches
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.recorded import Recorded
-from parscan_bp.scan.reported import report_on_scan, with_forward
+from parscan_bp.scan.report import report_on_scan, with_forward
 from parscan_bp.scan.storage import Storage
 from parscan_bp.scan.values.base import Extra, Loop, Prepared, Run
 from parscan_bp.scan.values.exact import LAX
+from parscan_bp.scan.with_residuals import WithResiduals
 from parscan_bp.solvers.base import Solver, check_nothing_in_the_way
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
@@ -171,14 +171,16 @@ class ScanRule:
                 if self.scan.after_derivative(moving) is self.scan:
                     outs = self._values(*primals)
                 else:
-                    outs = self._recorded(self.scan, None, self.scan, moving)(args, primals[1])[0]
+                    outs = self._with_residuals(self.scan, None, self.scan, moving)(
+                        args, primals[1]
+                    )[0]
                 return outs, zeros_of(outs)
             active = scan.active(ts) if self.keeps else None
-            recorded = self._recorded(scan, active, scan, moving)
+            keeping = self._with_residuals(scan, active, scan, moving)
             if self.one_loop and is_forward_only(args, ts):
-                return recorded.outputs_in_one_loop(args, ts)
-            made = recorded(args, primals[1])
-            return made[0], recorded.tangents((args, primals[1]), (ts, tangents[1]), made)[0]
+                return keeping.outputs_in_one_loop(args, ts)
+            made = keeping(args, primals[1])
+            return made[0], keeping.tangents((args, primals[1]), (ts, tangents[1]), made)[0]
 
         def linear(args, extra):
             return self.loop.by(LAX).outs(args, ())
@@ -214,6 +216,6 @@ class ScanRule:
         return report
 
     @functools.cached_property
-    def _recorded(self) -> Callable[..., Recorded]:
+    def _with_residuals(self) -> Callable[..., WithResiduals]:
         """The forward pass of a derivative."""
-        return functools.cache(functools.partial(Recorded, self.loop))
+        return functools.cache(functools.partial(WithResiduals, self.loop))

@@ -35,7 +35,7 @@ def solved_tangents(scan: LinearScan, primals, tangents, made) -> tuple[list[Any
       scan: the leaves that move.
       primals: ``(args, extra)``, the arguments of the loop and what a given Jacobian closes over.
       tangents: of the args.
-      made: ``(outs, after, kept)``, see `Recorded`.
+      made: ``(outs, after, kept)``, see `WithResiduals`.
     """
     body, (outs, after, kept) = scan.body, made
     given = [

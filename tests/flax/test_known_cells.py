@@ -13,7 +13,7 @@ import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
 from parscan_bp.adapters import flax_cells
-from parscan_bp.scan import replace_scan
+from parscan_bp.scan import within
 from tests.family import compare_outputs, jit_once
 
 KNOWN = [(library, name) for library in (nnx, nn) for name in flax_cells.NNX]
@@ -23,14 +23,14 @@ IDS = [f"{library.__name__}-{name}" for library, name in KNOWN]
 @pytest.fixture
 def plans(monkeypatch):
     """The plans of the scans of a test, in order."""
-    made, make = [], replace_scan.make_plan
+    made, make = [], within.make_plan
 
     def record(*args, **kwargs):
         plan = make(*args, **kwargs)
         made.append(plan)
         return plan
 
-    monkeypatch.setattr(replace_scan, "make_plan", record)
+    monkeypatch.setattr(within, "make_plan", record)
     return made
 
 

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.scan.replace_scan import solve_within
+from parscan_bp.scan.within import solve_within
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -14,7 +14,8 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
 from parscan_bp.scan.api import checked_solver, left_to_lax, within
-from parscan_bp.scan.plan import Left, ScanPlan, make_plan, or_left
+from parscan_bp.scan.decide import make_plan, or_left
+from parscan_bp.scan.plan import Left, ScanPlan
 from parscan_bp.scan.traces import TracesOf, plan_anew
 from parscan_bp.scan.values.auto import decided
 from parscan_bp.scan.values.kernels import Fused
@@ -63,7 +64,7 @@ def solve_within(
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from parscan_bp.scan.replace_scan import solve_within
+      >>> from parscan_bp.scan.within import solve_within
       >>> from parscan_bp.solvers import Blelloch
       >>> theirs = lambda a, xs: jax.lax.scan(lambda h, x: (a * h + x, h), 0.0, xs)[0]
       >>> ours = lambda a, xs: solve_within(theirs, a, xs, solver=Blelloch())

@@ -18,7 +18,7 @@ from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OneLoop:
+class ForwardMode:
     """Results of a scan, differentiated through their own program; see `Pushforward`.
 
     Attributes:

@@ -15,8 +15,8 @@ from parscan_bp.linearise.residuals import ResidualMap, Residuals
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
+from parscan_bp.scan.forward_mode import ForwardMode
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.one_loop import OneLoop
 from parscan_bp.scan.systems import before
 from parscan_bp.scan.tangents import solved_tangents
 from parscan_bp.scan.values.base import Extra, Loop
@@ -26,7 +26,7 @@ from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Recorded:
+class WithResiduals:
     """``(args, extra) -> (outs, after, kept, answers)``, differentiable to any order.
 
     The outs are (carry, ys), after is the carry after every step, kept what else derivatives read
@@ -68,7 +68,7 @@ class Recorded:
         """That of the step whose derivative the carries have, as one derivative was made."""
         return self.steps.after_derivative(self.moving)
 
-    def _after_derivative(self, tangents) -> Recorded:
+    def _after_derivative(self, tangents) -> WithResiduals:
         """The same with these tangents of the args."""
         slopes, moving = self._slopes, self._slopes.differentiated(tangents)
         if slopes is self.steps and set(moving) <= set(self.moving):
@@ -78,7 +78,7 @@ class Recorded:
         return self._later[moving]
 
     @functools.cached_property
-    def _later(self) -> dict[tuple[int, ...], Recorded]:
+    def _later(self) -> dict[tuple[int, ...], WithResiduals]:
         return {}
 
     @functools.cached_property
@@ -120,16 +120,16 @@ class Recorded:
         return {}
 
     @functools.cached_property
-    def _in_one_loop(self) -> OneLoop:
+    def _in_one_loop(self) -> ForwardMode:
         """The results and their tangents."""
         return self._one_loop(self._run, lambda made: made)
 
     @functools.cached_property
-    def outputs_in_one_loop(self) -> OneLoop:
+    def outputs_in_one_loop(self) -> ForwardMode:
         """(carry, ys) alone and their tangents, for which nothing is kept."""
         return self._one_loop(self.loop.plain, lambda made: made[0])
 
-    def _one_loop(self, results: Callable, wanted: Callable) -> OneLoop:
+    def _one_loop(self, results: Callable, wanted: Callable) -> ForwardMode:
         def apart(args):
             made = self(args, Extra())
             return wanted(made), made
@@ -137,7 +137,7 @@ class Recorded:
         def tangents(args, ts, made):
             return wanted(self.tangents((args, Extra()), (ts, Extra()), made))
 
-        return OneLoop(self.scan, self.loop.avals, results, apart, tangents)
+        return ForwardMode(self.scan, self.loop.avals, results, apart, tangents)
 
     def tangents(self, primals, tangents, made):
         """Tangents of the results by the solver."""

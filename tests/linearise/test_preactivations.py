@@ -12,8 +12,8 @@ from jax import lax
 import parscan_bp as pb
 from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.body import Body
-from parscan_bp.linearise.inlets import Inlets
 from parscan_bp.linearise.linear_step import Distinct
+from parscan_bp.linearise.preactivations import Preactivations
 from tests.family import jit_once
 
 H, B, T = 5, 3, 24
@@ -147,27 +147,27 @@ def test_hessian_vector_products_are_those_of_lax_scan(step):
     _compare(hvp)
 
 
-def _inlets(step, active):
+def _preactivations(step, active):
     p, carry = _params(), STEPS[step]
     shapes = jax.eval_shape(lambda: (p, carry, jnp.zeros((B, H), DTYPE)))
     closed = jax.make_jaxpr(step)(*shapes)
-    inlets = Inlets(Body(closed, len(p), len(jax.tree.leaves(carry))), active)
+    preactivations = Preactivations(Body(closed, len(p), len(jax.tree.leaves(carry))), active)
     consts, carry, x = map(jax.tree.leaves, shapes)
-    return jax.eval_shape(inlets.values, consts, carry, x)
+    return jax.eval_shape(preactivations.values, consts, carry, x)
 
 
-def test_inlets_are_where_parameters_or_inputs_meet_the_carry():
+def test_preactivations_are_where_parameters_or_inputs_meet_the_carry():
     # consts in the order b, u, w
-    assert len(_inlets(oscillator, Active((0, 1, 2), (0,), ()))) == 3  # h @ w, + b, + x @ u
-    assert len(_inlets(oscillator, Active((2,), (), ()))) == 1
-    assert len(_inlets(oscillator, Active((), (0,), ()))) == 1
-    assert _inlets(oscillator, Active((), (), ())) == []
-    assert len(_inlets(detached, Active((0,), (), ()))) == 0
+    assert len(_preactivations(oscillator, Active((0, 1, 2), (0,), ()))) == 3  # h @ w, + b, + x @ u
+    assert len(_preactivations(oscillator, Active((2,), (), ()))) == 1
+    assert len(_preactivations(oscillator, Active((), (0,), ()))) == 1
+    assert _preactivations(oscillator, Active((), (), ())) == []
+    assert len(_preactivations(detached, Active((0,), (), ()))) == 0
 
 
-def test_a_leaf_that_forgets_the_carry_is_an_inlet_itself():
-    inlets = _inlets(replaced_by_the_input, Active((1,), (), ()))
-    assert [a.shape for a in inlets] == [(B, H)]
+def test_a_leaf_that_forgets_the_carry_is_a_preactivation_itself():
+    preactivations = _preactivations(replaced_by_the_input, Active((1,), (), ()))
+    assert [a.shape for a in preactivations] == [(B, H)]
 
 
 def test_values_that_are_one_object_are_kept_once():

@@ -1,10 +1,10 @@
 """Where parameters and inputs meet the carry: what a sweep can hand to the pullback.
 
-An *inlet* of a step is the result of an operation on something that depends on the carry and
-on something that depends on parameters or inputs alone, such as ``h @ w`` or ``a + x @ u``.
-The vector-Jacobian product with respect to the carry makes the cotangents of all inlets on its
-way. Once they are known, parameters and inputs have theirs from the operations before the
-inlets: no activation is differentiated a second time.
+A *pre-activation* of a step is the result of an operation on something that depends on the carry
+and on something that depends on parameters or inputs alone, such as ``h @ w`` or ``a + x @ u``. The
+vector-Jacobian product with respect to the carry makes the cotangents of all of them on its way.
+Once they are known, parameters and inputs have theirs from the operations before them: no
+activation is differentiated a second time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True)
-class Inlets:
-    """The inlets of a body for a choice of active parameters and inputs.
+class Preactivations:
+    """The pre-activations of a body for a choice of active parameters and inputs.
 
     Attributes:
       body: the scan body.
@@ -50,7 +50,7 @@ class Inlets:
                 met.update(eqn.outvars if operands & given else ())
             elif operands & given:
                 given.update(eqn.outvars)
-        # A leaf of the new carry that does not depend on the carry is an inlet, too.
+        # A leaf of the new carry that does not depend on the carry is a pre-activation, too.
         new = [jaxpr.outvars[k] for k in body.float_carry]
         met.update(v for v in new if not isinstance(v, Literal) and v in given)
         wanted = [k in body.float_carry for k in range(len(jaxpr.outvars))]
@@ -63,7 +63,7 @@ class Inlets:
         x: Sequence[Array],
         at: Callable[[Array], Array],
     ) -> list[Array]:
-        """The float leaves of the new carry, with ``at`` applied to every inlet, in their order."""
+        """The float leaves of the new carry; ``at`` is applied to the pre-activations, in order."""
 
         def passed(variables, values):
             pairs = zip(variables, values, strict=True)
@@ -81,12 +81,12 @@ class Inlets:
         x: Sequence[Array],
         known: Sequence[Array] | None = None,
     ) -> list[Array]:
-        """The value of every inlet.
+        """The value of every pre-activation.
 
         Args:
           consts, carry, x: of the step.
-          known: the same values, to be read in the place of each inlet by what comes after it.
-            The result then depends on ``consts`` and ``x`` as they enter since the last inlet.
+          known: the same values, to be read in the place of each one by what comes after it. The
+            result then depends on ``consts`` and ``x`` as they enter since the last one.
         """
         found: list[Array] = []
         read = None if known is None else iter(known)
