@@ -84,7 +84,7 @@ def make_plan(
     params, traced = staged.equation.params, Body.of_scan(staged.equation)
     why = values.obstacle(staged, traced)
     if why is not None:
-        raise NotImplementedError(f"forward={values!r}: {why}; forward='exact' takes any step")
+        raise NotImplementedError(why)
     if not traced.float_carry or params["length"] == 0:
         nothing = "no step carries a derivative: there is nothing to solve"
         return ScanPlan(staged, Choice(None, nothing), stored=storage_of_lax(staged, memory_limit))

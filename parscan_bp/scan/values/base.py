@@ -73,7 +73,7 @@ class Values(abc.ABC):
     by_default: ClassVar[bool] = False
 
     def obstacle(self, staged: Staged, body: Body) -> str | None:
-        """Why it cannot make the values of a scan, if it cannot."""
+        """Why it cannot make the values of a scan, if it cannot, as an error says it."""
         return None
 
     @abc.abstractmethod

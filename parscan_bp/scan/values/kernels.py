@@ -23,7 +23,7 @@ from parscan_bp.solvers import Sweep
 from parscan_bp.types import Array
 
 TAKES = (
-    "the fused kernels take functools.partial(cell, params) of parscan_bp.cells with "
+    "forward: the fused kernels take functools.partial(cell, params) of parscan_bp.cells with "
     "Elman, GRU, LSTM or another cells.Gated, or an RNN layer with such a cell of Flax"
 )
 
@@ -86,7 +86,7 @@ class Fused(Values):
         cell = None if of is None else of.cell.fused()
         if of is None or cell is None:
             raise NotImplementedError(
-                f"forward={self!r}: {TAKES}, got {'another step' if of is None else of.cell}; "
+                f"{TAKES}, got {'another step' if of is None else of.cell}; "
                 "forward='exact' takes any step"
             )
         if self.lacks is not None:

@@ -69,7 +69,7 @@ class Method(Values):
                 "float64: what counts or draws may be an input, made of jnp.arange or split keys, "
                 "and the random streams of a layer in its broadcast_rngs"
             )
-        return why
+        return why and f"forward={self!r}: {why}; forward='exact' takes any step"
 
     def of(self, step, *, adjoins):
         return _ByMethod(step, self.method)

@@ -23,8 +23,12 @@ class Native(Values):
         why = native.unsupported(
             body.jaxpr, body.num_consts, body.num_carry, params["length"], params["reverse"]
         )
-        one = "on a CPU all steps are one native function, and the step"
-        return None if why is None else f"{one} {why}"
+        if why is None:
+            return None
+        return (
+            f"forward={self!r}: on a CPU all steps are one native function, and the step "
+            f"{why}; forward='exact' takes any step"
+        )
 
     def of(self, step, *, adjoins):
         return _InOneFunction(native.scan, adjoins=adjoins)
