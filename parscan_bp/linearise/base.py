@@ -92,6 +92,10 @@ class Linearisation(abc.ABC):
         """The same that reads the answers of the step, where there are any."""
         return self, None
 
+    def in_one_function(self) -> Linearisation:
+        """The same for a loop that is one function, see `Solver.is_one_function`."""
+        return self
+
     def restricted(self, carry: tuple[int, ...]) -> Linearisation | None:
         """The same for these carry leaves alone; ``None`` if it knows them all together only."""
         return None

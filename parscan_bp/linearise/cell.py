@@ -250,7 +250,7 @@ class CellProducts(_ByCell, ByProducts):
 
     def restricted(self, carry):
         # The cell states products of the whole carry only.
-        return ByProducts(self.body.restricted(carry))
+        return ByProducts(self.body.restricted(carry), one_function=self.one_function)
 
     def residuals(self, step, active):
         if not self.beside_body:

@@ -73,6 +73,11 @@ class PerStep:
         """What makes the leaves that vary."""
         return self._part(True)
 
+    @property
+    def unvarying(self) -> ClosedJaxpr:
+        """What makes the others."""
+        return self._part(False)
+
     def of_each(
         self, fixed: PyTree, stacked: PyTree, make: Callable | None = None, *more: PyTree
     ) -> PyTree:
@@ -94,7 +99,7 @@ class PerStep:
         once: Iterator[Any] = iter(())
         if not all(self.varies):
             first = [a[0] for a in jax.tree.leaves(stacked)]
-            once = iter(evaluate(self._part(False), [*leaves, *first]))
+            once = iter(evaluate(self.unvarying, [*leaves, *first]))
         return jax.tree.unflatten(self.tree, [next(each if v else once) for v in self.varies])
 
     def _part(self, wanted: bool) -> ClosedJaxpr:

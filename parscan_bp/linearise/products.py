@@ -36,6 +36,10 @@ class ByProducts(Linearisation):
     the sequential loop is their product with a vector. The cotangents of the pre-activations, which
     that product makes on its way, are kept for the pullback, or else made of all vectors of the
     stretch at once.
+
+    Attributes:
+      body: the step.
+      one_function: whether that loop is one function, see `Linearisation.in_one_function`.
     """
 
     kind: ClassVar[Kind] = "matrix-free"
@@ -43,9 +47,13 @@ class ByProducts(Linearisation):
     can_keep = True
 
     body: Body
+    one_function: bool = dataclasses.field(default=False, kw_only=True)
 
     def answered(self):
         return answered(self)
+
+    def in_one_function(self):
+        return dataclasses.replace(self, one_function=True)
 
     def restricted(self, carry):
         return dataclasses.replace(self, body=self.body.restricted(carry))
@@ -56,7 +64,7 @@ class ByProducts(Linearisation):
 
     def _grouped(self, *, cotangent: bool) -> Grouped:
         avals = [self.body.carry_avals[k] for k in self.body.float_carry]
-        most = self.most_beside(cotangent=cotangent)
+        most = 0 if self.one_function else self.most_beside(cotangent=cotangent)
         return Grouped(tuple(a.shape for a in avals), tuple(a.dtype for a in avals), most)
 
     def most_beside(self, *, cotangent: bool) -> int:
@@ -112,7 +120,8 @@ class ByProducts(Linearisation):
         if key not in self._made:
             in_turn = self.body.unbatchable is not None
             step = LinearStep.of(traced, shared, own, vector, in_turn=in_turn)
-            step = rewritten(step, self._grouped(cotangent=cotangent))
+            grouped = self._grouped(cotangent=cotangent)
+            step = rewritten(step, grouped, one_function=self.one_function)
             self._made[key] = traced.jaxpr, step
         return self._made[key][1]
 

@@ -21,6 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS, VIEWS
 from parscan_bp.jaxprs.read import depending, needed_equations, part, shape_of, variables
+from parscan_bp.jaxprs.repeats import without_repeats
 from parscan_bp.jaxprs.replay import inlined
 
 
@@ -72,7 +73,8 @@ class Loop:
             raise Unsupported(f"has effects, {', '.join(map(str, plain.effects))}")
         if not length:
             raise Unsupported("is never made")
-        whole = plain.jaxpr.replace(eqns=needed_equations(plain.jaxpr))
+        whole = without_repeats(plain.jaxpr)
+        whole = whole.replace(eqns=needed_equations(whole))
         moving = depending(whole, whole.invars[shared:])
         steps = [eqn for eqn in whole.eqns if not moving.isdisjoint(eqn.outvars)]
         atoms = [*itertools.chain(*(eqn.invars for eqn in steps)), *whole.outvars]

@@ -129,7 +129,7 @@ def _solved(
 ) -> ScanPlan:
     """The plan of a scan whose step the linear model holds."""
     linear, _ = step.linearise(formed=forms(solver))
-    if solver is not None and not (linear.can_keep and values.exact):
+    if solver is not None and not (linear.can_keep and values.in_steps):
         solver.check_nothing_kept()
     auto = solver is None and step.jacobian == "auto"
     facts = step.facts(linear, may_form=auto and values.adjoint is None)
@@ -141,6 +141,8 @@ def _solved(
     if choice.solver is None:
         stored = storage_of_lax(step.staged, memory_limit)
         return ScanPlan(step.staged, choice, step, facts, stored=stored)
+    if choice.solver.is_one_function:
+        linear = linear.in_one_function()
     linear, answered = linear.answered()
     loop = Loop(step.staged.equation, step.body, choice.solver, values, step.hoist, answered)
     linear_scan = LinearScan(linear, choice.solver, step.length, step.reverse, values.adjoint)

@@ -53,7 +53,7 @@ class ScanRule:
     @property
     def keeps(self) -> bool:
         """Whether the forward pass keeps the linearised steps for the backward pass."""
-        return self.scan.solver.keeps and self.loop.is_plain
+        return self.scan.solver.keeps and self.loop.values.in_steps and not self.loop.is_placed
 
     def __call__(self, args: Sequence[Array], extra: Extra) -> list[Array]:
         """The outputs of the scan for ``args = [*consts, *init, *xs]``."""

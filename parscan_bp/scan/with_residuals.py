@@ -98,8 +98,9 @@ class WithResiduals:
             def kept(carry, x, new, y):
                 return keep(carry, [*x, *self.loop.apart(y, [])[2]], new)
 
+            how = {**self.loop.how, "scan": self.loop.values.scan}
             carry, ys, after, values = run_with_trajectory(
-                asked, consts, init, xs, **self.loop.how, keep=kept
+                asked, consts, init, xs, **how, keep=kept
             )
             ys, after, answers = self.loop.apart(ys, after)
             return [*carry, *ys], after, Residuals(values, keeping), answers

@@ -134,6 +134,12 @@ class Solver(abc.ABC):
         """Whether the forward pass has to keep the linearised steps for it."""
         return False
 
+    @property
+    def is_one_function(self) -> bool:
+        """Whether its loop is one function, which does arithmetic for nothing: all that a step may
+        be left to it."""
+        return False
+
     def check_nothing_kept(self) -> None:
         """Raises `NotImplementedError` if it `keeps`, where no forward pass does that for it."""
         if self.keeps:

@@ -100,6 +100,10 @@ class Sweep(Solver):
         return self.otherwise == "lax"
 
     @property
+    def is_one_function(self):
+        return self.native
+
+    @property
     def keeps(self):
         return not self.recompute
 

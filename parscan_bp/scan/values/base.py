@@ -91,12 +91,12 @@ class Pass(abc.ABC):
 
     Attributes:
       exact: whether its values are those of `jax.lax.scan`, bit for bit.
-      in_steps: whether it makes one step after the other, by the step's own program; so it may be
-        run in stretches, which another pass has all at once.
+      scan: makes one step after the other, by the step's own program, as `jax.lax.scan` does but
+        for rounding; ``None`` where all steps are there at once.
     """
 
     exact: bool = False
-    in_steps: ClassVar[bool] = False
+    scan: Callable | None = None
 
     @abc.abstractmethod
     def run(self, loop: Loop, args: Sequence[Array], states: Sequence[Array]) -> Made:
@@ -107,6 +107,12 @@ class Pass(abc.ABC):
           args: of the body's loop.
           states: see `Extra`; of a method, what it made.
         """
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether it makes one step after the other: so it may be run in stretches, and keep what
+        a step makes on its way."""
+        return self.scan is not None
 
     def prepared(self, loop: Loop) -> Prepared:
         """What it makes before anything is differentiated."""

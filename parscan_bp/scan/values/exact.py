@@ -27,13 +27,12 @@ class InSteps(Pass):
     """One step after the other.
 
     Attributes:
-      scan: makes them as `jax.lax.scan` does, but for rounding.
-      exact: whether that is what it does.
+      scan: makes them.
+      exact: whether it does what `jax.lax.scan` does, bit for bit.
     """
 
     scan: Callable
     exact: bool = False
-    in_steps = True
 
     def run(self, loop, args, states):
         return loop.step_by_step(self.scan)(args)

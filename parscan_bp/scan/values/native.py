@@ -45,7 +45,11 @@ class _InOneFunction(InSteps):
     adjoins: bool = dataclasses.field(kw_only=True)
 
     def choice(self, choose):
-        choice = for_carries_alone(choose())
-        if self.adjoins and choice.solver == Sweep():
-            return Choice(Sweep(native=True), choice.reason)
+        choice = choose()
+        if not self.adjoins:
+            return for_carries_alone(choice)
+        if choice.solver in (None, Sweep(), Sweep(recompute=False)):
+            return Choice(
+                Sweep(recompute=False, native=True), "the values are by one native function"
+            )
         return choice

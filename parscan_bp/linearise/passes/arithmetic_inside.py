@@ -1,0 +1,45 @@
+"""All arithmetic on known values inside of the loop, where that is one function.
+
+XLA runs the operations of a loop one after the other, and had better find in it the fewest. A loop
+that is one function does arithmetic in registers, on what it reads for the step anyway; it waits
+for memory. So it reads the fewest bytes from which the known values follow, see `Cut`, and stores
+all that a pullback is made from, which would else be made again of all vectors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+from jax.extend.core import ClosedJaxpr
+
+from parscan_bp.jaxprs.read import part, variables
+from parscan_bp.jaxprs.replay import evaluate
+from parscan_bp.linearise.linear_step import LinearStep
+
+
+def arithmetic_inside(step: LinearStep) -> LinearStep:
+    """The same map, that reads what `Cut` keeps and inputs of the step, and makes the rest."""
+    known, cut = step.known, step.cut
+    jaxpr = cut.closed.jaxpr
+    second = part(jaxpr, [*jaxpr.invars, *cut.kept], jaxpr.outvars, cut.kept)
+    needed = {
+        v for atoms in (second.outvars, *(e.invars for e in second.eqns)) for v in variables(atoms)
+    }
+    at_hand = [k for k, v in enumerate(jaxpr.invars) if v in needed]
+    inputs = [*(jaxpr.invars[k] for k in at_hand), *cut.kept]
+    finish = ClosedJaxpr(second.replace(invars=inputs), cut.closed.consts)
+
+    def make(*values):
+        shared = evaluate(known.unvarying, values)
+        return [*(values[k] for k in at_hand), *cut.make(values), *shared]
+
+    def run(k, v):
+        each, once = iter(evaluate(finish, k[: len(inputs)])), iter(k[len(inputs) :])
+        whole = [next(each if varies else once) for varies in known.varies]
+        return evaluate(step.apply, [*whole, *v])
+
+    closed = jax.make_jaxpr(make)(*known.jaxpr.in_avals)
+    tree = jax.tree.structure(closed.out_avals)
+    read = dataclasses.replace(known, jaxpr=closed, tree=tree)
+    return dataclasses.replace(step.rewritten(run, known=read), stores_all=True)
