@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from jax.extend.core import Jaxpr, Literal, Var
 
 from parscan_bp.jaxprs.read import inner_jaxprs
@@ -34,7 +35,11 @@ def without_repeats(jaxpr: Jaxpr) -> Jaxpr:
 
 def _key(eqn: Any) -> Any:
     """By which two equations are the same; ``None`` if that cannot be told."""
-    operands = tuple((str(v.aval), v.val) if isinstance(v, Literal) else v for v in eqn.invars)
+    # Of constants the bits: 0 and -0 are equal, and a NaN is not.
+    operands = tuple(
+        (str(v.aval), np.asarray(v.val).tobytes()) if isinstance(v, Literal) else v
+        for v in eqn.invars
+    )
     key = eqn.primitive, operands, tuple(sorted(eqn.params.items(), key=lambda item: item[0]))
     try:
         hash(key)

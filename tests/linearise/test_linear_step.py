@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 import parscan_bp as pb
 from parscan_bp.linearise.linear_step import LinearStep
+from parscan_bp.linearise.passes.arithmetic_inside import arithmetic_inside
 
 A, W = jnp.linspace(0.5, 1.5, 4), jnp.linspace(-1.0, 1.0, 16).reshape(4, 4)
 
@@ -67,3 +68,27 @@ def test_explain_prints_the_loop():
     assert (
         pb.explain(step, jnp.zeros(4), jnp.ones((9, 4)), solver=pb.Blelloch()).linear_step is None
     )
+
+
+def test_a_loop_that_is_one_function_reads_what_is_kept_and_makes_the_rest():
+    """The same map; of a GRU it reads four values of a step in place of nine."""
+    cell = pb.cells.GRU()
+    params, (carry, x) = (
+        cell.init(jax.random.key(0), 3, 4),
+        (jnp.full((2, 4), 0.5), jnp.ones((2, 3))),
+    )
+
+    def pulled(shared, own, v):
+        pull = jax.vjp(lambda c: cell(shared, c, own[1])[0], own[0])[1]
+        return list(pull(*v)), None, []
+
+    own, vector = (carry, x), [jnp.linspace(-1.0, 1.0, 8).reshape(2, 4)]
+    made = LinearStep.of(jax.jit(pulled).trace(params, own, vector), params, own, vector)
+    inside = arithmetic_inside(made)
+    stacked = jax.tree.map(lambda a: a[None], own)
+    for step in (made, inside):
+        operator = step.operator(step.known.of_each(params, stacked))
+        (got,) = operator.matvec([v[None] for v in vector])
+        assert jnp.allclose(got[0], pulled(params, own, vector)[0][0], rtol=1e-5, atol=1e-6)
+    assert inside.known.nbytes < made.known.nbytes
+    assert inside.is_stored and len(inside.apply.eqns) > len(made.apply.eqns)

@@ -101,6 +101,41 @@ def test_both_passes_are_native():
     assert _natives(jax.grad(plain), PARAMS, CARRY, XS) == 0
 
 
+def _outside(f, *args):
+    """The functions that are slow and that no native function has taken."""
+    text = jax.jit(f).lower(*args).compile().as_text()
+    return sum(text.count(f" {name}(") for name in ("tanh", "logistic", "exponential"))
+
+
+def test_nothing_slow_is_made_twice():
+    """What the backward pass reads is kept by the native function; under a limit it is made."""
+
+    def gradient(**options):
+        def loss(params, carry, xs):
+            scan = functools.partial(pb.scan, **options)
+            h, c = scan(functools.partial(_step, params), carry, xs)[0]
+            return jnp.sum(h * c)
+
+        return jax.grad(loss, (0, 1, 2))
+
+    at = PARAMS, CARRY, XS
+    assert _outside(gradient(forward="fused"), *at) == 0
+    assert _outside(gradient(forward="fused", solver=pb.Sweep(native=True)), *at) > 0
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 3])
+@pytest.mark.parametrize("options", [{}, {"forward": "fused"}])
+def test_kept_values_and_a_native_sweep(options, chunk):
+    scan = functools.partial(
+        pb.scan, **options, solver=pb.Sweep(chunk, native=True, recompute=False)
+    )
+    got, want = (
+        jax.jit(jax.value_and_grad(functools.partial(_loss, scan), (0, 1, 2)))(PARAMS, CARRY, XS)
+        for scan in (scan, lax.scan)
+    )
+    _equal(got, want)
+
+
 @pytest.mark.parametrize("chunk", [None, 1, 3])
 def test_exact_values_and_a_native_sweep(chunk):
     scan = functools.partial(pb.scan, solver=pb.Sweep(chunk, native=True))
