@@ -108,7 +108,7 @@ def _outside(f, *args):
 
 
 def test_nothing_slow_is_made_twice():
-    """What the backward pass reads is kept by the native function, unless it is to be made again."""
+    """What the backward pass reads is kept by the native function, or made again if asked."""
     cell = pb.cells.GRU()
     params, carry = cell.init(jax.random.key(0), H, H), CARRY[0]
 
