@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from parscan_bp import kernels
 from parscan_bp.arguments import as_array, described
 from parscan_bp.chain.api import plan_chain
 from parscan_bp.chain.stages import Stages
@@ -28,6 +27,7 @@ from parscan_bp.scan.heard import plans_heard, traced_anew
 from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
 from parscan_bp.scan.segments import segmented
 from parscan_bp.scan.values.auto import ForwardChoice, by_method, choose_forward
+from parscan_bp.scan.values.base import Values
 from parscan_bp.scan.values.kernels import Fused
 from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.solvers import Associative, Blelloch, Chunked, Planned, Sharded, Solver, Sweep
@@ -168,21 +168,16 @@ def explain(
     return dataclasses.replace(found, forward=forward_choice, fused=fused)
 
 
-FUSED_INSTEAD = (
-    'forward="fused" would make all values in one kernel; they differ from those of lax.scan by '
-    "rounding. Both were timed on an NVIDIA H100: bench/results/gpu.json"
-)
-
-
-def _fused_instead(plan_with: Callable[[Any], Any]) -> str | None:
+def _fused_instead(plan_with: Callable[[Values], Any]) -> str | None:
     """What there is to gain by the fused forward pass, if the step and the device allow it."""
-    if kernels.unusable(interpret=False) is not None:
+    fused = checked_forward("fused").by
+    if fused.gain is None:
         return None
     try:
-        plan_with(checked_forward("fused").by)
+        plan_with(fused)
     except (NotImplementedError, ValueError):
         return None
-    return FUSED_INSTEAD
+    return fused.gain
 
 
 def explain_calls(fun: Callable[..., Any], *args: PyTree) -> tuple[Explanation, ...]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import parscan_bp as pb
-from parscan_bp import kernels
+from parscan_bp import kernels, native
 from parscan_bp.choice.facts import Facts
 from parscan_bp.choice.limits import limits
 from parscan_bp.choice.rules import ON_CHIP, RULES, by_rules
@@ -106,9 +106,19 @@ def test_what_a_fused_forward_pass_would_gain_is_told(dtype, options, told, monk
     assert not told or "bench/results/gpu.json" in found[0].fused
 
 
+def test_a_native_function_is_told_of_where_a_step_may_be_one(monkeypatch):
+    pytest.importorskip("llvmlite")
+    args = jnp.zeros(3), jnp.zeros((8, 3))
+    found = pb.explain(lambda h, x: (jnp.tanh(h + x), h), *args)
+    assert "bench/results/peers.json" in found.fused and found.fused in str(found)
+    assert pb.explain(lambda h, x: (jnp.sort(h + x), h), *args).fused is None
+    monkeypatch.setattr(native.available, "is_available", lambda: False)
+    monkeypatch.setattr(native, "is_available", lambda: False)
+    assert pb.explain(lambda h, x: (jnp.tanh(h + x), h), *args).fused is None
+
+
 def test_no_fused_forward_pass_is_told_of_where_there_is_none(monkeypatch):
     step, args = lambda h, x: (jnp.tanh(h + x), h), (jnp.zeros(3), jnp.zeros((8, 3)))
-    assert pb.explain(step, *args).fused is None
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     found = []
     jax.eval_shape(lambda *args: found.append(pb.explain(step, *args)), *args)

@@ -72,6 +72,11 @@ class Values(abc.ABC):
 
     by_default: ClassVar[bool] = False
 
+    @property
+    def gain(self) -> str | None:
+        """What `explain` says of it where it could be asked for; ``None`` for nothing."""
+        return None
+
     def obstacle(self, staged: Staged, body: Body) -> str | None:
         """Why it cannot make the values of a scan, if it cannot, as an error says it."""
         return None

@@ -10,6 +10,11 @@ from parscan_bp.scan.values.base import Values, for_carries_alone
 from parscan_bp.scan.values.exact import InSteps
 from parscan_bp.solvers import Sweep
 
+GAIN = (
+    'forward="fused" would make one native function of all steps; values differ from those of '
+    "lax.scan by rounding. Both were timed on a Xeon: bench/results/peers.json"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Native(Values):
@@ -17,6 +22,10 @@ class Native(Values):
 
     def __repr__(self):
         return repr("fused")
+
+    @property
+    def gain(self):
+        return GAIN
 
     def obstacle(self, staged, body):
         params = staged.equation.params
