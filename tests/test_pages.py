@@ -13,7 +13,7 @@ import pytest
 
 import parscan_bp as pb
 from bench.__main__ import BENCHES
-from tools import api
+from tools import api, follow
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
@@ -23,8 +23,7 @@ LONG = {f"docs/{name}.md" for name in (*LONG, "guides/transformer", "guides/virt
 
 
 def _program(page):
-    """The examples of a page, one after the other, as one reads them."""
-    return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S))
+    return follow.program((ROOT / page).read_text())
 
 
 def _run(page):
@@ -88,6 +87,16 @@ def test_the_site_has_every_page():
     notebooks = [f"notebooks/{path.stem}.md" for path in ROOT.glob("notebooks/*.ipynb")]
     made = [f"docs/api/{name}.md" for name in api.PAGES]
     assert set(nav) == {*PAGES, "bench/paper/README.md", *notebooks, *made}
+
+
+def test_a_reader_follows_every_page_that_has_programs():
+    """`python -m tools.follow` runs them in an environment of its own, in the order of the site."""
+    order = follow.pages()
+    assert order[:2] == ["README.md", "docs/start.md"]
+    assert set(order) == {page for page in PAGES if _program(page)}
+    needed = {page: follow.extras((ROOT / page).read_text()) for page in order}
+    assert {page: found for page, found in needed.items() if found} == {"docs/cpu.md": ["cpu"]}
+    assert follow.devices((ROOT / "docs/guides/virtual_devices.md").read_text()) == [1, 4]
 
 
 def test_every_public_name_has_a_place_in_the_api():
