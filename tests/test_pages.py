@@ -13,7 +13,7 @@ import pytest
 
 import parscan_bp as pb
 from bench.__main__ import BENCHES
-from tools import api, follow
+from tools import api, figures, follow
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
@@ -99,6 +99,15 @@ def test_a_reader_follows_every_page_that_has_programs():
     assert follow.devices((ROOT / "docs/guides/virtual_devices.md").read_text()) == [1, 4]
 
 
+def test_figures_are_those_of_their_records():
+    """`python -m tools.figures` draws them."""
+    drawn = {path.stem: path.read_text() for path in figures.FOLDER.glob("*.svg")}
+    assert drawn == {name: draw() for name, draw in figures.FIGURES.items()}
+    assert max(map(len, drawn.values())) < 300_000
+    shown = "".join((ROOT / page).read_text() for page in PAGES)
+    assert all(f"figures/{name}.svg)" in shown for name in drawn)
+
+
 def test_every_public_name_has_a_place_in_the_api():
     named = {name for names in api.PAGES.values() for name in names.split()}
     elsewhere = {*pb.solvers.__all__, *pb.forward.__all__, *api.PAGES}
@@ -136,6 +145,8 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     built = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
     subprocess.run(built, cwd=ROOT, check=True)
     assert (tmp_path / "docs/guides/kalman.html").exists()
+    formulas = (tmp_path / "docs/mathematics.html", *tmp_path.glob("notebooks/01*.html"))
+    assert all("<math " in page.read_text() for page in formulas)
 
 
 def test_the_citation_has_the_version_of_the_package():
