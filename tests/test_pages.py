@@ -63,6 +63,27 @@ def test_the_readme_is_short():
     assert len(words) <= 900, len(words)
 
 
+def test_the_readme_counts_steps_as_solvers_do():
+    """The column of its table, with n = 1024 and 32 for p, C and k."""
+    text, n, p = (ROOT / "README.md").read_text(), 1024, 32
+    counts = {
+        pb.Sweep(): ("n", n),
+        pb.Chunked(p): ("2n/p + 2 log p", 2 * n / p + 10),
+        pb.ChunkedCorrections(p): ("n/p (1 + rounds)", 2 * n / p),
+        pb.Pallas("chunked", chunk=p): ("2 C + n/C, chunks of C", 2 * p + n / p),
+        pb.Blelloch(): ("2 log n", 20),
+        pb.CyclicReduction(): ("log n", 10),
+        pb.Jacobi(1): ("1 a sweep", 1),
+        pb.Truncated(p): ("n; sliding k", n),
+        pb.Truncated(p, sliding=True): ("n; sliding k", p),
+        pb.Associative(): ("2 log n", 20),
+    }
+    for solver, (said, steps) in counts.items():
+        row = re.search(rf"^\| `{type(solver).__name__}\(.*?\| (\S[^|]*) \| [^|]* \|$", text, re.M)
+        assert row[0].split(" | ")[2] == said, row[0]
+        assert abs(solver.complexity(n).steps - steps) <= 2, solver
+
+
 def _anchors(text):
     """What can be pointed at: the titles, in small letters, words joined by hyphens."""
     titles = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
