@@ -116,7 +116,10 @@ def test_a_reader_follows_every_page_that_has_programs():
     assert order[:2] == ["README.md", "docs/start.md"]
     assert set(order) == {page for page in PAGES if _program(page)}
     needed = {page: follow.extras((ROOT / page).read_text()) for page in order}
-    assert {page: found for page, found in needed.items() if found} == {"docs/cpu.md": ["cpu"]}
+    assert {page: found for page, found in needed.items() if found} == {
+        "docs/graphs.md": ["plots"],
+        "docs/cpu.md": ["cpu"],
+    }
     assert follow.devices((ROOT / "docs/guides/virtual_devices.md").read_text()) == [1, 4]
 
 
