@@ -143,6 +143,7 @@ def test_a_page_of_the_api_has_the_signature_the_arguments_and_an_example():
     assert "## scan\n\n    parscan_bp.scan(\n        f: Callable,\n" in page
     assert "- **memory_limit**: bytes" in page and "**Returns.**" in page
     assert "\n    >>> step = lambda" in page
+    assert api.markdown("As docs/use.md says.") == "As [use.md](../use.md) says.\n"
 
 
 def test_the_reference_has_every_argument():
