@@ -1,10 +1,14 @@
 """A plain installation: the core runs alone, and what is missing says so."""
 
+import importlib.util
 import pathlib
 import subprocess
+import sys
 import venv
 
 import pytest
+
+from tools import release
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -53,3 +57,18 @@ def test_a_fresh_installation_runs_the_core_and_names_the_missing_extras(tmp_pat
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "the core runs\n"
+
+
+def test_the_oldest_versions_that_a_release_is_tested_on_are_the_oldest_supported():
+    pins = dict(pin.split("==") for pin in release.oldest())
+    table = (ROOT / "CONTRIBUTING.md").read_text()
+    assert f"| jax, jaxlib | {pins['jax']} and newer |" in table
+    assert f"| flax (`[flax]`) | {pins['flax']} and newer |" in table
+    assert pins["jaxlib"] == pins["jax"] and len(pins) == 3
+
+
+@pytest.mark.slow  # downloads all that '.[test]' needs, twice
+@pytest.mark.skipif(not importlib.util.find_spec("build"), reason="needs `build`")
+def test_a_release_is_tested_as_it_is_installed():
+    pythons = ("--oldest", sys.executable, "--newest", sys.executable)
+    release.main([*pythons, "tests/test_installation.py"])

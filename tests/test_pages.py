@@ -13,7 +13,7 @@ import pytest
 
 import parscan_bp as pb
 from bench.__main__ import BENCHES
-from tools import api
+from tools import api, figures, follow
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
@@ -23,8 +23,7 @@ LONG = {f"docs/{name}.md" for name in (*LONG, "guides/transformer", "guides/virt
 
 
 def _program(page):
-    """The examples of a page, one after the other, as one reads them."""
-    return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S))
+    return follow.program((ROOT / page).read_text())
 
 
 def _run(page):
@@ -64,6 +63,27 @@ def test_the_readme_is_short():
     assert len(words) <= 900, len(words)
 
 
+def test_the_readme_counts_steps_as_solvers_do():
+    """The column of its table, with n = 1024 and 32 for p, C and k."""
+    text, n, p = (ROOT / "README.md").read_text(), 1024, 32
+    counts = {
+        pb.Sweep(): ("n", n),
+        pb.Chunked(p): ("2n/p + 2 log p", 2 * n / p + 10),
+        pb.ChunkedCorrections(p): ("n/p (1 + rounds)", 2 * n / p),
+        pb.Pallas("chunked", chunk=p): ("2 C + n/C, chunks of C", 2 * p + n / p),
+        pb.Blelloch(): ("2 log n", 20),
+        pb.CyclicReduction(): ("log n", 10),
+        pb.Jacobi(1): ("1 a sweep", 1),
+        pb.Truncated(p): ("n; sliding k", n),
+        pb.Truncated(p, sliding=True): ("n; sliding k", p),
+        pb.Associative(): ("2 log n", 20),
+    }
+    for solver, (said, steps) in counts.items():
+        row = re.search(rf"^\| `{type(solver).__name__}\(.*?\| (\S[^|]*) \| [^|]* \|$", text, re.M)
+        assert row[0].split(" | ")[2] == said, row[0]
+        assert abs(solver.complexity(n).steps - steps) <= 2, solver
+
+
 def _anchors(text):
     """What can be pointed at: the titles, in small letters, words joined by hyphens."""
     titles = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
@@ -90,6 +110,28 @@ def test_the_site_has_every_page():
     assert set(nav) == {*PAGES, "bench/paper/README.md", *notebooks, *made}
 
 
+def test_a_reader_follows_every_page_that_has_programs():
+    """`python -m tools.follow` runs them in an environment of its own, in the order of the site."""
+    order = follow.pages()
+    assert order[:2] == ["README.md", "docs/start.md"]
+    assert set(order) == {page for page in PAGES if _program(page)}
+    needed = {page: follow.extras((ROOT / page).read_text()) for page in order}
+    assert {page: found for page, found in needed.items() if found} == {
+        "docs/graphs.md": ["plots"],
+        "docs/cpu.md": ["cpu"],
+    }
+    assert follow.devices((ROOT / "docs/guides/virtual_devices.md").read_text()) == [1, 4]
+
+
+def test_figures_are_those_of_their_records():
+    """`python -m tools.figures` draws them."""
+    drawn = {path.stem: path.read_text() for path in figures.FOLDER.glob("*.svg")}
+    assert drawn == {name: draw() for name, draw in figures.FIGURES.items()}
+    assert max(map(len, drawn.values())) < 300_000
+    shown = "".join((ROOT / page).read_text() for page in PAGES)
+    assert all(f"figures/{name}.svg)" in shown for name in drawn)
+
+
 def test_every_public_name_has_a_place_in_the_api():
     named = {name for names in api.PAGES.values() for name in names.split()}
     elsewhere = {*pb.solvers.__all__, *pb.forward.__all__, *api.PAGES}
@@ -101,6 +143,7 @@ def test_a_page_of_the_api_has_the_signature_the_arguments_and_an_example():
     assert "## scan\n\n    parscan_bp.scan(\n        f: Callable,\n" in page
     assert "- **memory_limit**: bytes" in page and "**Returns.**" in page
     assert "\n    >>> step = lambda" in page
+    assert api.markdown("As docs/use.md says.") == "As [use.md](../use.md) says.\n"
 
 
 def test_the_reference_has_every_argument():
@@ -127,6 +170,8 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     built = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
     subprocess.run(built, cwd=ROOT, check=True)
     assert (tmp_path / "docs/guides/kalman.html").exists()
+    formulas = (tmp_path / "docs/mathematics.html", *tmp_path.glob("notebooks/01*.html"))
+    assert all("<math " in page.read_text() for page in formulas)
 
 
 def test_the_citation_has_the_version_of_the_package():

@@ -18,6 +18,7 @@ PAGES = {
 
 _QUOTED = re.compile(r": (['\"])(.*?)\1( =|$)")
 _HEAD = re.compile(r"(Args|Attributes|Returns|Raises|Source|Example):(.*)")
+_PAGE = re.compile(r"\bdocs/(\w+\.md)")
 _ITEM = re.compile(r"  (\*{0,2}\w[\w, *.]*): ?(.*)")
 
 
@@ -41,7 +42,7 @@ def _call(path: str, name: str, it: Any) -> str:
 
 
 def markdown(doc: str | None) -> str:
-    """A docstring: sections in bold, arguments as a list, an example as code."""
+    """A docstring: sections in bold, arguments as a list, an example as code, pages as links."""
     made, example = [], False
     for line in (doc or "").splitlines():
         head, item = _HEAD.fullmatch(line), _ITEM.fullmatch(line)
@@ -54,4 +55,4 @@ def markdown(doc: str | None) -> str:
             made += [line.replace("](", "]\\(")]  # f[k](x) is a call, and no link
         else:
             made += ["  " + line if example else line]
-    return "\n".join(made) + "\n"
+    return _PAGE.sub(r"[\1](../\1)", "\n".join(made)) + "\n"

@@ -1,7 +1,7 @@
 """Puts the pages of the site together: python -m tools.site, then mkdocs build --strict.
 
 They lie in build/pages as in the repository, so that links hold in both; notebooks become Markdown,
-and docs/api is made of the docstrings. Needs `pip install '.[docs]'`.
+formulas MathML, and docs/api is made of the docstrings. Needs `pip install '.[docs]'`.
 """
 
 import pathlib
@@ -9,12 +9,26 @@ import re
 import shutil
 
 import nbconvert
+from latex2mathml import converter
 
 from tools import api
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ROOT / "build" / "pages"
-COPIED = ("*.md", "CITATION.cff", "docs/**/*.md", "docs/*.svg", "bench/**/*.md", "bench/results/*")
+COPIED = (
+    "*.md",
+    "CITATION.cff",
+    "docs/**/*.md",
+    "docs/**/*.svg",
+    "bench/**/*.md",
+    "bench/results/*",
+)
+
+_CODE_OR_FORMULA = re.compile(
+    r"^```(?!math$).*?^```$|`[^`\n]+`|^    [^\n]*$"
+    r"|^```math\n(?P<fenced>.*?)^```$|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>(?:[^$\n]|\n(?!\n))+)\$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def main() -> None:
@@ -37,8 +51,21 @@ def _write(path: pathlib.Path, data: bytes) -> None:
     to = PAGES / path
     to.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".md":
-        data = re.sub(rb"(\]\([^)]*)\.ipynb\)", rb"\1.md)", data)
+        data = with_formulas(re.sub(r"(\]\([^)]*)\.ipynb\)", r"\1.md)", data.decode())).encode()
     to.write_bytes(data)
+
+
+def with_formulas(text: str) -> str:
+    """A page whose formulas, as GitHub reads them, are MathML, as browsers do."""
+
+    def made(found: re.Match) -> str:
+        block = found["fenced"] or found["block"]
+        if block:
+            return f"\n\n{converter.convert(block.strip(), display='block')}\n\n"
+        inline = found["inline"]  # in a span: a line that begins with a formula is no block
+        return f"<span>{converter.convert(inline.strip())}</span>" if inline else found[0]
+
+    return _CODE_OR_FORMULA.sub(made, text)
 
 
 if __name__ == "__main__":

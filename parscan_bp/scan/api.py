@@ -54,103 +54,34 @@ def scan(
 ) -> tuple[PyTree, ...]:
     """`jax.lax.scan` with derivatives by the solution of a bi-diagonal system.
 
-    Values are those of `jax.lax.scan`, by the same traced loop, unless ``forward`` asks for
-    others. Its derivatives, of every order and mode, come from
+    Values are those of `jax.lax.scan`, by the same traced loop, unless ``forward`` asks for others.
+    Derivatives, of every order and mode, come from
 
         lambda_{t-1} = g_{t-1} + J_t^T lambda_t        (BPPSA eq. 3)
 
-    solved by ``solver``, and from batched products for parameters and inputs. The carries
-    are stored, and nothing else (not twice where they are outputs already). Give a
-    ``memory_limit`` to store less, or name
-    ``Sweep(recompute=False)`` to store what is slow to make again, too. What the step makes of its
-    constants alone, such as a transposed weight matrix, is made once where the scan is
-    differentiated, as by `jax.lax.scan`.
-    Forward-mode alone, where ``solver=None`` chose `Sweep`, is `jax.lax.scan`'s own loop and
-    stores nothing. Leaves of the carry and outputs that a derivative does not reach, over any
-    number of steps, take no part in it: they cost nothing, and may have derivatives that are NaN.
-    What is linear and only transposed, by `jax.linear_transpose` or as a scan of tangents in the
-    rule of a `jax.custom_jvp`, has no derivative to solve for: it is transposed as `jax.lax.scan`.
+    solved by ``solver``, and from batched products for parameters and inputs. The carries are
+    stored, and nothing else. docs/reference.md has the details of each argument.
 
     Args:
-      f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell
-        of `parscan_bp.cells` is linearised by the cell's own Jacobian.
-      init, xs, length, reverse, unroll: as in `jax.lax.scan`.
-      _split_transpose: likewise, where the scan is left to `jax.lax.scan`; a solver always
-        splits the gradients of parameters and inputs from the cotangents of the carry.
-      solver: a solver, or ``None`` to choose by structure, sizes and platform. A step that
-        the linear model does not hold (a ``custom_vjp``, a loop of dynamic length, effects, an
-        operation that is a `HiPrim` and not JAX's own, a carry of a `HiType`) then runs through
-        `jax.lax.scan` itself. So does a step that is mostly work, which a solver would make slower
-        (`explain` says why), and a scan with symbolic sizes (`jax.export`), of which a named solver
-        takes the values only; and one with collectives along a mapped axis, which a named solver
-        takes unless it forms Jacobians that they couple, or an output is the same along an axis of
-        `jax.shard_map` and what it is made of is not. So does a step with a primitive that is not
-        known to commute with `jax.vmap`; a named solver linearises its steps one by one.
-        A named solver refuses what it cannot take with an error; ``Sweep(otherwise="lax")`` leaves
-        it to `jax.lax.scan`, too, as `explain` says.
-        Under `jax.disable_jit` all scans with ``None`` are `jax.lax.scan`'s own, whose steps may
-        look at their values; a named solver wants a step that can be traced, also then.
-      forward: "exact", the values of `jax.lax.scan`; or "fused". On a CPU that is one native
-        function for all steps, which llvmlite makes (the extra ``cpu``): of elementwise arithmetic,
-        exp, log, logistic, sin, sqrt and tanh, and products with matrices that are the same in all
-        steps, in float32 or float64. It differs from `jax.lax.scan` by rounding: of sums, and of
-        functions, which are within three units in the last place. With ``solver=None`` the loop of
-        the backward pass is native, too. Under an outer `jax.vmap` over the matrices, in
-        `jax.export`, and where XLA partitions the program among devices, the loop is
-        `jax.lax.scan`'s.
-        On a GPU "fused" is one kernel for all steps of an `Elman`, `GRU`, `LSTM` or other
-        `cells.Gated` in float32 or bfloat16, with float32 accumulation (`Fused` has its options).
-        With ``solver=None`` the backward pass is such a kernel, too. Its values differ by rounding:
-        in float32, with S the largest of 1 + |x| |W_i| + |h| |W_h| + |b| + |carry|, a step from the
-        same carry is within (inputs + H + 16) eps S (1 + S) of exact arithmetic, as `jax.lax.scan`
-        at highest precision is; what the next steps make of it is the recurrence's own condition.
-        bfloat16 carries are rounded when they leave the kernel, not between the steps.
-        Or a method that evaluates the recurrence in parallel, a `parscan_bp.forward.Forward` or its
-        name, "chunks": its trajectory is certified, as its `certify`, `tolerance` and `fallback`
-        say, or `jax.lax.scan` makes the values after all.
-        Derivatives are those at the trajectory, by the same equation. Carries are float32 or
-        float64, and a step that the linear model does not hold is refused. With a solver over
-        devices, as `Sharded`, "chunks" goes over them; other methods are refused.
-        Or "auto", or `Auto` with the same options, which allows a method and leaves the choice,
-        `jax.lax.scan` among it, to what was measured: of this scan by `parscan_bp.autotune`, or of
-        others like it, with a probe of the first steps, whose largest Lyapunov exponent says how
-        many iterations to expect. Nothing is probed in a trace, as of `jax.jit`: there what was not
-        measured is exact. With ``certify="bound"``, of which nothing was measured, all is.
-        `explain` says what is chosen and why.
-      jacobian: "auto", "dense" or "diagonal" for Jacobians by automatic differentiation, or
-        a function ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian
-        of one step, on the carry's leaves joined along their features, leading axes being
-        batch axes. One operator that the whole batch shares, without its axes, is refused; it may
-        be a factor of a `Product` with one that has them.
-      memory_limit: bytes that derivatives may store, an int: the trajectory, and the Jacobians of a
-        solver which forms them, whose own limit it replaces. Steps are then made again, stretch by
-        stretch, in as many levels as it takes; docs/horizons.md says how, and `explain` what is
-        stored. A limit that nothing meets is refused, with the least that would do. One that was
-        remembered of solvers and needs more is left for what the rules choose. The axes of an outer
-        `jax.vmap` are not seen: each of its entries may use so many. ``None`` stores all carries.
-      reset: booleans of the steps and of the leading axes of the carry, its batch. Where true, a
-        step begins with ``init`` instead of what the one before has left; or with another state,
-        as the second of a pair ``(booleans, state)``.
-      seq_lengths: integers of the leading axes of the carry: how many steps each entry of the batch
-        has. Behind them its carry stays and its outputs are zero: the last carry is that of its
-        last step, or ``init`` where it has none, and in reverse it begins with its last step.
-        Leaves of ``xs`` have the same axes behind that of the steps, or none. What stands in the
-        padding, a NaN included, reaches neither values nor derivatives.
-      check_jacobian: debug check, at the first two steps. Compares the structure found with random
-        products of the step's derivative; and what a given Jacobian or the cell states, whichever
-        solver runs: products of its operators and of their `transpose` and `as_dense` (up to 2**24
-        entries), the `after` of `closed` ones, and a cell's `jacobian`, `pull_carry` and, unless it
-        has outputs of its own, `pull_params`. Raises with the class, the method and the offending
-        entry. Needs concrete values: not under `jax.jit` or `jax.grad`. A step that the linear
-        model does not hold, which is left to `jax.lax.scan`, is not looked at.
-      report: whether a `Report` is returned as well. Its ``forward`` tells of the values where a
-        method made them; else they are exact, and what it tells is how good derivatives are. The
-        solver solves the equation above once more, at the carries of this call and for cotangents g
-        of all of them that are not special, pseudo-random c and -c with a small c, and the residual
-        is that of its lambda. It takes one more forward pass, which stores the carries, and one
-        more backward pass without parameters; it is a result like others under every
-        transformation, but its derivatives are zero. Where the call is left to `jax.lax.scan`, it
-        says whether the values are finite.
+      f: step ``(carry, x) -> (carry, y)``. ``functools.partial(cell, params)`` with a cell of
+        `parscan_bp.cells` is linearised by the cell's own Jacobian.
+      init, xs, length, reverse, unroll, _split_transpose: as in `jax.lax.scan`.
+      solver: a solver, which runs or raises; ``None`` chooses one, or `jax.lax.scan` itself, and
+        `explain` says which and why.
+      forward: "exact"; "fused", one native function or GPU kernel, off by rounding; a method of
+        `parscan_bp.forward` or its name, as "chunks", whose values are certified; "auto" or
+        `Auto`, which leaves the choice to what was measured.
+      jacobian: "auto"; "dense" or "diagonal", by automatic differentiation; or a function
+        ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian of a step, on
+        the carry's leaves joined along their features.
+      memory_limit: bytes that derivatives may store, an int. Steps are made again for that.
+      reset: booleans of the steps and of the batch, which is the leading axes of the carry: where a
+        step begins with ``init``, or with the state of a pair ``(booleans, state)``.
+      seq_lengths: integers of the batch: how many steps each entry has. Behind them its carry
+        stays, its outputs are zero, and nothing is read.
+      check_jacobian: compares the Jacobian of the first two steps with random products of the
+        step's derivative; needs concrete values.
+      report: whether a `Report` is returned, on derivatives, or on the values of a method.
 
     Returns:
       ``(carry, ys)`` as `jax.lax.scan`; with ``report=True``, ``(carry, ys, report)``.

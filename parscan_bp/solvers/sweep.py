@@ -20,47 +20,25 @@ from parscan_bp.trees import add, eval_shape, nbytes, write_stretch
 class Sweep(Solver):
     """Sequential substitution, the linear scan of BPPSA section 3.6.
 
-    Each chunk of steps is linearised as one batch, from the stored carries; a loop of
-    one matrix-vector product per step follows; then the chunk's parameter and input
-    cotangents are one batched product. The values of a chunk stay in cache, and nothing
-    but the carries is kept for the whole length. On a CPU, products with matrices of a
-    few numbers are compiled into the loop as sums of elementwise products.
+        lambda_{t-1} = g_{t-1} + J_t^T lambda_t
 
-    Of a scan no Jacobian is formed, unless one is given, and no slopes are multiplied with one
-    another: a cotangent is multiplied by one after the other, in the order of `jax.lax.scan`. So
-    in a gradient, cotangents of carries and inputs become zero, infinite or NaN where they do
-    there. Only sums are made in another order, which matters where one leaves the range on its
-    way, or cancels: of a matrix product; of a parameter's cotangents, which go back through what
-    the step makes of its parameters alone when all steps are summed; and of a carry's cotangent
-    with those of outputs other than the carry, which are multiplied by the step's slopes apart.
-    And slopes that are constants of the compiled program are XLA's to multiply, as a product with
-    a mask that is made in the same program is XLA's to select: 0 where inf or NaN times 0 is NaN,
-    as in the compiled gradient of ``jnp.sqrt(c * (c > 1))`` and ``jnp.max(c)`` without a scan.
-
-    With ``recompute=False`` the forward pass keeps, as `jax.lax.scan` keeps its residuals, what of
-    the linearised steps is slow to make again: functions of products, or the slopes that follow
-    from them where these are hardly more bytes. That takes more memory, and steps with costly
-    functions, such as an LSTM's, are evaluated once, for derivatives of the gradient, too. Of mere
-    arithmetic on the carries, as in an Elman RNN, there is nothing to keep.
+    Each chunk of steps is linearised as one batch, from the stored carries. A loop of one
+    matrix-vector product per step follows; then the chunk's parameter and input cotangents are one
+    batched product. The values of a chunk stay in cache, and nothing but the carries is kept for
+    the whole length. No Jacobians are multiplied with one another, so that cotangents leave the
+    range of floats where those of `jax.lax.scan` do. docs/reference.md has the details.
 
     Steps n, work n matrix-vector products, memory one chunk.
 
     Args:
-      chunk: steps per chunk. ``None`` takes a tenth of all, but 128 kB to 1 MB of linearised steps,
-        and not less than half of what the parameters have. A single step per chunk is linearised in
-        the loop itself: with a few numbers to carry, XLA on CPU makes one kernel of that.
+      chunk: steps per chunk; ``None`` takes so many that they stay in cache.
       unroll: steps per iteration of the inner loop, as in `jax.lax.scan`.
-      recompute: whether the steps are linearised again, from the carries, or partly kept. Only
-        `scan` and the recurrent modules of Flax can keep them, with ``jacobian="auto"`` and
-        ``forward="exact"``.
-      otherwise: what becomes of a step of `scan` that the linear model does not hold, such as one
-        with effects: "refuse" raises, and names the primitive; "lax" leaves the whole loop to
-        `jax.lax.scan`, as ``solver=None`` does, for those who put `scan` in place of every loop of
-        a program.
-      native: whether, on a CPU, the inner loop is one function of LLVM in place of the operations
-        that XLA runs one after the other in each step (the extra ``cpu``). That takes elementwise
-        arithmetic and products with matrices that are the same in all steps, in float32 or float64,
-        on one device; any other loop is XLA's. ``forward="fused"`` of `scan` takes it by itself.
+      recompute: whether steps are linearised again, from the carries. ``False`` keeps what of them
+        is slow to make again, which takes more memory.
+      otherwise: what becomes of a step of `scan` that the linear model does not hold: "refuse"
+        raises, and names the primitive; "lax" leaves the whole loop to `jax.lax.scan`.
+      native: whether, on a CPU, the inner loop is one function of LLVM (the extra ``cpu``), where
+        it is elementwise arithmetic and products with matrices that are the same in all steps.
 
     Raises:
       TypeError, ValueError: if ``chunk`` or ``unroll`` is not an int of at least 1, ``recompute``
