@@ -8,8 +8,19 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.pipeline.programs import Programs, Reads, is_float, key_of
-from parscan_bp.pipeline.schedules import Task
+from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.optimiser_state import start_states
+from parscan_bp.pipeline.programs import (
+    Loss,
+    Optimiser,
+    Programs,
+    Reads,
+    is_float,
+    key_of,
+    programs_of,
+    update_of,
+)
+from parscan_bp.pipeline.schedules import Table, Task
 from parscan_bp.types import Array, PyTree
 
 Where = tuple[int, int, int]
@@ -229,6 +240,38 @@ class BlockRun:
         for k in range(1, self._blocks):
             post.put("updated", (k, batch, 0), made[k])
         return made[0]
+
+
+def block_runs(
+    blocks: Sequence[Block],
+    table: Table,
+    optimiser: Optimiser,
+    loss: Loss,
+    key: Array,
+    params: Sequence[PyTree],
+    states: Sequence[PyTree],
+    optimiser_states: Sequence[PyTree] | None,
+) -> list[BlockRun]:
+    """All blocks at the start; ``None`` for fresh states of the optimiser."""
+    last = len(blocks) - 1
+    # Made here: who called would keep them alive.
+    begun = start_states(optimiser, params, optimiser_states, table.together)
+    return [
+        BlockRun(
+            k,
+            len(blocks),
+            table.parts,
+            table.keeps[k],
+            programs_of(block, loss if k == last else None, k == 0),
+            update_of(optimiser),
+            key,
+            params[k],
+            states[k],
+            begun[k],
+            table.together,
+        )
+        for k, block in enumerate(blocks)
+    ]
 
 
 @jax.jit

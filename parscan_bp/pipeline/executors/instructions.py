@@ -133,8 +133,8 @@ def check_hops(table: Table) -> None:
             raise NotImplementedError(
                 f"schedule: {table.name} needs several hops in a tick: in tick {task.tick} batch "
                 f"{task.batch} goes {way} through blocks {other} and {k}; with one program for all "
-                "stages one hop takes a tick (DSP with p, q >= 1, GPipe, 1F1B, ...). run_mpmd runs "
-                "it"
+                "stages one hop takes a tick (DSP with p, q >= 1, GPipe, 1F1B, ...). "
+                "executor=Threads() runs it"
             )
 
 

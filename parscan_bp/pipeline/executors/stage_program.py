@@ -62,11 +62,11 @@ class StageProgram:
 
     To be traced inside `jax.shard_map`, with arrays whose leading axis is that of the stages. What
     a stage has to do in a tick it does in branches of conditionals: no pass is made that the table
-    does not have, and each is compiled by itself, as in `simulate`. What neighbours are to get goes
+    does not have, and each is compiled by itself, by `Simulated`. What neighbours are to get goes
     through two permutations at the end of every tick.
 
     Attributes:
-      block, optimiser, loss: as in `run_spmd`.
+      block, optimiser, loss: as in `run`.
       table: the tick table.
       rooms: of its instructions.
       axis: of the stages.
