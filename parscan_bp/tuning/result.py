@@ -139,7 +139,7 @@ def decide(
         faster = [t.name for t in timings if t.low > BETTER and t.name in solvers.keys() & small]
     else:  # whatever is fastest of those that fit
         faster = [t.name for t in timings if t.name in solvers.keys() & small]
-    better = [name for name in faster if wisdom.holds_anywhere(solvers[name])]
+    better = [name for name in faster if wisdom.is_remembered(solvers[name])]
     if not better and by_rules not in small:
         least = min(t.bytes or 0 for t in timings if t.name in solvers)
         raise ValueError(f"memory_limit: got {memory_limit:,}; the least is {least:,} bytes")
