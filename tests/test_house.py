@@ -10,8 +10,8 @@ from tests.rooms import PACKAGE as ROOT
 from tests.rooms import imports, room_of
 
 LAYERS = [
-    {"types", "originals", "arguments", "replacing", "measured", "status"},
-    {"trees", "kernels"},
+    {"types", "device_kind", "originals", "arguments", "replacing", "measured", "status"},
+    {"trees", "kernels", "store"},
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},
     {"operators", "native"},

@@ -15,10 +15,9 @@ from typing import Any
 
 import jax
 
-from parscan_bp import solvers
+from parscan_bp import solvers, store
 from parscan_bp.arguments import check_positive
-from parscan_bp.choice import store
-from parscan_bp.choice.device import device_kind
+from parscan_bp.device_kind import device_kind
 from parscan_bp.linearise.body import Body
 from parscan_bp.solvers import (
     Associative,

@@ -18,7 +18,6 @@ Pekhimenko, MLSys 2020), section 3.6, for its place between devices.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -27,8 +26,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.arguments import check_number, check_positive
 from parscan_bp.devices.line import Line
+from parscan_bp.devices.link import Link, Traffic
 from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.trees import nbytes
@@ -37,52 +36,6 @@ from parscan_bp.types import Array
 Maps = tuple[Operator, Array]
 """(M, b)."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """What a message between devices takes: a latency, and its bytes at a rate.
-
-    Args:
-      latency: seconds before the first byte arrives, at least 0.
-      bandwidth: bytes/s, above 0; infinite where bytes cost nothing.
-
-    Raises:
-      TypeError, ValueError: if one is none such.
-
-    Source: the defaults are those of Gholami et al., "Integrated model, batch and domain
-    parallelism in training neural networks", SPAA 2018, Table 1.
-
-    Example:
-      >>> Link(latency=1.0, bandwidth=2.0).seconds(Traffic(collectives=3, bytes=4))
-      5.0
-    """
-
-    latency: float = 2e-6
-    bandwidth: float = 6e9
-
-    def __post_init__(self):
-        check_number("latency", self.latency)
-        check_positive("bandwidth", self.bandwidth, math.inf)
-
-    def seconds(self, traffic: Traffic) -> float:
-        """Of one collective after the other."""
-        return traffic.collectives * self.latency + traffic.bytes / self.bandwidth
-
-
-@dataclasses.dataclass(frozen=True)
-class Traffic:
-    """What a device takes part in.
-
-    Attributes:
-      collectives: how many there are, one after the other.
-      bytes: what it receives in all of them.
-    """
-
-    collectives: int
-    bytes: int
-
-
-DEFAULT_LINK = Link()
 
 METHODS: dict[str, Callable[[int, int, int], Traffic]] = {
     "ppermute": lambda p, pair, vector: Traffic(
@@ -105,7 +58,8 @@ def cheapest(devices: int, maps: Maps, link: Link) -> str:
       >>> import jax.numpy as jnp
       >>> from parscan_bp.operators import Dense
       >>> small, large = ((Dense(jnp.ones((n, n))), jnp.ones(n)) for n in (2, 500))
-      >>> cheapest(8, small, Link()), cheapest(8, large, Link())
+      >>> link = Link(latency=2e-6, bandwidth=6e9)
+      >>> cheapest(8, small, link), cheapest(8, large, link)
       ('all_gather', 'chain')
     """
     pair, vector = nbytes(maps), nbytes(maps[1])

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from parscan_bp.devices.exclusive import DEFAULT_LINK, METHODS, Link, Traffic
+from parscan_bp.devices.exclusive import METHODS
 from parscan_bp.devices.in_turn import in_turn
 from parscan_bp.devices.line import Line
+from parscan_bp.devices.link import Link, Traffic, as_link
 from parscan_bp.devices.mesh import divided as spread_over
 from parscan_bp.devices.mesh import find_mesh, is_bound, undivided
 from parscan_bp.devices.place import Place, Scan
@@ -29,13 +30,13 @@ class OverMesh(Place):
       axis: name of the mesh axis.
       mesh: the mesh; ``None`` takes that of the arguments, or else that of `jax.set_mesh`.
       method: how maps go from device to device, as of `parscan_bp.Sharded`.
-      link: what "auto" takes the network for.
+      link: what "auto" takes the network for; ``None`` is the `known_link`.
     """
 
     axis: str
     mesh: Any = None
     method: str = "auto"
-    link: Link = DEFAULT_LINK
+    link: Link | None = None
 
     @property
     def has_all_steps(self):
@@ -116,7 +117,7 @@ class OverMesh(Place):
         rounds = Traffic(4, 2 * (vector + 4)) if devices > 1 else Traffic(0, 0)
         chosen = {**methods, "turns": turns, "corrections": rounds}.get(self.method)
         if chosen is None:
-            chosen = min(methods.values(), key=self.link.seconds)
+            chosen = min(methods.values(), key=as_link(self.link).seconds)
         entering = Traffic(1, vector) if devices > 1 else Traffic(0, 0)
         return {"forward": turns, "what enters each": entering, "backward": chosen}
 

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.choice import store, wisdom
+from parscan_bp import store
+from parscan_bp.choice import wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.forward import Forward
 from parscan_bp.scan import forward_wisdom

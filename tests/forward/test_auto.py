@@ -14,7 +14,7 @@ from flax import nnx
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
-from parscan_bp.choice import store
+from parscan_bp import store
 from parscan_bp.choice.facts import Facts
 from parscan_bp.choice.forward_map import Map, Point, forward_map
 from parscan_bp.choice.wisdom import Timing

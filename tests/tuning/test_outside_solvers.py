@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.choice import store, wisdom
+from parscan_bp import store
+from parscan_bp.choice import wisdom
 from parscan_bp.tuning.race import Race
 
 INIT, XS = jnp.ones((16, 3)) / 2, jnp.linspace(-1.0, 1.0, 40 * 48).reshape(40, 16, 3)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.devices import Link
 from parscan_bp.grids.layers.base import Divided
 from parscan_bp.grids.stack import Place, Stack
 from parscan_bp.grids.traffic import Collective, totals
@@ -59,6 +60,11 @@ class Program:
 
     alpha: float
     beta: float
+
+    @classmethod
+    def of(cls, link: Link) -> Program:
+        """Where messages go over a link."""
+        return cls(link.latency, 1 / link.bandwidth)
 
     def rows(self, stack: Stack, batch: int, dtype: Any = jnp.float32) -> list[Row]:
         """Each layer of the stack in turn.
