@@ -26,14 +26,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.devices.line import Line
 from parscan_bp.devices.link import Link, Traffic
+from parscan_bp.devices.order import DeviceOrder
 from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array
 
-Maps = tuple[Operator, Array]
+AffineMap = tuple[Operator, Array]
 """(M, b)."""
 
 
@@ -51,7 +51,7 @@ def _rounds(p: int) -> int:
     return math.ceil(math.log2(p))
 
 
-def cheapest(devices: int, maps: Maps, link: Link) -> str:
+def cheapest(devices: int, maps: AffineMap, link: Link) -> str:
     """The method that a link is done with first.
 
     Example:
@@ -66,21 +66,21 @@ def cheapest(devices: int, maps: Maps, link: Link) -> str:
     return min(METHODS, key=lambda name: link.seconds(METHODS[name](devices, pair, vector)))
 
 
-def exclusive_scan(line: Line, maps: Maps, method: str) -> Array:
+def exclusive_scan(line: DeviceOrder, maps: AffineMap, method: str) -> Array:
     """v_p on each device of a line, see above; one of the `METHODS`."""
     return {"ppermute": _doubling, "all_gather": _gathered, "chain": _chained}[method](line, maps)
 
 
-def _push(maps: Maps, v: Array) -> Array:
+def _push(maps: AffineMap, v: Array) -> Array:
     return maps[0].matvec(v) + maps[1]
 
 
-def _pair(first: Maps, second: Maps) -> Maps:
+def _pair(first: AffineMap, second: AffineMap) -> AffineMap:
     """The two maps as one."""
     return compose(first[0], second[0]), _push(second, first[1])
 
 
-def _doubling(line: Line, maps: Maps) -> Array:
+def _doubling(line: DeviceOrder, maps: AffineMap) -> Array:
     """Of each device: the map of the stretch that ends there, and of one that ends before it."""
     total, before, distance = maps, None, 1
     while 2 * distance < line.size:
@@ -98,7 +98,7 @@ def _doubling(line: Line, maps: Maps) -> Array:
     return jnp.where(line.position < distance, before[1], _push(before, arrived))
 
 
-def _gathered(line: Line, maps: Maps) -> Array:
+def _gathered(line: DeviceOrder, maps: AffineMap) -> Array:
     # Not with a new axis, which JAX (0.10 to 0.12) would take for one that is sharded explicitly.
     every = _sent(maps, lambda a: lax.all_gather(a[None], line.axis, tiled=True))
     if line.backward:
@@ -112,18 +112,18 @@ def _gathered(line: Line, maps: Maps) -> Array:
     return lax_scan(step, jnp.zeros_like(maps[1]), counted)[0]
 
 
-def _chained(line: Line, maps: Maps) -> Array:
+def _chained(line: DeviceOrder, maps: AffineMap) -> Array:
     v = jnp.zeros_like(maps[1])
     for k in range(line.size - 1):
         v = jnp.where(line.is_at(k + 1), line.hand_on(_push(maps, v), k), v)
     return v
 
 
-def _where(condition: Array, yes: Maps, no: Maps) -> Maps:
+def _where(condition: Array, yes: AffineMap, no: AffineMap) -> AffineMap:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
-def _sent(maps: Maps, send: Callable[[Array], Array]) -> Maps:
+def _sent(maps: AffineMap, send: Callable[[Array], Array]) -> AffineMap:
     """Both sent as one array for each dtype and kind of batch axes, which stay where they are."""
     operator, b = maps
     leaves = [*operator.leaves(), (b, 1)]

@@ -26,7 +26,7 @@ from parscan_bp.types import Array, PyTree
 Where = tuple[int, int, int]
 """Block, batch, part. The data come from block -1."""
 
-Part = tuple[int, int]
+MicroBatch = tuple[int, int]
 """Batch, part."""
 
 HELD = (
@@ -95,9 +95,9 @@ class BlockRun:
         self._programs, self._update, self.key = programs, update, key
         self.weights = {0: params}
         self.state, self.optimiser_state = state, optimiser_state
-        self.inputs: dict[Part, Reads] = {}
-        self.linearisations: dict[Part, Any] = {}
-        self.cotangents: dict[Part, PyTree] = {}
+        self.inputs: dict[MicroBatch, Reads] = {}
+        self.linearisations: dict[MicroBatch, Any] = {}
+        self.cotangents: dict[MicroBatch, PyTree] = {}
         self.gradients: dict[int, PyTree] = {}
         self.gradient: PyTree = None
         self.new_states: list[PyTree] = []
@@ -202,7 +202,7 @@ class BlockRun:
         linear, ct = self.linearisations.pop(part), self.cotangents.pop(part)
         self._add(task, self._programs.pull_weights(linear, ct), post)
 
-    def _send_down(self, part: Part, ct: PyTree, post: Post) -> None:
+    def _send_down(self, part: MicroBatch, ct: PyTree, post: Post) -> None:
         if self.number > 0:
             post.put("cotangent", (self.number - 1, *part), ct)
 

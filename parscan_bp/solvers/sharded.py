@@ -13,9 +13,9 @@ from jax import lax
 from parscan_bp.arguments import check_kind, described, set_ints
 from parscan_bp.devices import (
     METHODS,
-    Line,
+    AffineMap,
+    DeviceOrder,
     Link,
-    Maps,
     OverMesh,
     as_link,
     cheapest,
@@ -170,7 +170,7 @@ class Sharded(Solver):
 
     def run_observed(self, system, state):
         self._check_bound()
-        line = Line(self.axis, system.backward)
+        line = DeviceOrder(self.axis, system.backward)
         own = functools.partial(self.here.run, system)
         if self.method == "turns":
             return in_turn(line, own, state, add), Rounds.of(1)
@@ -246,7 +246,7 @@ def _check_inner(inner: Any) -> None:
         raise NotImplementedError(f"inner: {inner!r} cannot be wrapped: {why}")
 
 
-def _reduced(system: System, solver: Solver, state: Array) -> Maps:
+def _reduced(system: System, solver: Solver, state: Array) -> AffineMap:
     """The map of all steps of a system, chunks of which are linearised together."""
     n, backward = system.length, system.backward
 

@@ -12,10 +12,10 @@ import jax
 from parscan_bp.arguments import as_int
 from parscan_bp.devices import Link, as_link
 from parscan_bp.grids.cost.paper import Paper, Seconds
-from parscan_bp.grids.cost.program import Program, Row
+from parscan_bp.grids.cost.program import LayerTraffic, SentBytes
 from parscan_bp.grids.cost.weights import WeightLayer, weight_layers
 from parscan_bp.grids.grid import Grid
-from parscan_bp.grids.stack import Place, divide, grid_of_each
+from parscan_bp.grids.stack import LayerPlace, divide, grid_of_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class GridPlan:
 
     Attributes:
       grids: one for each layer.
-      rows: of `Program.rows`, redistributions among them.
+      rows: of `SentBytes.rows`, redistributions among them.
       places: where each row runs.
       seconds: of communication in one iteration, as the program sends.
       memory: bytes of parameters, gradients and activations on a process.
@@ -33,8 +33,8 @@ class GridPlan:
     """
 
     grids: tuple[Grid, ...]
-    rows: tuple[Row, ...]
-    places: tuple[Place, ...]
+    rows: tuple[LayerTraffic, ...]
+    places: tuple[LayerPlace, ...]
     seconds: float
     memory: int
     paper: Seconds
@@ -72,12 +72,12 @@ class GridPlan:
         )
 
 
-def _kernel_spec(row: Row) -> str:
+def _kernel_spec(row: LayerTraffic) -> str:
     leaves = jax.tree.leaves(row.specs, is_leaf=lambda a: isinstance(a, jax.sharding.PartitionSpec))
     return str(max(leaves, key=len)) if leaves else ""
 
 
-def _sent(row: Row, direction: str) -> str:
+def _sent(row: LayerTraffic, direction: str) -> str:
     return ", ".join(f"{kind} {size:.3g}" for kind, size in row.bytes_sent(direction).items())
 
 
@@ -122,7 +122,7 @@ def explain_grid(
     batch = as_int("batch", batch)
     stack = divide(layers, features, grids)
     each = tuple(grid_of_each(grids, len(stack.whole)))
-    program, equations = Program.of(link), Paper.of(link)
+    program, equations = SentBytes.of(link), Paper.of(link)
     rows = program.rows(stack, batch)
     weights = weight_layers(layers, features)
     paper = Seconds()

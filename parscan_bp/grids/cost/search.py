@@ -13,11 +13,11 @@ import jax
 from parscan_bp.arguments import as_int
 from parscan_bp.devices import Link, as_link
 from parscan_bp.grids.cost.plan import GridPlan, explain_grid
-from parscan_bp.grids.cost.program import Program
+from parscan_bp.grids.cost.program import SentBytes
 from parscan_bp.grids.grid import Grid, layout_of, mesh_axes
 from parscan_bp.grids.layers.redistribute import Redistribute
 from parscan_bp.grids.layout import Layout
-from parscan_bp.grids.stack import Place, as_features, divided_layer
+from parscan_bp.grids.stack import LayerPlace, as_features, divided_layer
 from parscan_bp.layers import Layer
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import Sizes, sizes_of
@@ -165,7 +165,9 @@ class _Search:
         lay = None if before is None else layout_of(before, self._axes)
         if lay is None or (lay.data, lay.domain) == (layout.data, layout.domain):
             return 0.0, 0
-        return self._row(Place(Redistribute(lay, layout, features), None, features, lay), moves)
+        return self._row(
+            LayerPlace(Redistribute(lay, layout, features), None, features, lay), moves
+        )
 
     def _cost_of(self, layer, layout, features, moves) -> tuple[float, int] | None:
         """Seconds and bytes; ``None`` where the layer has no such form."""
@@ -173,10 +175,10 @@ class _Search:
             form = divided_layer(layer, layout, features)
         except (NotImplementedError, ValueError):
             return None
-        return self._row(Place(form, 0, features, layout), moves)
+        return self._row(LayerPlace(form, 0, features, layout), moves)
 
-    def _row(self, place: Place, moves: bool) -> tuple[float, int]:
-        program = Program.of(self.link)
+    def _row(self, place: LayerPlace, moves: bool) -> tuple[float, int]:
+        program = SentBytes.of(self.link)
         row = program.row(place, self._axes, self.batch, moves)
         return program.seconds([row]), program.memory([row])
 

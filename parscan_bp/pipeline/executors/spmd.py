@@ -26,7 +26,7 @@ from parscan_bp.pipeline.schedules import Table
 from parscan_bp.types import Array, PyTree
 
 
-class Compiled(NamedTuple):
+class SpmdProgram(NamedTuple):
     """A run as one program, and what it is called with.
 
     Attributes:
@@ -108,7 +108,7 @@ class Spmd(Executor):
             own[2] = [own[2][0], *[()] * (table.blocks - 1)]
         return Trained(own[0], own[1], own[2], _losses(table, ticks[-1]))
 
-    def compiled(self, job: Job) -> Compiled:
+    def compiled(self, job: Job) -> SpmdProgram:
         """The program of a run, to look at; with the errors of `run`."""
         table, params, states = job.table, job.params, job.states
         block = self._block(job)
@@ -137,7 +137,7 @@ class Spmd(Executor):
             )
         )
         stage = StageProgram(block, job.optimiser, loss, table, rooms, self.axis, self.data)
-        return Compiled(_compiled(stage, mesh), arguments)
+        return SpmdProgram(_compiled(stage, mesh), arguments)
 
     def _block(self, job: Job) -> Block:
         """That which all blocks are."""
