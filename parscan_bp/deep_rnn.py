@@ -26,10 +26,10 @@ from parscan_bp.jaxprs.batching import batched
 from parscan_bp.operators import BlockTriangular, Dense, Operator, compose
 from parscan_bp.types import Array, PyTree
 
-Step = Callable[[PyTree, Array], tuple[PyTree, Array]]
+LayerStep = Callable[[PyTree, Array], tuple[PyTree, Array]]
 
 
-def deep_rnn(steps: Sequence[Step]) -> tuple[Callable, Callable]:
+def deep_rnn(steps: Sequence[LayerStep]) -> tuple[Callable, Callable]:
     """k recurrent layers in a row as one step of `scan`, and its transposed Jacobian.
 
     Args:
@@ -109,7 +109,7 @@ def check_carries(name: str, carry: PyTree, count: int) -> None:
         )
 
 
-def _slopes(own: Step, h: PyTree, x: Array) -> dict[str, Dense]:
+def _slopes(own: LayerStep, h: PyTree, x: Array) -> dict[str, Dense]:
     """The transposed Jacobians of a layer, (*batch, of, by), ``"hx"`` being d new h / d x."""
 
     def columns(f, at):

@@ -63,7 +63,7 @@ class Explanation:
       columns: tangents that an explicit Jacobian takes.
       mixed_by: primitives that couple entries of the carry.
       stored: what is kept from the forward pass for derivatives.
-      candidates: predicted costs.
+      candidates: predicted costs, that of the solver among them.
       collectives: of a solver over several devices, what each takes part in, by its purpose.
       forward: what makes the values with ``forward="auto"``.
       fused: what ``forward="fused"`` would change, where it was neither asked for nor impossible.
@@ -293,7 +293,7 @@ def _explanation(plan: ScanPlan) -> Explanation:
         columns=0 if plan.facts is None else plan.facts.columns,
         mixed_by=() if s is None else s.mixed_by,
         stored=stored,
-        candidates=() if plan.facts is None else _candidates(plan.facts),
+        candidates=() if plan.facts is None else _candidates(plan.facts, plan.choice.solver),
         collectives=_collectives(plan),
         linear_step=None if plan.rule is None else plan.rule.scan.linear_step(plan.extra),
     )
@@ -312,15 +312,21 @@ def _collectives(plan: ScanPlan) -> Mapping[str, Traffic]:
     return sent
 
 
-def _candidates(facts: Facts) -> tuple[Candidate, ...]:
-    """Each solver's operations times the flops and bytes of one, for the whole batch."""
+def _candidates(facts: Facts, chosen: Solver | None) -> tuple[Candidate, ...]:
+    """Each solver's operations times the flops and bytes of one, for the whole batch.
+
+    The chosen one is among them, one of another kind behind the usual ones.
+    """
+    solvers: list[Solver] = [Sweep(), Chunked(), Blelloch(), Associative()]
+    if chosen is not None and type(chosen) not in map(type, solvers):
+        solvers.append(chosen)
     h, b = facts.features, facts.batch
     diagonal = facts.structure == "diagonal"
     vector = b * (2 * h if diagonal else 2 * h * h)
     matrix = b * (h if diagonal else 2 * h**3)
     operator = b * facts.itemsize * (h if diagonal else h * h)
     found = []
-    for solver in (Sweep(), Chunked(), Blelloch(), Associative()):
+    for solver in solvers:
         c = solver.complexity(facts.length)
         flops = c.vector_products * vector + c.matrix_products * matrix
         found.append(Candidate(solver, c.steps, flops, c.operators * operator))

@@ -10,6 +10,7 @@ schedules only how old the weights of each pass are; see `tests.fuzz` for the op
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -97,8 +98,8 @@ def attempt(seed: int, index: int) -> tuple[str, str]:
     ages = draw_schedule(rng, blocks)
     name = str(rng.choice(list(OPTIMISERS)))
     optimiser, of_all = OPTIMISERS[name]
-    execute = pipeline.run_mpmd if rng.random() < 0.4 else pipeline.simulate
-    text = f"{' '.join(kinds)} {widths} | {ages.schedule} | {name} | {execute.__name__}"
+    executor = pipeline.Threads() if rng.random() < 0.4 else pipeline.Simulated()
+    text = f"{' '.join(kinds)} {widths} | {ages.schedule} | {name} | {executor}"
     params = [
         {
             "w": jnp.asarray(rng.normal(size=(a, b)) / np.sqrt(a)),
@@ -114,12 +115,13 @@ def attempt(seed: int, index: int) -> tuple[str, str]:
         batches[1][0][int(rng.integers(8)), 0] = np.nan
     functions = [BLOCKS[kind] for kind in kinds]
     given = (functions, ages.schedule, optimiser, masked, params, batches)
+    execute = functools.partial(pipeline.run, *given, executor=executor)
     if of_all and not ages.flushed and blocks > 1:
-        return text, _not_refused(lambda: execute(*given, weight=counted), NotImplementedError)
+        return text, _not_refused(lambda: execute(weight=counted), NotImplementedError)
     parts = ages.schedule.parts
     if parts > 1 and rng.random() < 0.15 and _uneven(batches[0], parts):
-        return f"{text} | no weight", _not_refused(lambda: execute(*given), ValueError)
-    got = execute(*given, weight=counted)
+        return f"{text} | no weight", _not_refused(execute, ValueError)
+    got = execute(weight=counted)
     return text, _difference(got, _loop(functions, ages, optimiser, params, batches))
 
 

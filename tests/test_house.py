@@ -1,6 +1,7 @@
 """The layers of the package: imports go down only, and importing has no side effect."""
 
 import ast
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from tests.rooms import PACKAGE as ROOT
 from tests.rooms import imports, room_of
 
 LAYERS = [
-    {"types", "originals", "arguments", "replacing", "measured", "status"},
-    {"trees", "kernels"},
+    {"types", "device_kind", "originals", "arguments", "replacing", "measured", "status"},
+    {"trees", "kernels", "store"},
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},
     {"operators", "native"},
@@ -111,3 +112,30 @@ def test_no_two_test_files_have_one_name():
     alone = (p for p in files if not (p.parent / "__init__.py").exists())
     found = [p.name for p in alone if p.name != "__main__.py"]
     assert len(found) == len(set(found)), sorted(n for n in set(found) if found.count(n) > 1)
+
+
+OF_OTHERS = {"linearise/answered.py", "native", "scan/storage.py", "system.py"}
+"""Where a class still has the name of a public one: `Linear`, `Place`, `Costs`, `Block`, ..."""
+
+
+def test_a_public_name_has_one_meaning():
+    """What one namespace calls a thing, no other one does, nor a class inside of the package.
+
+    Layers and blocks of Flax have the names of ours, and do what they do.
+    """
+    modules = ["parscan_bp", *(f"parscan_bp.{p.parent.name}" for p in ROOT.glob("*/__init__.py"))]
+    meanings: dict[str, set[int]] = {}
+    for module in map(importlib.import_module, sorted(set(modules) - {"parscan_bp.adapters"})):
+        for name in getattr(module, "__all__", ()):
+            meanings.setdefault(name, set()).add(id(getattr(module, name)))
+    several = {name for name, things in meanings.items() if len(things) > 1}
+    for path in ROOT.rglob("*.py"):
+        where = path.relative_to(ROOT).as_posix()
+        if where.startswith(("adapters/", "linen.py", "nnx.py", *OF_OTHERS)):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name in meanings:
+                module = importlib.import_module(f"parscan_bp.{where[:-3].replace('/', '.')}")
+                if id(getattr(module, node.name)) not in meanings[node.name]:
+                    several.add(node.name)
+    assert not several, sorted(several)

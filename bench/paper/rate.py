@@ -2,7 +2,7 @@
 
 With a learning rate of c N^-1/2 the mean squared gradient over the N steps of a run is O(N^-1/2),
 whatever the staleness. Three blocks tanh(x W) of four units learn from noisy batches of 4 of 64
-examples, by `parscan_bp.pipeline.simulate`; back-propagation does the same beside.
+examples, by `parscan_bp.pipeline.run`; back-propagation does the same beside.
 """
 
 from collections.abc import Sequence
@@ -43,18 +43,18 @@ def mean_squared(schedule: pipeline.Schedule, steps: int) -> float:
     every = max(1, steps // LOOKS)
     seen: dict[int, dict[int, Any]] = {}
 
-    def look(task: pipeline.Task, pipe: pipeline.Pipe) -> None:
+    def look(task: pipeline.Task, pipe: Any) -> None:
         if task.kind == "update" and task.batch % every == 0:
             seen.setdefault(task.batch, {})[task.block] = pipe.newest(task.block)
 
-    pipeline.simulate(
+    pipeline.run(
         [block] * BLOCKS,
         schedule,
         optax.sgd(SCALE / np.sqrt(steps)),
         loss,
         params,
         [(x[own], wanted[own]) for own in rows],
-        observe=look,
+        executor=pipeline.Simulated(observe=look),
     )
 
     @jax.jit

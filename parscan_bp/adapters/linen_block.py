@@ -26,7 +26,7 @@ def as_block(
     rngs: Sequence[str] = ("dropout",),
     **options: Any,
 ) -> tuple[Block, PyTree, PyTree]:
-    """The block of a module, its parameters and its state, for `parscan_bp.pipeline.simulate`.
+    """The block of a module, its parameters and its state, for `parscan_bp.pipeline.run`.
 
     Trained is the collection "params"; all others are the state, which the module may change.
 

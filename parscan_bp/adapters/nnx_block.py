@@ -17,7 +17,7 @@ except ImportError as error:
 
 
 def as_block(module: nnx.Module) -> tuple[Block, PyTree, PyTree]:
-    """The block of a module, its parameters and its state, for `parscan_bp.pipeline.simulate`.
+    """The block of a module, its parameters and its state, for `parscan_bp.pipeline.run`.
 
     Trained is what is of the type `nnx.Param`; all else is the state: statistics of batch norm,
     and the streams of random numbers, which stand in the module itself. Dropout and batch norm

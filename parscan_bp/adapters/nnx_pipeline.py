@@ -9,7 +9,8 @@ import jax
 
 from parscan_bp.adapters.nnx_block import as_block
 from parscan_bp.arguments import described
-from parscan_bp.pipeline import BasePipeline, Block, Schedule
+from parscan_bp.pipeline import Block, Schedule
+from parscan_bp.pipeline.trainer import BasePipeline
 from parscan_bp.types import Array, PyTree
 
 try:
@@ -26,7 +27,7 @@ class Pipeline(BasePipeline):
 
     Every block of layers is on a device of its own, with a thread and an optimiser state of its
     own; see `parscan_bp.pipeline.Pipeline` for what it can do, and
-    `parscan_bp.pipeline.run_mpmd` for how it runs.
+    `parscan_bp.pipeline.Threads` for how it runs.
 
     Args:
       model: a `flax.nnx.Sequential`, or a sequence of modules and functions of one argument. It is

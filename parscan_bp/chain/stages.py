@@ -66,14 +66,15 @@ def in_stages(
     operators = jax.eval_shape(functools.partial(adjoint_operators, layers), params, xs)
     cuts = balanced([a.cost().flops for a in operators], count)
     stages = tuple(
-        Stage(layers[i:j], _types(params[i:j]), xs[i], xs[j]) for i, j in itertools.pairwise(cuts)
+        DeviceStage(layers[i:j], _types(params[i:j]), xs[i], xs[j])
+        for i, j in itertools.pairwise(cuts)
     )
     g = [None] * len(layers) + [jax.eval_shape(flat, xs[-1])]
     return Stages(stages, solver.for_stages(Ragged(operators, g))), cuts
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
+class DeviceStage:
     """The layers of one device.
 
     Attributes:
@@ -97,7 +98,7 @@ class Stages:
       solver: the solver over the devices.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[DeviceStage, ...]
     solver: Solver
 
     @property

@@ -7,7 +7,8 @@ import contextvars
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator
 
-from parscan_bp.choice import rules, store, wisdom
+from parscan_bp import store
+from parscan_bp.choice import rules, wisdom
 from parscan_bp.choice.facts import Choice, Facts
 from parscan_bp.choice.work import Work
 from parscan_bp.solvers import Solver

@@ -65,7 +65,7 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Map:
+class ForwardMap:
     """All that was measured.
 
     Attributes:
@@ -99,7 +99,7 @@ class Map:
 
 
 @functools.lru_cache
-def forward_map() -> Map:
+def forward_map() -> ForwardMap:
     """The map that the package has.
 
     Example:
@@ -107,4 +107,4 @@ def forward_map() -> Map:
       True
     """
     held = measured("forward")
-    return Map(tuple(map(Point.of_json, held["points"])), held["margin"])
+    return ForwardMap(tuple(map(Point.of_json, held["points"])), held["margin"])

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from parscan_bp.choice import store
-from parscan_bp.choice.device import device_kind
+from parscan_bp import store
+from parscan_bp.device_kind import device_kind
 from parscan_bp.planner import CPU, Machine
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+import json
 import math
 import pathlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
-from parscan_bp import solvers
+from parscan_bp import solvers, store
 from parscan_bp.arguments import check_positive
-from parscan_bp.choice import store
-from parscan_bp.choice.device import device_kind
+from parscan_bp.device_kind import device_kind
 from parscan_bp.linearise.body import Body
 from parscan_bp.solvers import (
     Associative,
@@ -144,18 +146,28 @@ def timings_and_date(held: Mapping[str, Any]) -> tuple[tuple[Timing, ...], str]:
 
 
 RACED = (Sweep, Chunked, ChunkedCorrections, Blelloch, Associative, Pallas)
-"""The kinds of solvers that are raced; those `in_range` may be remembered."""
+"""The package's solvers that are raced unasked; others of it are never remembered."""
 
 
-def holds_anywhere(solver: Solver | None) -> bool:
-    """Whether ``None`` may stand for it: finite where `lax.scan` is, whatever the values."""
-    return solver is None or solver.in_range
+def is_remembered(solver: Solver | None) -> bool:
+    """Whether ``None`` may stand for it: finite where `lax.scan` is, whatever the values.
+
+    Of the package's own it is one of the `RACED`.
+    """
+    return solver is None or (solver.in_range and _never_raced(solver) is None)
+
+
+def _never_raced(solver: Solver) -> type | None:
+    """The solver of the package inside of which nothing is raced, itself included."""
+    if _is_ours(type(solver)) and type(solver) not in RACED:
+        return type(solver)
+    return None if solver.inner is None else _never_raced(solver.inner)
 
 
 def _check_remembered(solver: Solver | None) -> None:
-    if solver is not None:
-        _check_raced(solver)
-    if not holds_anywhere(solver):
+    if solver is not None and (kind := _never_raced(solver)):
+        raise ValueError(f"{kind.__name__} is never raced")
+    if not is_remembered(solver):
         raise ValueError(
             f"solver: got {solver!r}, whose products of Jacobians may overflow where lax.scan's "
             "derivatives are finite; a measurement does not know the values of later calls. One "
@@ -163,11 +175,43 @@ def _check_remembered(solver: Solver | None) -> None:
         )
 
 
-def _check_raced(solver: Solver) -> None:
-    if type(solver) not in RACED:
-        raise ValueError(f"{type(solver).__name__} is never raced")
-    if solver.inner is not None:
-        _check_raced(solver.inner)
+def check_can_be_written(name: str, thing: Any) -> None:
+    """Raises `ValueError` unless later processes can make it again of its class and options."""
+    kind = type(thing)
+    try:
+        if kind_of(name_of(kind), None) is not kind:
+            raise ValueError("another class has its name now")
+        json.dumps(described(thing))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{name}: got {thing!r}, which cannot be remembered: {error}; a dataclass at the top "
+            "of a module, of options that are numbers, strings or solvers, is wanted"
+        ) from None
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "parscan_bp"
+
+
+def name_of(kind: type) -> str:
+    """What a class is remembered by: of somebody else's, the module, too."""
+    return kind.__name__ if _is_ours(kind) else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def kind_of(name: str, home: Any) -> Any:
+    """The inverse of `name_of`; ``home`` has the package's own.
+
+    Nothing is imported: a file in a folder does not say which programs are run.
+
+    Raises:
+      ValueError, AttributeError: if there is none, or its module has not been imported.
+    """
+    module, colon, path = name.partition(":")
+    if not colon:
+        return getattr(solvers if home is None else home, name)
+    if module not in sys.modules:
+        raise ValueError(f"{module}, which has {path}, is not imported")
+    return functools.reduce(getattr, path.split("."), sys.modules[module])
 
 
 def described(solver: Any) -> Any:
@@ -175,8 +219,8 @@ def described(solver: Any) -> Any:
     if not isinstance(solver, Solver):
         return solver
     fields = dataclasses.fields(solver)  # type: ignore[arg-type]
-    options = {f.name: described(getattr(solver, f.name)) for f in fields}
-    return {"solver": type(solver).__name__, "options": options}
+    options = {f.name: described(getattr(solver, f.name)) for f in fields if f.init}
+    return {"solver": name_of(type(solver)), "options": options}
 
 
 def solver_of(held: Mapping[str, Any]) -> Solver:
@@ -185,7 +229,7 @@ def solver_of(held: Mapping[str, Any]) -> Solver:
     Raises:
       ValueError, TypeError, AttributeError, KeyError: if there is no such solver here.
     """
-    kind = getattr(solvers, held["solver"])
+    kind = kind_of(held["solver"], solvers)
     if not (isinstance(kind, type) and issubclass(kind, Solver) and kind.exact):
         raise ValueError(f"{held['solver']} is no solver, or leaves something out")
     if kind is Pallas and jax.default_backend() != "gpu":

@@ -18,7 +18,6 @@ Pekhimenko, MLSys 2020), section 3.6, for its place between devices.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -27,62 +26,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.arguments import check_number, check_positive
-from parscan_bp.devices.line import Line
+from parscan_bp.devices.link import Link, Traffic
+from parscan_bp.devices.order import DeviceOrder
 from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
 from parscan_bp.trees import nbytes
 from parscan_bp.types import Array
 
-Maps = tuple[Operator, Array]
+AffineMap = tuple[Operator, Array]
 """(M, b)."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """What a message between devices takes: a latency, and its bytes at a rate.
-
-    Args:
-      latency: seconds before the first byte arrives, at least 0.
-      bandwidth: bytes/s, above 0; infinite where bytes cost nothing.
-
-    Raises:
-      TypeError, ValueError: if one is none such.
-
-    Source: the defaults are those of Gholami et al., "Integrated model, batch and domain
-    parallelism in training neural networks", SPAA 2018, Table 1.
-
-    Example:
-      >>> Link(latency=1.0, bandwidth=2.0).seconds(Traffic(collectives=3, bytes=4))
-      5.0
-    """
-
-    latency: float = 2e-6
-    bandwidth: float = 6e9
-
-    def __post_init__(self):
-        check_number("latency", self.latency)
-        check_positive("bandwidth", self.bandwidth, math.inf)
-
-    def seconds(self, traffic: Traffic) -> float:
-        """Of one collective after the other."""
-        return traffic.collectives * self.latency + traffic.bytes / self.bandwidth
-
-
-@dataclasses.dataclass(frozen=True)
-class Traffic:
-    """What a device takes part in.
-
-    Attributes:
-      collectives: how many there are, one after the other.
-      bytes: what it receives in all of them.
-    """
-
-    collectives: int
-    bytes: int
-
-
-DEFAULT_LINK = Link()
 
 METHODS: dict[str, Callable[[int, int, int], Traffic]] = {
     "ppermute": lambda p, pair, vector: Traffic(
@@ -98,35 +51,36 @@ def _rounds(p: int) -> int:
     return math.ceil(math.log2(p))
 
 
-def cheapest(devices: int, maps: Maps, link: Link) -> str:
+def cheapest(devices: int, maps: AffineMap, link: Link) -> str:
     """The method that a link is done with first.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from parscan_bp.operators import Dense
       >>> small, large = ((Dense(jnp.ones((n, n))), jnp.ones(n)) for n in (2, 500))
-      >>> cheapest(8, small, Link()), cheapest(8, large, Link())
+      >>> link = Link(latency=2e-6, bandwidth=6e9)
+      >>> cheapest(8, small, link), cheapest(8, large, link)
       ('all_gather', 'chain')
     """
     pair, vector = nbytes(maps), nbytes(maps[1])
     return min(METHODS, key=lambda name: link.seconds(METHODS[name](devices, pair, vector)))
 
 
-def exclusive_scan(line: Line, maps: Maps, method: str) -> Array:
+def exclusive_scan(line: DeviceOrder, maps: AffineMap, method: str) -> Array:
     """v_p on each device of a line, see above; one of the `METHODS`."""
     return {"ppermute": _doubling, "all_gather": _gathered, "chain": _chained}[method](line, maps)
 
 
-def _push(maps: Maps, v: Array) -> Array:
+def _push(maps: AffineMap, v: Array) -> Array:
     return maps[0].matvec(v) + maps[1]
 
 
-def _pair(first: Maps, second: Maps) -> Maps:
+def _pair(first: AffineMap, second: AffineMap) -> AffineMap:
     """The two maps as one."""
     return compose(first[0], second[0]), _push(second, first[1])
 
 
-def _doubling(line: Line, maps: Maps) -> Array:
+def _doubling(line: DeviceOrder, maps: AffineMap) -> Array:
     """Of each device: the map of the stretch that ends there, and of one that ends before it."""
     total, before, distance = maps, None, 1
     while 2 * distance < line.size:
@@ -144,7 +98,7 @@ def _doubling(line: Line, maps: Maps) -> Array:
     return jnp.where(line.position < distance, before[1], _push(before, arrived))
 
 
-def _gathered(line: Line, maps: Maps) -> Array:
+def _gathered(line: DeviceOrder, maps: AffineMap) -> Array:
     # Not with a new axis, which JAX (0.10 to 0.12) would take for one that is sharded explicitly.
     every = _sent(maps, lambda a: lax.all_gather(a[None], line.axis, tiled=True))
     if line.backward:
@@ -158,18 +112,18 @@ def _gathered(line: Line, maps: Maps) -> Array:
     return lax_scan(step, jnp.zeros_like(maps[1]), counted)[0]
 
 
-def _chained(line: Line, maps: Maps) -> Array:
+def _chained(line: DeviceOrder, maps: AffineMap) -> Array:
     v = jnp.zeros_like(maps[1])
     for k in range(line.size - 1):
         v = jnp.where(line.is_at(k + 1), line.hand_on(_push(maps, v), k), v)
     return v
 
 
-def _where(condition: Array, yes: Maps, no: Maps) -> Maps:
+def _where(condition: Array, yes: AffineMap, no: AffineMap) -> AffineMap:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
-def _sent(maps: Maps, send: Callable[[Array], Array]) -> Maps:
+def _sent(maps: AffineMap, send: Callable[[Array], Array]) -> AffineMap:
     """Both sent as one array for each dtype and kind of batch axes, which stay where they are."""
     operator, b = maps
     leaves = [*operator.leaves(), (b, 1)]

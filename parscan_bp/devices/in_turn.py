@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.devices.line import Line, kinds_of_keys, with_keys
+from parscan_bp.devices.order import DeviceOrder, kinds_of_keys, with_keys
 from parscan_bp.trees import eval_shape
 from parscan_bp.types import PyTree
 
 
 def in_turn(
-    line: Line,
+    line: DeviceOrder,
     run: Callable[[PyTree], tuple],
     first: PyTree,
     join: Callable[[PyTree, PyTree], PyTree],

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from parscan_bp.devices.exclusive import DEFAULT_LINK, METHODS, Link, Traffic
+from parscan_bp.devices.exclusive import METHODS
 from parscan_bp.devices.in_turn import in_turn
-from parscan_bp.devices.line import Line
+from parscan_bp.devices.link import Link, Traffic, as_link
 from parscan_bp.devices.mesh import divided as spread_over
 from parscan_bp.devices.mesh import find_mesh, is_bound, undivided
+from parscan_bp.devices.order import DeviceOrder
 from parscan_bp.devices.place import Place, Scan
 from parscan_bp.jaxprs.read import communicates_over
 from parscan_bp.types import Array
@@ -29,13 +30,13 @@ class OverMesh(Place):
       axis: name of the mesh axis.
       mesh: the mesh; ``None`` takes that of the arguments, or else that of `jax.set_mesh`.
       method: how maps go from device to device, as of `parscan_bp.Sharded`.
-      link: what "auto" takes the network for.
+      link: what "auto" takes the network for; ``None`` is the `known_link`.
     """
 
     axis: str
     mesh: Any = None
     method: str = "auto"
-    link: Link = DEFAULT_LINK
+    link: Link | None = None
 
     @property
     def has_all_steps(self):
@@ -43,11 +44,11 @@ class OverMesh(Place):
 
     def count(self, tree):
         if is_bound(self.axis):
-            return Line(self.axis).size
+            return DeviceOrder(self.axis).size
         return find_mesh(self.axis, self.mesh, tree).shape[self.axis]
 
     def line(self, *, reverse):
-        return Line(self.axis, reverse)
+        return DeviceOrder(self.axis, reverse)
 
     def obstacle(self, jaxpr):
         name = communicates_over(jaxpr, self.axis)
@@ -60,7 +61,7 @@ class OverMesh(Place):
 
     def traced_as(self, init, xs):
         if is_bound(self.axis):
-            return Line(self.axis).varying(init), xs
+            return DeviceOrder(self.axis).varying(init), xs
         find_mesh(self.axis, self.mesh, (init, xs))  # before the step is traced, if there is none
         return init, undivided(xs, self.axis)
 
@@ -74,12 +75,12 @@ class OverMesh(Place):
         return run
 
     def entering(self, init, after, *, reverse):
-        line, end = Line(self.axis, reverse), 0 if reverse else -1
+        line, end = DeviceOrder(self.axis, reverse), 0 if reverse else -1
         arrived = line.shift([a[end] for a in after])
         return [_joined(line, own, other) for own, other in zip(init, arrived, strict=True)]
 
     def spread(self, run, rest, length, *, reverse):
-        line = Line(self.axis, reverse)
+        line = DeviceOrder(self.axis, reverse)
         if is_bound(self.axis):
             return _typed(line, run(length))
 
@@ -94,7 +95,7 @@ class OverMesh(Place):
         return call
 
     def on_each(self, f, whole, divided):
-        line = Line(self.axis)
+        line = DeviceOrder(self.axis)
         if is_bound(self.axis):
             part = lambda a: lax.dynamic_index_in_dim(a, line.position)  # noqa: E731
             return f(line.position, whole, jax.tree.map(part, divided))
@@ -116,7 +117,7 @@ class OverMesh(Place):
         rounds = Traffic(4, 2 * (vector + 4)) if devices > 1 else Traffic(0, 0)
         chosen = {**methods, "turns": turns, "corrections": rounds}.get(self.method)
         if chosen is None:
-            chosen = min(methods.values(), key=self.link.seconds)
+            chosen = min(methods.values(), key=as_link(self.link).seconds)
         entering = Traffic(1, vector) if devices > 1 else Traffic(0, 0)
         return {"forward": turns, "what enters each": entering, "backward": chosen}
 
@@ -171,7 +172,7 @@ class _Spread:
         return spread_over(tree, self.line.axis, self.mesh, leading=leading)
 
 
-def _typed(line: Line, run: Scan) -> Scan:
+def _typed(line: DeviceOrder, run: Scan) -> Scan:
     """The scan of all devices' steps, on each of them."""
 
     def call(shared, init, xs):
@@ -193,11 +194,11 @@ def _is_float(a: Array) -> bool:
     return jnp.issubdtype(a.dtype, jnp.inexact)
 
 
-def _alone(line: Line, a: Array) -> Array:
+def _alone(line: DeviceOrder, a: Array) -> Array:
     """What the first device has; zero on the others, so that no cotangent is of them."""
     return jnp.where(line.is_at(0), a, jnp.zeros_like(a)) if _is_float(a) else a
 
 
-def _joined(line: Line, init: Array, arrived: Array) -> Array:
+def _joined(line: DeviceOrder, init: Array, arrived: Array) -> Array:
     """The carry that enters a device: ``init`` is zero where it is not the first one."""
     return init + arrived if _is_float(arrived) else jnp.where(line.is_at(0), init, arrived)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jax.extend.core import Jaxpr
 
 from parscan_bp.devices.exclusive import Traffic
-from parscan_bp.devices.line import Line
+from parscan_bp.devices.order import DeviceOrder
 from parscan_bp.types import Array, PyTree
 
 Scan = Callable[..., PyTree]
@@ -38,7 +38,7 @@ class Place:
         """Whether it is one place, and no line of devices."""
         return self.line(reverse=False) is None
 
-    def line(self, *, reverse: bool) -> Line | None:
+    def line(self, *, reverse: bool) -> DeviceOrder | None:
         """The devices, in the order of a scan; ``None`` where all steps are in one place.
 
         A parallel forward pass goes over them, too.

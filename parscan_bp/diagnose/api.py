@@ -22,7 +22,7 @@ from parscan_bp.diagnose.passes import (
     push_values,
 )
 from parscan_bp.diagnose.steps import Steps, steps_of
-from parscan_bp.diagnose.target import Target, target_of
+from parscan_bp.diagnose.target import Objective, target_of
 from parscan_bp.jaxprs.read import differentiable
 from parscan_bp.report import cotangents as pseudo_random
 from parscan_bp.trees import replace_at
@@ -143,7 +143,7 @@ def _pushed(steps: Steps, values: Values, threshold: float) -> Tangents | None:
 
 
 def _pulled(
-    steps: Steps, values: Values, target: Target, threshold: float
+    steps: Steps, values: Values, target: Objective, threshold: float
 ) -> tuple[Cotangents, Cotangents]:
     """Of the target, and of cotangents of the last carry alone with pseudo-random signs."""
     count = len(steps.init)

@@ -15,7 +15,7 @@ from parscan_bp.diagnose.levels import BEYOND, INFINITE, NAN, WORDS, firsts, of_
 from parscan_bp.diagnose.passes import Cotangents, Tangents, Values
 from parscan_bp.diagnose.search import Found, Search
 from parscan_bp.diagnose.steps import Names, Steps
-from parscan_bp.diagnose.target import Target
+from parscan_bp.diagnose.target import Objective
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CUSTOM_CALLS
 from parscan_bp.jaxprs.read import called_jaxpr
@@ -84,7 +84,7 @@ class Faults:
         pairs = zip(self.names.outputs, self.values.before, strict=True)
         return [name for name, found in pairs if found == level]
 
-    def of_target(self, target: Target) -> Iterator[Fault]:
+    def of_target(self, target: Objective) -> Iterator[Fault]:
         """Of the loss and of its derivative, if what it is of is fine."""
         if self._bad.any() or NAN in self.values.before:
             return

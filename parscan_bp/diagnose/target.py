@@ -24,7 +24,7 @@ from parscan_bp.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Target:
+class Objective:
     """A loss and its derivative, or the derivative alone.
 
     Attributes:
@@ -59,15 +59,15 @@ class Target:
 
 def target_of(
     loss: Callable | None, cotangents: PyTree, out: PyTree, results: Sequence[Any]
-) -> Target:
+) -> Objective:
     """See `diagnose`; ``out`` has the types of ``(carry, ys)``, ``results`` its leaves."""
     if loss is not None:
         return _of_loss(loss, out, results)
     if cotangents is not None:
-        return Target(_checked(cotangents, out))
+        return Objective(_checked(cotangents, out))
     floats = map(is_differentiable, map(jax.typeof, results))
     last = len(jax.tree.leaves(out[0]))
-    return Target(
+    return Objective(
         [
             jnp.ones_like(v) if k < last and has_tangent else None
             for k, (v, has_tangent) in enumerate(zip(results, floats, strict=True))
@@ -75,7 +75,7 @@ def target_of(
     )
 
 
-def _of_loss(loss: Callable, out: PyTree, results: Sequence[Any]) -> Target:
+def _of_loss(loss: Callable, out: PyTree, results: Sequence[Any]) -> Objective:
     tree = jax.tree.structure(out)
     with to_be_traced():
         closed, made = jax.make_jaxpr(loss, return_shape=True)(*jax.tree.unflatten(tree, results))
@@ -85,7 +85,7 @@ def _of_loss(loss: Callable, out: PyTree, results: Sequence[Any]) -> Target:
     program, operands = opened(closed), [*closed.consts, *results]
     value = evaluate(program, operands)[0]
     given = pull(of_jaxpr(program), operands, [jnp.ones_like(value)])
-    return Target(given[len(closed.consts) :], value, program, operands)
+    return Objective(given[len(closed.consts) :], value, program, operands)
 
 
 def _checked(cotangents: PyTree, out: PyTree) -> Some:

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.devices import Line
+from parscan_bp.devices import DeviceOrder
 from parscan_bp.forward.certified import Certified
 from parscan_bp.jaxprs.batching import NOT_KNOWN, unbatchable
 from parscan_bp.trees import first_of, map_chunks, nbytes
@@ -45,7 +45,7 @@ class Recurrence:
     init: Carry
     inputs: Inputs
     length: int
-    line: Line | None = None
+    line: DeviceOrder | None = None
 
     def entering(self, states: Carry) -> Carry:
         """x_0..x_{n-1}, the carry that enters each step, of x_1..x_n."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.arguments import described
-from parscan_bp.devices import Line
+from parscan_bp.devices import DeviceOrder
 from parscan_bp.forward.base import (
     Carry,
     Forward,
@@ -56,7 +56,7 @@ def evaluate(
     xs: PyTree,
     length: int,
     guess: Carry,
-    line: Line | None = None,
+    line: DeviceOrder | None = None,
 ) -> tuple[Carry, PyTree, ForwardReport]:
     """The states and outputs of a loop, within the tolerance or as the sequential pass has them.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from parscan_bp.graph.node import OfOne, Vertex
 from parscan_bp.graph.order import in_small_live_sets, live_sets, longest_path, needed_for
-from parscan_bp.graph.step import Part, Step, joined, values_of
+from parscan_bp.graph.step import Part, StateStep, joined, values_of
 from parscan_bp.layers import JointFunction
 from parscan_bp.layers.closures import opened, opened_joint
 from parscan_bp.layers.keys import key_of
@@ -36,7 +36,7 @@ class LiveSets:
     batch: int
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StateStep]:
         """The layers of the chain."""
         found = []
         for vertex, before, after in zip(self.order, self.sets[:-1], self.sets[1:], strict=True):
@@ -44,7 +44,9 @@ class LiveSets:
             keeps = tuple(before.index(name) for name in after[:-1])
             entering = tuple(self.types[name] for name in before)
             found.append(
-                Step(vertex.name, vertex.joint, reads, keeps, entering, self.types[vertex.name])
+                StateStep(
+                    vertex.name, vertex.joint, reads, keeps, entering, self.types[vertex.name]
+                )
             )
         return found
 

@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 @final
 @dataclasses.dataclass(frozen=True, repr=False)
-class Step(Layer):
+class StateStep(Layer):
     """s_k = (what is kept of s_{k-1}, y), y = joint(what it reads of s_{k-1}; theta).
 
     A state s_k holds the live values side by side, flat, (batch, total), in the common dtype of all

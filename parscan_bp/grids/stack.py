@@ -36,7 +36,7 @@ from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class LayerPlace:
     """Where one layer of a stack runs.
 
     Attributes:
@@ -76,7 +76,7 @@ class Stack:
     """
 
     whole: tuple[Layer, ...]
-    places: tuple[Place, ...]
+    places: tuple[LayerPlace, ...]
     axes: tuple[tuple[str, int], ...]
     features: tuple[int, ...]
     layout: Layout
@@ -253,7 +253,7 @@ def divide(
     whole, features = as_stack(layers), as_features(features)
     each = grid_of_each(grids, len(whole))
     axes = mesh_axes(each)
-    places: list[Place] = []
+    places: list[LayerPlace] = []
     sizes, before = sizes_of(whole, features), None
     for k, (layer, grid, size) in enumerate(zip(whole, each, sizes, strict=True)):
         layout, own = layout_of(grid, axes), tuple(size.x.shape[1:])
@@ -262,8 +262,8 @@ def divide(
         except (NotImplementedError, ValueError) as error:
             raise type(error)(f"layers[{k}] on the grid {grid}: {error}") from error
         if before is not None and (before.data, before.domain) != (layout.data, layout.domain):
-            places.append(Place(Redistribute(before, layout, own), None, own, before))
-        places.append(Place(form, k, own, layout))
+            places.append(LayerPlace(Redistribute(before, layout, own), None, own, before))
+        places.append(LayerPlace(form, k, own, layout))
         before = layout
     chosen = None if devices is None else tuple(as_devices(devices))
     stack = Stack(

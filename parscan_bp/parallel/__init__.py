@@ -1,7 +1,7 @@
 """More than one device: scans and layers divided over them, what they send, launching.
 
 `divide` puts a stack of layers on process grids (batch, model, domain), `best_grid` chooses them,
-and `explain_grid` says what they send and hold; `CostModel` has the equations behind it.
+and `explain_grid` says what they send and hold; a `Link` is what they reckon with.
 
 `parscan_bp.Sharded` is the solver. Inside `jax.shard_map` and `jax.pmap` it differentiates as JAX's
 own collectives do: the last carry, which all devices have, is a ``psum``. Where types say what
@@ -12,9 +12,7 @@ the gradient of what all devices share is to be summed over them.
 """
 
 from parscan_bp.devices import Link as Link
-from parscan_bp.grids.cost.model import CORI_KNL as CORI_KNL
-from parscan_bp.grids.cost.model import CostModel as CostModel
-from parscan_bp.grids.cost.model import measure_alpha_beta as measure_alpha_beta
+from parscan_bp.devices import measure_link as measure_link
 from parscan_bp.grids.cost.plan import GridPlan as GridPlan
 from parscan_bp.grids.cost.plan import explain_grid as explain_grid
 from parscan_bp.grids.cost.search import best_grid as best_grid
@@ -34,9 +32,7 @@ from parscan_bp.parallel.stats import Collectives as Collectives
 from parscan_bp.parallel.stats import collective_stats as collective_stats
 
 __all__ = [
-    "CORI_KNL",
     "Collectives",
-    "CostModel",
     "DataParallel",
     "DomainParallel",
     "Grid",
@@ -54,5 +50,5 @@ __all__ = [
     "divide",
     "explain_grid",
     "launch",
-    "measure_alpha_beta",
+    "measure_link",
 ]

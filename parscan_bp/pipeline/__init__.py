@@ -6,14 +6,14 @@ contract.
 
 from parscan_bp.pipeline.blocks import Block as Block
 from parscan_bp.pipeline.blocks import as_block as as_block
-from parscan_bp.pipeline.executors import SpmdProgram as SpmdProgram
-from parscan_bp.pipeline.executors import blocks_here as blocks_here
-from parscan_bp.pipeline.executors import run_mpmd as run_mpmd
-from parscan_bp.pipeline.executors import run_processes as run_processes
-from parscan_bp.pipeline.executors import run_spmd as run_spmd
-from parscan_bp.pipeline.executors import spmd_program as spmd_program
+from parscan_bp.pipeline.executors import Executor as Executor
+from parscan_bp.pipeline.executors import Processes as Processes
+from parscan_bp.pipeline.executors import Simulated as Simulated
+from parscan_bp.pipeline.executors import Spmd as Spmd
+from parscan_bp.pipeline.executors import Threads as Threads
+from parscan_bp.pipeline.executors import Trained as Trained
+from parscan_bp.pipeline.job import Job as Job
 from parscan_bp.pipeline.momentum import unified_momentum as unified_momentum
-from parscan_bp.pipeline.pipe import Pipe as Pipe
 from parscan_bp.pipeline.pipeline_report import PipelineReport as PipelineReport
 from parscan_bp.pipeline.remedies import DelayCompensation as DelayCompensation
 from parscan_bp.pipeline.remedies import ErrorFeedback as ErrorFeedback
@@ -21,12 +21,12 @@ from parscan_bp.pipeline.remedies import LearningRateByStaleness as LearningRate
 from parscan_bp.pipeline.remedies import Remedy as Remedy
 from parscan_bp.pipeline.remedies import WeightPrediction as WeightPrediction
 from parscan_bp.pipeline.remedies import stale_params as stale_params
+from parscan_bp.pipeline.run import run as run
 from parscan_bp.pipeline.schedules import DSP as DSP
 from parscan_bp.pipeline.schedules import BackPropagation as BackPropagation
 from parscan_bp.pipeline.schedules import DelayedGradients as DelayedGradients
 from parscan_bp.pipeline.schedules import FeaturesReplay as FeaturesReplay
 from parscan_bp.pipeline.schedules import GPipe as GPipe
-from parscan_bp.pipeline.schedules import Held as Held
 from parscan_bp.pipeline.schedules import OneFOneB as OneFOneB
 from parscan_bp.pipeline.schedules import PipeDream as PipeDream
 from parscan_bp.pipeline.schedules import PipeDream2BW as PipeDream2BW
@@ -35,8 +35,6 @@ from parscan_bp.pipeline.schedules import Staleness as Staleness
 from parscan_bp.pipeline.schedules import Table as Table
 from parscan_bp.pipeline.schedules import Task as Task
 from parscan_bp.pipeline.schedules import ZeroBubble as ZeroBubble
-from parscan_bp.pipeline.simulate import Trained as Trained
-from parscan_bp.pipeline.simulate import simulate as simulate
 from parscan_bp.pipeline.stale import StaleState as StaleState
 from parscan_bp.pipeline.stale import stale as stale
 from parscan_bp.pipeline.stragglers import Stragglers as Stragglers
@@ -46,48 +44,44 @@ from parscan_bp.pipeline.timeline import Span as Span
 from parscan_bp.pipeline.timeline import bubble as bubble
 from parscan_bp.pipeline.timeline import time_per_batch as time_per_batch
 from parscan_bp.pipeline.timeline import timeline as timeline
-from parscan_bp.pipeline.trainer import BasePipeline as BasePipeline
 from parscan_bp.pipeline.trainer import Pipeline as Pipeline
 
 __all__ = [
     "DSP",
     "BackPropagation",
-    "BasePipeline",
     "Block",
     "Costs",
     "DelayCompensation",
     "DelayedGradients",
     "ErrorFeedback",
+    "Executor",
     "FeaturesReplay",
     "GPipe",
-    "Held",
+    "Job",
     "LearningRateByStaleness",
     "OneFOneB",
-    "Pipe",
     "PipeDream",
     "PipeDream2BW",
     "Pipeline",
     "PipelineReport",
+    "Processes",
     "Remedy",
     "Schedule",
+    "Simulated",
     "Span",
-    "SpmdProgram",
+    "Spmd",
     "StaleState",
     "Staleness",
     "Stragglers",
     "Table",
     "Task",
+    "Threads",
     "Trained",
     "WeightPrediction",
     "ZeroBubble",
     "as_block",
-    "blocks_here",
     "bubble",
-    "run_mpmd",
-    "run_processes",
-    "run_spmd",
-    "simulate",
-    "spmd_program",
+    "run",
     "stale",
     "stale_params",
     "straggler_slow_down",

@@ -8,14 +8,25 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.pipeline.programs import Programs, Reads, is_float, key_of
-from parscan_bp.pipeline.schedules import Task
+from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.optimiser_state import start_states
+from parscan_bp.pipeline.programs import (
+    Loss,
+    Optimiser,
+    Programs,
+    Reads,
+    is_float,
+    key_of,
+    programs_of,
+    update_of,
+)
+from parscan_bp.pipeline.schedules import Table, Task
 from parscan_bp.types import Array, PyTree
 
 Where = tuple[int, int, int]
 """Block, batch, part. The data come from block -1."""
 
-Part = tuple[int, int]
+MicroBatch = tuple[int, int]
 """Batch, part."""
 
 HELD = (
@@ -84,9 +95,9 @@ class BlockRun:
         self._programs, self._update, self.key = programs, update, key
         self.weights = {0: params}
         self.state, self.optimiser_state = state, optimiser_state
-        self.inputs: dict[Part, Reads] = {}
-        self.linearisations: dict[Part, Any] = {}
-        self.cotangents: dict[Part, PyTree] = {}
+        self.inputs: dict[MicroBatch, Reads] = {}
+        self.linearisations: dict[MicroBatch, Any] = {}
+        self.cotangents: dict[MicroBatch, PyTree] = {}
         self.gradients: dict[int, PyTree] = {}
         self.gradient: PyTree = None
         self.new_states: list[PyTree] = []
@@ -191,7 +202,7 @@ class BlockRun:
         linear, ct = self.linearisations.pop(part), self.cotangents.pop(part)
         self._add(task, self._programs.pull_weights(linear, ct), post)
 
-    def _send_down(self, part: Part, ct: PyTree, post: Post) -> None:
+    def _send_down(self, part: MicroBatch, ct: PyTree, post: Post) -> None:
         if self.number > 0:
             post.put("cotangent", (self.number - 1, *part), ct)
 
@@ -229,6 +240,38 @@ class BlockRun:
         for k in range(1, self._blocks):
             post.put("updated", (k, batch, 0), made[k])
         return made[0]
+
+
+def block_runs(
+    blocks: Sequence[Block],
+    table: Table,
+    optimiser: Optimiser,
+    loss: Loss,
+    key: Array,
+    params: Sequence[PyTree],
+    states: Sequence[PyTree],
+    optimiser_states: Sequence[PyTree] | None,
+) -> list[BlockRun]:
+    """All blocks at the start; ``None`` for fresh states of the optimiser."""
+    last = len(blocks) - 1
+    # Made here: who called would keep them alive.
+    begun = start_states(optimiser, params, optimiser_states, table.together)
+    return [
+        BlockRun(
+            k,
+            len(blocks),
+            table.parts,
+            table.keeps[k],
+            programs_of(block, loss if k == last else None, k == 0),
+            update_of(optimiser),
+            key,
+            params[k],
+            states[k],
+            begun[k],
+            table.together,
+        )
+        for k, block in enumerate(blocks)
+    ]
 
 
 @jax.jit

@@ -172,7 +172,7 @@ def check_one_shape(block: Block, x: PyTree, params: PyTree, state: PyTree, key:
     if _types(y) != _types(x):
         raise ValueError(
             f"block: it makes {_shapes(y)} of {_shapes(x)}, or of another dtype; one program for "
-            "all stages takes blocks that keep shape and dtype. run_mpmd runs any"
+            "all stages takes blocks that keep shape and dtype. executor=Threads() runs any"
         )
 
 

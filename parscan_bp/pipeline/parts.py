@@ -54,7 +54,7 @@ def shares(weight: Weight, labels: Sequence[PyTree]) -> Array:
     """What each part of a batch counts, beside a mean of 1; all alike if all weights are 0.
 
     Args:
-      weight: as of `simulate`.
+      weight: as of `run`.
       labels: of each part.
 
     Raises:

@@ -32,7 +32,7 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
     weights of stage k move as with `PipeDream` (or `DelayedGradients`), and with d = 1 for all as
     with `PipeDream2BW`, step n of them being update n - d_k. `DSP` and `FeaturesReplay` mix in one
     gradient weights of several ages (DSP eq. 5): no gradient of a step is late there, it never was
-    the gradient at any point, and no transformation of gradients makes it. `simulate` does.
+    the gradient at any point, and no transformation of gradients makes it. `run` does.
 
     Each stage has an optimiser state of its own, which its first gradient touches first: step
     counters and moments do not see the steps before. Beside that a stage keeps d_k gradients:

@@ -14,14 +14,16 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import check_bool, described
 from parscan_bp.pipeline import checkpoint
+from parscan_bp.pipeline.block_run import block_runs
 from parscan_bp.pipeline.blocks import Block
-from parscan_bp.pipeline.executors.mpmd import Threads, devices_of
 from parscan_bp.pipeline.executors.stream import Stream
+from parscan_bp.pipeline.executors.threads import devices_of
+from parscan_bp.pipeline.executors.workers import Workers
 from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, check_like, one_each
 from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
+from parscan_bp.pipeline.job import as_key, check_run, weighed
 from parscan_bp.pipeline.layers import joined, layer_seconds, split_of
 from parscan_bp.pipeline.parts import check_parts
-from parscan_bp.pipeline.pipe import block_runs
 from parscan_bp.pipeline.pipeline_report import (
     BlockReport,
     PipelineReport,
@@ -30,7 +32,6 @@ from parscan_bp.pipeline.pipeline_report import (
 )
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.progress import Progress
-from parscan_bp.pipeline.run_arguments import as_key, check_run, weighed
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.updating import schedule_for
 from parscan_bp.planner.balanced import balanced
@@ -71,7 +72,7 @@ class BasePipeline(abc.ABC):
         self._stream = Stream(schedule, self._blocks)
         self._entered = self._before = 0
         self._seconds: list[float] | None = None
-        self._threads: Threads | None = None
+        self._workers: Workers | None = None
         self._example: Any = None
 
     @property
@@ -105,30 +106,30 @@ class BasePipeline(abc.ABC):
         comes to block 0 now, so many steps ago as the schedule has batches on the way.
 
         Args:
-          batch: (x, labels), as in `simulate`. All are of the structure, shapes and dtypes of the
+          batch: (x, labels), as in `run`. All are of the structure, shapes and dtypes of the
             first one: leave out a last batch that is smaller, or fill it up.
 
         Returns:
           The loss of that batch, a scalar; ``None`` while the pipeline fills.
 
         Raises:
-          TypeError, ValueError: if it is no such pair, or does not fit; as `simulate`. It has not
+          TypeError, ValueError: if it is no such pair, or does not fit; as `run`. It has not
             entered then, and another one may.
           Exception: what a block raised in its thread.
         """
         parts = self._schedule.parts
         pairs = check_batch(self.batches, batch, parts, str(self._schedule), self._weight)
-        if self._threads is None:
+        if self._workers is None:
             self._start(pairs, self._split)
         part = "a part of " if parts > 1 else ""
         check_like(f"batch: {part}(x, labels)", pairs[0], self._example)
-        threads = self._threads
-        assert threads is not None
-        threads.enter(self._entered, pairs)
-        threads.give(self._stream.step(self._entered))
+        workers = self._workers
+        assert workers is not None
+        workers.enter(self._entered, pairs)
+        workers.give(self._stream.step(self._entered))
         self._entered += 1
         late = self._entered - 1 - self._stream.ahead
-        return threads.loss(late) if late >= 0 else None
+        return workers.loss(late) if late >= 0 else None
 
     def finish(self) -> Array:
         """Empties the pipeline: all blocks are updated by all batches that have entered.
@@ -137,16 +138,16 @@ class BasePipeline(abc.ABC):
           The losses that `step` has not returned, in their order. Further batches may enter then,
           as into a new pipeline, with other random keys.
         """
-        if self._threads is None or not self._entered:
+        if self._workers is None or not self._entered:
             return jnp.zeros(0)
-        threads = self._threads
-        threads.give(self._stream.rest(self._entered))
+        workers = self._workers
+        workers.give(self._stream.rest(self._entered))
         late = range(max(0, self._entered - self._stream.ahead), self._entered)
-        losses = [threads.loss(n) for n in late]
-        threads.idle()
+        losses = [workers.loss(n) for n in late]
+        workers.idle()
         self._before += self._entered
         self._entered = 0
-        for own in threads.runs:
+        for own in workers.runs:
             own.restart(self._before)
         return jnp.stack(losses) if losses else jnp.zeros(0)
 
@@ -183,9 +184,9 @@ class BasePipeline(abc.ABC):
           ValueError: before the first batch, when there is nothing to save.
           TypeError: if batches are made of other containers than dicts, lists and tuples.
         """
-        if self._threads is None:
+        if self._workers is None:
             raise ValueError("save: no batch has entered; there is nothing to save yet")
-        self._threads.idle()
+        self._workers.idle()
         about = {
             "schedule": str(self._schedule),
             "split": self._split,
@@ -194,7 +195,7 @@ class BasePipeline(abc.ABC):
             "before": self._before,
             "batch": checkpoint.skeleton("batch", self._example),
         }
-        checkpoint.write(path, about, entries_of(self._threads.runs, self._threads.mail.box))
+        checkpoint.write(path, about, entries_of(self._workers.runs, self._workers.mail.box))
 
     def restore(self, path: str | os.PathLike) -> None:
         """Goes on from a file of `save`; the next batch is the one with the number `batches`.
@@ -202,7 +203,7 @@ class BasePipeline(abc.ABC):
         Raises:
           ValueError: if batches have entered already, or the file is of another pipeline.
         """
-        if self._threads is not None:
+        if self._workers is not None:
             raise ValueError("restore: batches have entered; a new Pipeline is wanted")
         about, entries = checkpoint.read(path)
         split = tuple(about["split"])
@@ -227,16 +228,16 @@ class BasePipeline(abc.ABC):
         Raises:
           ValueError: before a batch has left the pipeline since it was made or restored.
         """
-        if self._threads is not None:
-            self._threads.idle()
-        spans = [] if self._threads is None else list(self._threads.spans)
+        if self._workers is not None:
+            self._workers.idle()
+        spans = [] if self._workers is None else list(self._workers.spans)
         left = any(span.task.kind == "update" and span.task.block == 0 for span in spans)
-        if self._threads is None or not left:
+        if self._workers is None or not left:
             raise ValueError(
                 "report: no batch has left the pipeline since it was made or restored; there is "
                 f"nothing to report yet: {self._stream.ahead + 1} steps, or finish(), are wanted"
             )
-        runs, blocks = self._threads.runs, self._blocks
+        runs, blocks = self._workers.runs, self._blocks
         busy, total = busy_seconds(spans, blocks)
         begun = [s for s in spans if s.task.kind == "forward" and s.task.block == 0]
         staleness, held = self._schedule.staleness(blocks), self._schedule.held(blocks)
@@ -266,14 +267,14 @@ class BasePipeline(abc.ABC):
 
     def close(self) -> None:
         """Ends the threads. What is on the way is lost."""
-        if self._threads is not None:
-            self._threads.close()
+        if self._workers is not None:
+            self._workers.close()
 
     def _of_layers(self, name: str, start: list[PyTree]) -> list[PyTree]:
-        if self._threads is None:
+        if self._workers is None:
             return list(start)
-        self._threads.idle()
-        return [each for own in self._threads.runs for each in getattr(own, name)]
+        self._workers.idle()
+        return [each for own in self._workers.runs for each in getattr(own, name)]
 
     def _start(
         self,
@@ -298,8 +299,8 @@ class BasePipeline(abc.ABC):
         check_parts(blocks, self._loss, pairs, own_params, own_states, key)
         stream = Stream(schedule, self._blocks)
         table = schedule.table(self._blocks, stream.ahead + 1)
-        given = (self._optimiser, self._loss, key, own_params, own_states, None)
-        runs = block_runs(blocks, table, *given)
+        start = key, own_params, own_states, None
+        runs = block_runs(blocks, table, self._optimiser, self._loss, *start)
         box: Any = {}
         if entries is not None:
             put_back(runs, box, Structures(blocks, runs, x, labels, key), entries)
@@ -308,7 +309,7 @@ class BasePipeline(abc.ABC):
         self._split, self._seconds = split, seconds
         self._schedule, self._stream = schedule, stream
         steady = len(self._stream.step(self._stream.ahead)) + 1
-        self._threads = Threads(
+        self._workers = Workers(
             runs,
             self._devices,
             table.parts,
@@ -316,14 +317,14 @@ class BasePipeline(abc.ABC):
             lasts=lambda task, took: took,
             remember=REMEMBERED * steady,
         )
-        self._threads.mail.box.update(box)
+        self._workers.mail.box.update(box)
         # The threads know the mail and their blocks, not the pipeline: it ends them when it goes.
-        weakref.finalize(self, self._threads.mail.close)
+        weakref.finalize(self, self._workers.mail.close)
 
 
 @final
 class Pipeline(BasePipeline):
-    """Layers trained by the schedule of a pipeline, fed batch by batch; `run_mpmd`, step by step.
+    """Layers trained by the schedule of a pipeline, fed batch by batch; `Threads`, step by step.
 
     Args:
       layers: what `as_block` takes, each. Of modules of Flax see `parscan_bp.nnx.Pipeline`.
@@ -333,15 +334,15 @@ class Pipeline(BasePipeline):
         times that layers take, which are measured when the first batch comes. ``None`` is as many
         blocks as the schedule is for, or else as there are devices.
       schedule: the schedule.
-      optimiser, loss: as in `run_mpmd`.
-      devices: as in `run_mpmd`.
-      key: random key. A block has that of `simulate`; one of several layers splits it, a key for
+      optimiser, loss: as in `run`.
+      devices: as in `Threads`.
+      key: random key. A block has that of `run`; one of several layers splits it, a key for
         each.
-      weight: as in `simulate`.
+      weight: as in `run`.
 
     Raises:
       TypeError, ValueError: if an argument is none such, or there are fewer layers than blocks.
-      NotImplementedError: with the first batch, as `simulate` of the optimiser.
+      NotImplementedError: with the first batch, as `run` of the optimiser.
 
     Example:
       >>> import jax.numpy as jnp, optax

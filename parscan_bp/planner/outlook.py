@@ -7,8 +7,8 @@ import heapq
 import math
 from collections.abc import Hashable
 
-from parscan_bp.planner.schedule import Schedule, Tree, span
-from parscan_bp.planner.table import Table, Task
+from parscan_bp.planner.schedule import ProductOrder, Tree, span
+from parscan_bp.planner.table import ProductTable, ProductTask
 from parscan_bp.trees import nbytes
 
 
@@ -36,7 +36,7 @@ class Outlook:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class ProductStep:
     """An operation of a schedule: a product, a push, or the forming of a matrix.
 
     Attributes:
@@ -47,26 +47,30 @@ class Step:
 
     kind: str
     tree: Tree
-    task: Task
+    task: ProductTask
 
 
-def steps(schedule: Schedule, table: Table, most: float = math.inf) -> list[Step] | None:
+def steps(
+    schedule: ProductOrder, table: ProductTable, most: float = math.inf
+) -> list[ProductStep] | None:
     """The operations in order; ``None`` with a product that cannot be made in ``most`` seconds."""
     found = []
     for product in schedule.products:
         task = table.product(product, most)
         if task is None or task.seconds > most:
             return None
-        found.append(Step("product", product, task))
+        found.append(ProductStep("product", product, task))
     for tree in schedule.pushes:
         formed = table.formed(tree) if isinstance(tree, int) else None
         if formed is not None:
-            found.append(Step("form", tree, formed))
-        found.append(Step("push", tree, table.push(tree)))
+            found.append(ProductStep("form", tree, formed))
+        found.append(ProductStep("push", tree, table.push(tree)))
     return found
 
 
-def outlook(schedule: Schedule, found: list[Step], table: Table, workers: int) -> Outlook:
+def outlook(
+    schedule: ProductOrder, found: list[ProductStep], table: ProductTable, workers: int
+) -> Outlook:
     """What a schedule, whose operations were found, takes."""
     flops = [step.task.cost.flops for step in found]
     after = _dependencies(found, table.length)
@@ -82,7 +86,7 @@ def outlook(schedule: Schedule, found: list[Step], table: Table, workers: int) -
     )
 
 
-def _dependencies(found: list[Step], n: int) -> dict[Hashable, list[Hashable]]:
+def _dependencies(found: list[ProductStep], n: int) -> dict[Hashable, list[Hashable]]:
     """For each operation those that it waits for."""
     reached: dict[int, Hashable] = {}
     after: dict[Hashable, list[Hashable]] = {}

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from parscan_bp.planner.machine import CPU, FLOPS, Machine
-from parscan_bp.planner.outlook import Outlook, Step, outlook, steps
-from parscan_bp.planner.schedule import Schedule, blelloch, linear, span
+from parscan_bp.planner.outlook import Outlook, ProductStep, outlook, steps
+from parscan_bp.planner.schedule import ProductOrder, blelloch, linear, span
 from parscan_bp.planner.search import candidates
-from parscan_bp.planner.table import Problem, Table
+from parscan_bp.planner.table import ChainProblem, ProductTable
 
 DEFAULT_MEMORY_LIMIT = 4 * 2**30
 """Bytes that operators and their products may take where no limit is given."""
@@ -26,7 +26,9 @@ class Plan:
       names: of the operators, for the table.
     """
 
-    def __init__(self, table: Table, schedule: Schedule, workers: int, names: Sequence[str] = ()):
+    def __init__(
+        self, table: ProductTable, schedule: ProductOrder, workers: int, names: Sequence[str] = ()
+    ):
         found = steps(schedule, table)
         assert found is not None
         self.table, self.workers = table, workers
@@ -79,7 +81,7 @@ class Plan:
             )
         return "\n".join(lines)
 
-    def _row(self, step: Step) -> str:
+    def _row(self, step: ProductStep) -> str:
         i, j = span(step.tree)
         name = self.names[i] if j - i == 1 else f"{self.names[i]}..{self.names[j - 1]}"
         op, task = step.task.operator, step.task
@@ -100,7 +102,7 @@ def _rates(machine: Machine) -> list[str]:
 
 
 @functools.lru_cache(maxsize=128)
-def plan(problem: Problem, machine: Machine, workers: int, memory_limit: int | None) -> Plan:
+def plan(problem: ChainProblem, machine: Machine, workers: int, memory_limit: int | None) -> Plan:
     """The fastest schedule that was found under a memory limit.
 
     Candidates are the results of the dynamic programs, the linear scan and every truncation of
@@ -119,7 +121,7 @@ def plan(problem: Problem, machine: Machine, workers: int, memory_limit: int | N
     Source: BPPSA sections 3.6 and 5.3, for any parenthesisation.
     """
     n = len(problem.given) - 1
-    table, plain = Table(problem, machine), _plain(problem, machine)
+    table, plain = ProductTable(problem, machine), _plain(problem, machine)
     least = Plan(plain, linear(n).only(problem.wanted), workers)
     limit = memory_limit
     if limit is None:
@@ -153,7 +155,7 @@ def _pays(it: Outlook, best: Plan) -> bool:
     return it.seconds < (1 - margin) * best.outlook.seconds
 
 
-def _rounds(table: Table, workers: int, limit: int) -> Iterator[list[Schedule]]:
+def _rounds(table: ProductTable, workers: int, limit: int) -> Iterator[list[ProductOrder]]:
     """Candidates under a limit on every single product, which falls until their sum keeps it."""
     wanted = table.problem.wanted
     if not wanted:
@@ -167,7 +169,7 @@ def _rounds(table: Table, workers: int, limit: int) -> Iterator[list[Schedule]]:
         largest = [made.nbytes - 1 for p in products if (made := table.product(p)) is not None]
 
 
-def _named(n: int) -> Iterator[tuple[str, Schedule]]:
+def _named(n: int) -> Iterator[tuple[str, ProductOrder]]:
     """The linear scan, every truncation of Algorithm 1, and the whole of it."""
     yield "linear", linear(n)
     for levels in range(1, max((n - 1).bit_length(), 1)):
@@ -175,11 +177,11 @@ def _named(n: int) -> Iterator[tuple[str, Schedule]]:
     yield "Blelloch()", blelloch(n)
 
 
-def _plain(problem: Problem, machine: Machine) -> Table:
-    return Table(problem, machine, convert=False)
+def _plain(problem: ChainProblem, machine: Machine) -> ProductTable:
+    return ProductTable(problem, machine, convert=False)
 
 
-def _outlook(schedule: Schedule, table: Table, workers: int) -> Outlook | None:
+def _outlook(schedule: ProductOrder, table: ProductTable, workers: int) -> Outlook | None:
     schedule = schedule.only(table.problem.wanted)
     found = steps(schedule, table)
     return None if found is None else outlook(schedule, found, table, workers)

@@ -21,7 +21,7 @@ def span(tree: Tree) -> tuple[int, int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class ProductOrder:
     """How the vectors lambda_i = g_i + A_i lambda_{i+1} of n operators are computed.
 
     Attributes:
@@ -38,7 +38,7 @@ class Schedule:
         """The products that are made, each once and after its factors."""
         return tuple(dict.fromkeys(p for tree in self.pushes for p in _products(tree)))
 
-    def only(self, wanted: Collection[int]) -> Schedule:
+    def only(self, wanted: Collection[int]) -> ProductOrder:
         """Without the pushes that no vector of ``wanted`` needs."""
         needed, kept = set(wanted), []
         for tree in reversed(self.pushes):
@@ -46,7 +46,7 @@ class Schedule:
             if to in needed:
                 needed.add(source)
                 kept.append(tree)
-        return Schedule(self.length, tuple(reversed(kept)))
+        return ProductOrder(self.length, tuple(reversed(kept)))
 
 
 def _products(tree: Tree) -> Iterator[tuple[Tree, Tree]]:
@@ -56,7 +56,7 @@ def _products(tree: Tree) -> Iterator[tuple[Tree, Tree]]:
         yield tree
 
 
-def linear(n: int) -> Schedule:
+def linear(n: int) -> ProductOrder:
     """The linear scan of BPPSA section 3.6: no product.
 
     Example:
@@ -64,10 +64,10 @@ def linear(n: int) -> Schedule:
       >>> linear(3).pushes
       (2, 1, 0)
     """
-    return Schedule(n, tuple(range(n - 1, -1, -1)))
+    return ProductOrder(n, tuple(range(n - 1, -1, -1)))
 
 
-def blelloch(n: int, up_levels: int | None = None) -> Schedule:
+def blelloch(n: int, up_levels: int | None = None) -> ProductOrder:
     """Algorithm 1 of BPPSA, or with ``up_levels`` its truncation of section 5.3.
 
     Stretches are counted from the last operator. The product that reaches the first operator is
@@ -88,11 +88,11 @@ def blelloch(n: int, up_levels: int | None = None) -> Schedule:
     pushes = level[:-1]
     for level in reversed(levels):
         pushes += level[: len(level) - 1 : 2]
-    return Schedule(n, (*pushes, 0) if n else ())
+    return ProductOrder(n, (*pushes, 0) if n else ())
 
 
-def run(
-    schedule: Schedule,
+def run_order(
+    schedule: ProductOrder,
     operators: Sequence[Operator],
     g: Sequence[Array | None],
     unpacking: Collection[int] = (),

@@ -6,14 +6,14 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 
-from parscan_bp.planner.schedule import Schedule, Tree
-from parscan_bp.planner.table import LONGEST, Table
+from parscan_bp.planner.schedule import ProductOrder, Tree
+from parscan_bp.planner.table import LONGEST, ProductTable
 
 PENALTIES = (0.0, 0.03, 0.1, 0.3, 1.0)
 """What a second of all workers counts beside one on the critical path, for few workers."""
 
 
-def candidates(table: Table, workers: int, most_bytes: int) -> Iterator[Schedule]:
+def candidates(table: ProductTable, workers: int, most_bytes: int) -> Iterator[ProductOrder]:
     """Schedules that are good in one sense each.
 
     Args:
@@ -34,7 +34,7 @@ class _Products:
     A product that takes longer than the linear scan is of no use to any schedule.
     """
 
-    def __init__(self, table: Table, most_bytes: int, hide: bool):
+    def __init__(self, table: ProductTable, most_bytes: int, hide: bool):
         self.table, self.most_bytes, self.hide = table, most_bytes, hide
         self._best: dict[tuple[int, int], tuple[float, float, Tree] | None] = {}
 
@@ -59,7 +59,7 @@ class _Products:
         return left[0] + right[0] + made.seconds, max(left[1], right[1]) + made.seconds, tree
 
 
-def _least_work(table: Table, products: _Products) -> Schedule:
+def _least_work(table: ProductTable, products: _Products) -> ProductOrder:
     """Fewest seconds of one worker.
 
     With route(i, j) what lambda_i and all that is wanted between i and j take, given lambda_j:
@@ -92,10 +92,10 @@ def _least_work(table: Table, products: _Products) -> Schedule:
     for i in range(n - 1, min(wanted) - 1, -1):
         seconds, pushes = route(i, n)
         assert seconds < math.inf
-    return Schedule(n, pushes)
+    return ProductOrder(n, pushes)
 
 
-def _shortest_path(table: Table, products: _Products, penalty: float) -> Schedule:
+def _shortest_path(table: ProductTable, products: _Products, penalty: float) -> ProductOrder:
     """Each vector as early as possible, products being made in the shadow of earlier pushes.
 
     ready(i) = min over j of max(ready(j), product(i, j)) + push(i, j), to which a part of the
@@ -118,4 +118,4 @@ def _shortest_path(table: Table, products: _Products, penalty: float) -> Schedul
         assert best is not None
         ready[i] = best[1]
         pushes.append(best[2])
-    return Schedule(n, tuple(pushes)).only(table.problem.wanted)
+    return ProductOrder(n, tuple(pushes)).only(table.problem.wanted)

@@ -23,7 +23,7 @@ MOST_PAIRS = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class ChainProblem:
     """A ragged system without its numbers; hashable.
 
     Attributes:
@@ -56,7 +56,7 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class ProductTask:
     """One product, or one vector pushed through one.
 
     Attributes:
@@ -72,7 +72,7 @@ class Task:
     nbytes: int
 
 
-class Table:
+class ProductTable:
     """Costs of pushes and products, looked up by their trees.
 
     Args:
@@ -82,12 +82,12 @@ class Table:
         that is faster; it is formed once.
     """
 
-    def __init__(self, problem: Problem, machine: Machine, convert: bool = True):
+    def __init__(self, problem: ChainProblem, machine: Machine, convert: bool = True):
         self.problem, self.machine = problem, machine
         self.length = len(problem.given) - 1
         self._given = problem.operators
-        self._made: dict[Tree, Task | None] = {}
-        self._formed: list[Task | None] = [self._form(op) for op in self._given]
+        self._made: dict[Tree, ProductTask | None] = {}
+        self._formed: list[ProductTask | None] = [self._form(op) for op in self._given]
         self.unpacked = tuple(
             t
             for t, task in enumerate(self._formed)
@@ -107,7 +107,7 @@ class Table:
         assert made is not None
         return made.operator
 
-    def formed(self, t: int) -> Task | None:
+    def formed(self, t: int) -> ProductTask | None:
         """Making the matrix of a convolution, for operators that are pushed through as one."""
         return self._formed[t] if t in self.unpacked else None
 
@@ -116,12 +116,12 @@ class Table:
         task = self._formed[t] if always else self.formed(t)
         return 0.0 if task is None else task.seconds
 
-    def push(self, tree: Tree) -> Task:
+    def push(self, tree: Tree) -> ProductTask:
         """lambda_i = P lambda_j + b."""
         formed = self.formed(tree) if isinstance(tree, int) else None
         return self._push(self.operator(tree) if formed is None else formed.operator)
 
-    def product(self, tree: tuple[Tree, Tree], most: float = math.inf) -> Task | None:
+    def product(self, tree: tuple[Tree, Tree], most: float = math.inf) -> ProductTask | None:
         """Making a product of its two factors, and its vector b.
 
         Args:
@@ -138,7 +138,7 @@ class Table:
             self._made[tree] = self._multiply(tree, a, b)
         return self._made[tree]
 
-    def _multiply(self, tree: tuple[Tree, Tree], a: Operator, b: Operator) -> Task | None:
+    def _multiply(self, tree: tuple[Tree, Tree], a: Operator, b: Operator) -> ProductTask | None:
         if math.isinf(self._least(a, b)):
             return None
         made, cost = product_and_cost(a, b)
@@ -153,7 +153,7 @@ class Table:
         if any(self.problem.given[middle:stop]):
             vector = self._push(b)
             cost, seconds = cost + vector.cost, seconds + vector.seconds
-        return Task(made, cost, seconds, made.nbytes + indices)
+        return ProductTask(made, cost, seconds, made.nbytes + indices)
 
     def _least(self, a: Operator, b: Operator) -> float:
         """Seconds that a product takes at least, before its pattern is looked for."""
@@ -168,20 +168,20 @@ class Table:
             return 2 * maps * dense * a.shape[0] / self.machine.products
         return math.inf if pairs > MOST_PAIRS else 2 * maps * pairs / self.machine.entries
 
-    def _push(self, op: Operator) -> Task:
+    def _push(self, op: Operator) -> ProductTask:
         cost = op.cost_over(self.problem.stack)
         out = op.shape[0] * op.dtype.itemsize
         vectors = math.prod(self.problem.stack)
-        return Task(op, cost, self.machine.matvec(op, cost, vectors), vectors * out)
+        return ProductTask(op, cost, self.machine.matvec(op, cost, vectors), vectors * out)
 
-    def _form(self, op: Operator) -> Task | None:
+    def _form(self, op: Operator) -> ProductTask | None:
         formed = jax.eval_shape(lambda op: op.unpacked(), op)
         if type(formed) is type(op):
             return None
         cost = Cost(0, 3 * formed.nbytes)
-        return Task(formed, cost, self.machine.forming(formed.nbytes), formed.nbytes)
+        return ProductTask(formed, cost, self.machine.forming(formed.nbytes), formed.nbytes)
 
-    def _pays(self, t: int, formed: Task) -> bool:
+    def _pays(self, t: int, formed: ProductTask) -> bool:
         explicit = formed.seconds + self._push(formed.operator).seconds
         return explicit < (1 - self.machine.margin) * self._push(self._given[t]).seconds
 

@@ -29,7 +29,7 @@ from parscan_bp.system import Ragged
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node:
+class RecordedStep:
     """An input or a product of a schedule.
 
     Attributes:
@@ -45,19 +45,19 @@ class Node:
     kind: Literal["matrix", "vector"]
     start: int
     stop: int
-    operands: tuple[Node, ...] = ()
+    operands: tuple[RecordedStep, ...] = ()
     flops: int = 0
     operator: Operator | None = None
 
 
-Vector = tuple[Node, ...]
+Vector = tuple[RecordedStep, ...]
 """A sum of vectors; empty for zero."""
 
 
-class Map(NamedTuple):
+class RecordedMap(NamedTuple):
     """v -> M v + b."""
 
-    matrix: Node
+    matrix: RecordedStep
     vector: Vector
 
 
@@ -69,15 +69,17 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self.levels: list[list[Node]] = []
+        self.levels: list[list[RecordedStep]] = []
         self._is_open = False
 
-    def compose(self, firsts: Sequence[Map], seconds: Sequence[Map]) -> list[Map]:
+    def compose(
+        self, firsts: Sequence[RecordedMap], seconds: Sequence[RecordedMap]
+    ) -> list[RecordedMap]:
         """``first ⋄ second`` of every pair."""
         pairs = list(zip(firsts, seconds, strict=True))
         return self._level([lambda pair=pair: self._compose(*pair) for pair in pairs])
 
-    def push(self, maps: Sequence[Map], states: Sequence[Vector]) -> list[Vector]:
+    def push(self, maps: Sequence[RecordedMap], states: Sequence[Vector]) -> list[Vector]:
         """``M state + b`` of every pair; no product is made of a state that is zero."""
         pairs = list(zip(maps, states, strict=True))
         return self._level([lambda pair=pair: self._push(*pair) for pair in pairs])
@@ -100,28 +102,28 @@ class Recorder:
         with self.at_once():
             return [call() for call in calls]
 
-    def _compose(self, first: Map, second: Map) -> Map:
+    def _compose(self, first: RecordedMap, second: RecordedMap) -> RecordedMap:
         a, b = first.matrix, second.matrix
         assert a.operator is not None and b.operator is not None
         flops = compose_cost(a.operator, b.operator).flops
         operator = compose_shape(a.operator, b.operator)
-        product = Node("matrix", a.start, b.stop, (a, b), flops, operator)
+        product = RecordedStep("matrix", a.start, b.stop, (a, b), flops, operator)
         self.levels[-1].append(product)
-        return Map(product, self._push(second, first.vector))
+        return RecordedMap(product, self._push(second, first.vector))
 
-    def _push(self, through: Map, state: Vector) -> Vector:
+    def _push(self, through: RecordedMap, state: Vector) -> Vector:
         if not state:
             return through.vector
         matrix = through.matrix
         assert matrix.operator is not None
         start, flops = min(v.start for v in state), matrix.operator.cost().flops
-        product = Node("vector", start, matrix.stop, (matrix, *state), flops)
+        product = RecordedStep("vector", start, matrix.stop, (matrix, *state), flops)
         self.levels[-1].append(product)
         return (product, *through.vector)
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Recording:
     """The products that lead to the states of a chain.
 
     Attributes:
@@ -130,10 +132,10 @@ class Schedule:
     """
 
     states: tuple[Vector, ...]
-    levels: tuple[tuple[Node, ...], ...]
+    levels: tuple[tuple[RecordedStep, ...], ...]
 
     @property
-    def products(self) -> list[Node]:
+    def products(self) -> list[RecordedStep]:
         """Every product, operands before results."""
         return [node for level in self.levels for node in level]
 
@@ -147,9 +149,9 @@ class Schedule:
         """How many products are of a matrix and a vector."""
         return sum(node.kind == "vector" for node in self.products)
 
-    def critical_path(self) -> list[Node]:
+    def critical_path(self) -> list[RecordedStep]:
         """The products, each needing the one before, that take the most flops together."""
-        until: dict[Node, int] = {}
+        until: dict[RecordedStep, int] = {}
         for node in self.products:
             until[node] = node.flops + max(until.get(a, 0) for a in node.operands)
         path = [max(until, key=until.__getitem__)] if until else []
@@ -158,7 +160,7 @@ class Schedule:
         return path[::-1]
 
 
-def schedule_of(solver: Solver, chain: int | Ragged, *, features: int = 20) -> Schedule:
+def schedule_of(solver: Solver, chain: int | Ragged, *, features: int = 20) -> Recording:
     """The schedule of a solver for a chain.
 
     Args:
@@ -194,7 +196,7 @@ def schedule_of(solver: Solver, chain: int | Ragged, *, features: int = 20) -> S
         for a in chain.operators:
             solver.check(type(a), ragged=True)
         states = record_layers(solver, recorder, chain)
-        return Schedule(states, _earliest(recorder.levels, states))
+        return Recording(states, _earliest(recorder.levels, states))
     chain, features = as_int("chain", chain), as_int("features", features)
     if not solver.uniform:
         raise NotImplementedError(
@@ -204,11 +206,14 @@ def schedule_of(solver: Solver, chain: int | Ragged, *, features: int = 20) -> S
     matrix = jax.ShapeDtypeStruct((features, features), jnp.float32)
     operator = jax.eval_shape(Dense, matrix)
     maps = [
-        Map(Node("matrix", t, t + 1, operator=operator), (Node("vector", t + 1, t + 1),))
+        RecordedMap(
+            RecordedStep("matrix", t, t + 1, operator=operator),
+            (RecordedStep("vector", t + 1, t + 1),),
+        )
         for t in range(chain)
     ]
-    states = tuple(record(solver, recorder, maps, (Node("vector", 0, 0),)))
-    return Schedule(states, tuple(map(tuple, recorder.levels)))
+    states = tuple(record(solver, recorder, maps, (RecordedStep("vector", 0, 0),)))
+    return Recording(states, tuple(map(tuple, recorder.levels)))
 
 
 @functools.singledispatch
@@ -230,34 +235,36 @@ def through_layers(recorder: Recorder, system: Ragged, run: Callable) -> tuple[V
       run: `record` of a solver.
     """
     given, maps = layers_of(system)
-    entering = recorder.push([Map(m.matrix, ()) for m in maps], given[:-1])
-    maps = [Map(m.matrix, b) for m, b in zip(maps, entering, strict=True)]
+    entering = recorder.push([RecordedMap(m.matrix, ()) for m in maps], given[:-1])
+    maps = [RecordedMap(m.matrix, b) for m, b in zip(maps, entering, strict=True)]
     states = run(recorder, maps, ())
     return tuple((*g, *state) for g, state in zip(given, states, strict=True))
 
 
-def layers_of(system: Ragged) -> tuple[list[Vector], list[Map]]:
+def layers_of(system: Ragged) -> tuple[list[Vector], list[RecordedMap]]:
     """The n + 1 given cotangents and the n maps v -> A_t v + g_t, in traversal order."""
     given: list[Vector] = [
-        () if g is None else (Node("vector", t, t),) for t, g in enumerate(reversed(system.g))
+        () if g is None else (RecordedStep("vector", t, t),)
+        for t, g in enumerate(reversed(system.g))
     ]
     operators = [jax.eval_shape(lambda a=a: a) for a in reversed(system.operators)]
     maps = [
-        Map(Node("matrix", t, t + 1, operator=a), given[t + 1]) for t, a in enumerate(operators)
+        RecordedMap(RecordedStep("matrix", t, t + 1, operator=a), given[t + 1])
+        for t, a in enumerate(operators)
     ]
     return given, maps
 
 
 def _earliest(
-    levels: Sequence[Sequence[Node]], states: Sequence[Vector]
-) -> tuple[tuple[Node, ...], ...]:
+    levels: Sequence[Sequence[RecordedStep]], states: Sequence[Vector]
+) -> tuple[tuple[RecordedStep, ...], ...]:
     """The products that a state depends on, each in the first level in which it can be made."""
     products = [node for level in levels for node in level]
     needed = {node for vector in states for node in vector}
     for node in reversed(products):
         if node in needed:
             needed.update(node.operands)
-    at: dict[Node, int] = {}
+    at: dict[RecordedStep, int] = {}
     for node in products:
         if node in needed:
             at[node] = 1 + max(at.get(a, 0) for a in node.operands)
@@ -266,7 +273,9 @@ def _earliest(
 
 
 @functools.singledispatch
-def record(solver: Solver, recorder: Recorder, maps: Sequence[Map], state: Vector) -> list[Vector]:
+def record(
+    solver: Solver, recorder: Recorder, maps: Sequence[RecordedMap], state: Vector
+) -> list[Vector]:
     """Goes through the products of a solver; ``record.register`` adds a solver of one's own.
 
     Args:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from parscan_bp.plots.base import COLOURS, NEUTRAL, new_figure
-from parscan_bp.plots.schedule import Node, Schedule, schedule_of
+from parscan_bp.plots.schedule import RecordedStep, Recording, schedule_of
 from parscan_bp.solvers import Solver
 from parscan_bp.system import Ragged
 
@@ -23,7 +23,7 @@ LARGEST = 64
 _PATH = COLOURS[1]
 _COLOURMAP = colormaps["cividis_r"]
 
-Places = dict[Node, tuple[float, float]]
+Places = dict[RecordedStep, tuple[float, float]]
 
 
 def draw_schedule(
@@ -86,7 +86,7 @@ def draw_schedule(
     return figure
 
 
-def _title(solver: Solver, schedule: Schedule) -> str:
+def _title(solver: Solver, schedule: Recording) -> str:
     counts = [
         f"{len(schedule.levels)} levels",
         f"{schedule.matrix_products} matrix products",
@@ -95,7 +95,7 @@ def _title(solver: Solver, schedule: Schedule) -> str:
     return f"{type(solver).__name__}: {', '.join(counts)}"
 
 
-def _places(schedule: Schedule) -> Places:
+def _places(schedule: Recording) -> Places:
     """(column, level) of every input and product; a matrix lies before the state it leads to."""
     places: Places = {}
     used = [node for state in schedule.states for node in state]
@@ -108,11 +108,11 @@ def _places(schedule: Schedule) -> Places:
     return places
 
 
-def _column(node: Node) -> float:
+def _column(node: RecordedStep) -> float:
     return node.stop - 0.5 if node.kind == "matrix" else float(node.stop)
 
 
-def _edges(axes: Axes, schedule: Schedule, places: Places, path: list[Node]) -> None:
+def _edges(axes: Axes, schedule: Recording, places: Places, path: list[RecordedStep]) -> None:
     """What every product needs; inputs in the lightest grey, the critical path on top."""
     lines: dict[bool, list] = {True: [], False: []}
     for node in schedule.products:
@@ -124,7 +124,7 @@ def _edges(axes: Axes, schedule: Schedule, places: Places, path: list[Node]) -> 
     axes.add_collection(LineCollection(steps, colors=_PATH, linewidths=3.0, zorder=2))
 
 
-def _nodes(figure: Figure, axes: Axes, schedule: Schedule, places: Places) -> None:
+def _nodes(figure: Figure, axes: Axes, schedule: Recording, places: Places) -> None:
     flops = [node.flops for node in schedule.products]
     low, high = max(1, min(flops)), max(1, *flops)
     norm = LogNorm(low, high if high > low else 10 * low)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from parscan_bp.planner.schedule import Tree
 from parscan_bp.plots.schedule import (
-    Map,
+    RecordedMap,
     Recorder,
     Vector,
     layers_of,
@@ -85,7 +85,7 @@ def _associative(solver: Associative, recorder, maps, state):
         return [(odd if k % 2 else even)[k // 2] for k in range(n)]
 
     (first,) = recorder.push(maps[:1], [state])
-    after = scan([Map(maps[0].matrix, first), *maps[1:]])
+    after = scan([RecordedMap(maps[0].matrix, first), *maps[1:]])
     return [state, *(through.vector for through in after)]
 
 
@@ -96,7 +96,7 @@ def _cyclic_reduction(solver: CyclicReduction, recorder, maps, state):
     rest, stride = list(maps[1:]), 1
     after += [through.vector for through in rest]
     while rest:
-        rest = [Map(m.matrix, b) for m, b in zip(rest, after[stride:], strict=True)]
+        rest = [RecordedMap(m.matrix, b) for m, b in zip(rest, after[stride:], strict=True)]
         with recorder.at_once():
             known = recorder.push(rest[:stride], after[: min(stride, len(rest))])
             rest = recorder.compose(rest[:-stride], rest[stride:])
@@ -202,7 +202,7 @@ def _planned(solver: Planned, recorder, system):
     given, maps = layers_of(system)
     n, schedule = system.length, solver.plan(system).schedule
     # By the plan's own names: operator t takes lambda_{t+1} to lambda_t.
-    made: dict[Tree, Map] = dict(enumerate(reversed(maps)))
+    made: dict[Tree, RecordedMap] = dict(enumerate(reversed(maps)))
     for left, right in schedule.products:
         (made[left, right],) = recorder.compose([made[right]], [made[left]])
     states: list[Vector] = [()] * n + given[:1]
@@ -214,7 +214,7 @@ def _planned(solver: Planned, recorder, system):
     return tuple(reversed(states))
 
 
-def _reduced(recorder: Recorder, chunks: Sequence[Sequence[Map]]) -> list[Map]:
+def _reduced(recorder: Recorder, chunks: Sequence[Sequence[RecordedMap]]) -> list[RecordedMap]:
     """One map for each chunk, all chunks at once."""
     made = [own[0] for own in chunks]
     for k in range(1, max(map(len, chunks))):
@@ -226,7 +226,10 @@ def _reduced(recorder: Recorder, chunks: Sequence[Sequence[Map]]) -> list[Map]:
 
 
 def _side_by_side(
-    recorder: Recorder, chunks: Sequence[Sequence[Map]], entering: Sequence[Vector], solver=None
+    recorder: Recorder,
+    chunks: Sequence[Sequence[RecordedMap]],
+    entering: Sequence[Vector],
+    solver=None,
 ) -> list[Vector]:
     """The states that enter all steps of chunks, and the one that leaves the last, level by level.
 
@@ -243,7 +246,9 @@ def _side_by_side(
     return [state for own in states for state in own[:-1]] + states[-1][-1:]
 
 
-def _sweeps(recorder: Recorder, maps: Sequence[Map], state: Vector, count: int) -> list[Vector]:
+def _sweeps(
+    recorder: Recorder, maps: Sequence[RecordedMap], state: Vector, count: int
+) -> list[Vector]:
     """The states after so many products of every map, from the vectors that stand beside them."""
     after = [through.vector for through in maps]
     for _ in range(count):
@@ -252,16 +257,16 @@ def _sweeps(recorder: Recorder, maps: Sequence[Map], state: Vector, count: int) 
 
 
 def _in_one_round(
-    recorder: Recorder, maps: Sequence[Map], state: Vector, edges: Sequence[int]
+    recorder: Recorder, maps: Sequence[RecordedMap], state: Vector, edges: Sequence[int]
 ) -> list[Vector]:
     """Chunks swept side by side, what leaves each handed on once, and the rest swept at the end."""
     chunks = [maps[i:j] for i, j in itertools.pairwise(edges)]
     # The vector of the last map of a chunk is known beforehand: the next chunk begins with it.
     seams = [own[-1].vector for own in chunks[:-1]]
-    cut = [[*own[:-1], Map(own[-1].matrix, ())] for own in chunks[:-1]] + [list(chunks[-1])]
+    cut = [[*own[:-1], RecordedMap(own[-1].matrix, ())] for own in chunks[:-1]] + [list(chunks[-1])]
     states = _swept(recorder, cut, [state, *seams])
     handed: list[Vector] = [own[-1] for own in states]
-    apart = [[Map(m.matrix, ()) for m in own] for own in cut]
+    apart = [[RecordedMap(m.matrix, ()) for m in own] for own in cut]
     added = _swept(recorder, apart, [(), *handed[:-1]])
     made = [
         [(*a, *b) for a, b in zip(own, more, strict=True)]
@@ -272,7 +277,7 @@ def _in_one_round(
 
 
 def _swept(
-    recorder: Recorder, chunks: Sequence[Sequence[Map]], entering: Sequence[Vector]
+    recorder: Recorder, chunks: Sequence[Sequence[RecordedMap]], entering: Sequence[Vector]
 ) -> list[list[Vector]]:
     """The states that enter and leave the steps of each chunk, all chunks at once."""
     states = [[state] for state in entering]

@@ -13,7 +13,7 @@ from jax import lax
 from parscan_bp.arguments import check_number, set_ints
 from parscan_bp.report import Rounds, bound_of
 from parscan_bp.solvers.base import Complexity
-from parscan_bp.solvers.fixed_point import FixedPoint
+from parscan_bp.solvers.fixed_point import SystemAsFixedPoint
 from parscan_bp.solvers.iterative import IterativeSolver
 from parscan_bp.trees import at_least_single
 from parscan_bp.types import Array, PyTree
@@ -160,13 +160,13 @@ class _Krylov:
       seed: of the shadow residuals.
     """
 
-    problem: FixedPoint
+    problem: SystemAsFixedPoint
     scale: Array
     b: PyTree
     seed: int
 
     @classmethod
-    def of(cls, problem: FixedPoint, seed: int) -> _Krylov:
+    def of(cls, problem: SystemAsFixedPoint, seed: int) -> _Krylov:
         b = _wide(problem.image(problem.zero))
         largest = jnp.max(jnp.stack([jnp.max(jnp.abs(a), initial=0) for a in jax.tree.leaves(b)]))
         usable = jnp.isfinite(largest) & (largest > 0)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from parscan_bp.arguments import set_ints
 from parscan_bp.operators import Operator, compose
 from parscan_bp.originals import lax_scan
-from parscan_bp.planner import blelloch, run
+from parscan_bp.planner import blelloch, run_order
 from parscan_bp.solvers.base import Complexity
 from parscan_bp.solvers.tree import TreeSolver
 from parscan_bp.types import Array
@@ -88,7 +88,7 @@ class Blelloch(TreeSolver):
         # An operator that is never multiplied, as that of the first layer, keeps its own form.
         schedule = blelloch(system.length, self.up_levels)
         form = self.form if self.scaled else None
-        return run(schedule, system.operators, system.g, form=form)
+        return run_order(schedule, system.operators, system.g, form=form)
 
 
 def _pair(first, second):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.devices import Line, in_turn
+from parscan_bp.devices import DeviceOrder, in_turn
 from parscan_bp.primitives.mapping import largest_of_mapped
 from parscan_bp.report import Rounds
 from parscan_bp.solvers.collect import default_chunk, in_chunks
@@ -39,7 +39,9 @@ class _Round(NamedTuple):
     correction: PyTree
 
 
-def entering_by_rounds(line: Line, system: System, state: PyTree) -> tuple[PyTree, Array, Array]:
+def entering_by_rounds(
+    line: DeviceOrder, system: System, state: PyTree
+) -> tuple[PyTree, Array, Array]:
     """What enters each device, ``state`` included, by sweeps side by side.
 
     Every device sweeps its own steps from its ``state``, and hands what leaves it to the next one;
@@ -82,7 +84,7 @@ def entering_by_rounds(line: Line, system: System, state: PyTree) -> tuple[PyTre
 
 
 def solved_in_rounds(
-    line: Line, system: System, state: PyTree, own: Callable[[PyTree], PyTree]
+    line: DeviceOrder, system: System, state: PyTree, own: Callable[[PyTree], PyTree]
 ) -> tuple[PyTree, Rounds]:
     """What ``own`` makes of what enters each device, found in rounds, or else in turns.
 

@@ -24,7 +24,7 @@ from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FixedPoint:
+class SystemAsFixedPoint:
     """x = image(x), where image(x) = N x + b.
 
     Attributes:
@@ -73,7 +73,7 @@ class FixedPoint:
 
 def of_system(
     system: System, state: PyTree
-) -> tuple[FixedPoint, Callable[[PyTree], tuple[PyTree, PyTree]]]:
+) -> tuple[SystemAsFixedPoint, Callable[[PyTree], tuple[PyTree, PyTree]]]:
     """The equation of a uniform system; and from its solution the shown vectors and the last state.
 
     Args:
@@ -104,10 +104,10 @@ def of_system(
 
     start = jax.tree.map(lambda a: jnp.zeros_like(a, shape=(n, *a.shape)), state)
     zero = zeros_of_shape(jax.eval_shape(image, start))
-    return FixedPoint(image, push, zero, [block.operator], n, leading=1), read
+    return SystemAsFixedPoint(image, push, zero, [block.operator], n, leading=1), read
 
 
-def of_ragged(system: Ragged) -> FixedPoint:
+def of_ragged(system: Ragged) -> SystemAsFixedPoint:
     """The equation of the unknowns lambda_0..lambda_{n-1} of a ragged system.
 
     Args:
@@ -129,4 +129,4 @@ def of_ragged(system: Ragged) -> FixedPoint:
         ]
 
     zero = zeros_of_shape(like[:-1])
-    return FixedPoint(image, push, zero, operators, system.length, leading=0)
+    return SystemAsFixedPoint(image, push, zero, operators, system.length, leading=0)

@@ -14,7 +14,7 @@ from parscan_bp.report import Rounds
 from parscan_bp.solvers.base import Solver
 from parscan_bp.solvers.collect import collect_in_chunks
 from parscan_bp.solvers.contraction import contraction_of
-from parscan_bp.solvers.fixed_point import FixedPoint, of_ragged, of_system
+from parscan_bp.solvers.fixed_point import SystemAsFixedPoint, of_ragged, of_system
 from parscan_bp.types import PyTree
 
 
@@ -33,7 +33,7 @@ class IterativeSolver(Solver):
     rounds_vary: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def iterate(self, problem: FixedPoint, *, record: bool) -> tuple[PyTree, Rounds]:
+    def iterate(self, problem: SystemAsFixedPoint, *, record: bool) -> tuple[PyTree, Rounds]:
         """The solution of x = N x + b, and how it was found.
 
         Args:
@@ -74,7 +74,7 @@ class IterativeSolver(Solver):
 
 
 def repeat(
-    problem: FixedPoint,
+    problem: SystemAsFixedPoint,
     step: Callable[[PyTree, PyTree], PyTree],
     most: int,
     tol: float | None,
@@ -90,7 +90,7 @@ def repeat(
       problem: the equation.
       step: the new x.
       most: steps at most.
-      tol: the `FixedPoint.residual` to stop at; ``None`` takes all steps.
+      tol: the `SystemAsFixedPoint.residual` to stop at; ``None`` takes all steps.
       record: whether residuals are wanted even so.
     """
     if tol is None and not record:

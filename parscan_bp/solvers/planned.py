@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from parscan_bp.arguments import check_kind, set_ints
-from parscan_bp.planner import CPU, Machine, Plan, Problem, plan, run
+from parscan_bp.planner import CPU, ChainProblem, Machine, Plan, plan, run_order
 from parscan_bp.solvers.base import Solver
 from parscan_bp.system import Ragged
 
@@ -62,12 +62,12 @@ class Planned(Solver):
 
     def plan(self, system: Ragged) -> Plan:
         """What `run_ragged` does with a system, whose arrays may be abstract."""
-        problem = Problem.of(system.operators, system.g, system.wanted)
+        problem = ChainProblem.of(system.operators, system.g, system.wanted)
         return plan(problem, self.machine, self.workers, self.memory_limit)
 
     def run_ragged(self, system):
         made = self.plan(system)
-        return run(made.schedule, system.operators, system.g, made.unpacked)
+        return run_order(made.schedule, system.operators, system.g, made.unpacked)
 
     def run(self, system, state):
         raise NotImplementedError(_UNIFORM)

@@ -12,12 +12,12 @@ from jax import lax
 
 from parscan_bp.arguments import check_kind, described, set_ints
 from parscan_bp.devices import (
-    DEFAULT_LINK,
     METHODS,
-    Line,
+    AffineMap,
+    DeviceOrder,
     Link,
-    Maps,
     OverMesh,
+    as_link,
     cheapest,
     check_axis,
     exclusive_scan,
@@ -82,7 +82,8 @@ class Sharded(Solver):
         T/P steps forget what enters them there is one round: 3 T/P steps, 2 exchanges of vectors,
         and 2 of a flag. There are P - 1 at most; and "turns" follows where numbers that are not
         finite are handed on, or large ones cancel, which a report tells (``fell_back``).
-      link: what "auto" takes the network for.
+      link: what "auto" takes the network for; ``None`` is what was measured of this machine
+        (`parscan_bp.parallel.measure_link`), or else between virtual devices of a CPU.
       memory_limit: bytes that three maps of a device's steps may take; more is refused.
 
     Raises:
@@ -108,7 +109,7 @@ class Sharded(Solver):
     _: dataclasses.KW_ONLY
     inner: Solver | None = None
     method: str = "auto"
-    link: Link = DEFAULT_LINK
+    link: Link | None = None
     memory_limit: int = DEFAULT_MEMORY_LIMIT
 
     ragged: ClassVar = True
@@ -119,7 +120,8 @@ class Sharded(Solver):
         if self.method not in ("auto", *METHODS, *OF_VECTORS):
             named = ", ".join(map(repr, ("auto", *METHODS, *OF_VECTORS)))
             raise ValueError(f"method: got {self.method!r}; one of {named} is wanted")
-        check_kind("link", self.link, Link)
+        if self.link is not None:
+            check_kind("link", self.link, Link)
         _check_inner(self.inner)
 
     @property
@@ -168,7 +170,7 @@ class Sharded(Solver):
 
     def run_observed(self, system, state):
         self._check_bound()
-        line = Line(self.axis, system.backward)
+        line = DeviceOrder(self.axis, system.backward)
         own = functools.partial(self.here.run, system)
         if self.method == "turns":
             return in_turn(line, own, state, add), Rounds.of(1)
@@ -181,7 +183,7 @@ class Sharded(Solver):
             maps = operator, b + operator.matvec(state)
             method = self.method
             if method == "auto":
-                method = cheapest(line.size, maps, self.link)
+                method = cheapest(line.size, maps, as_link(self.link))
             state = add(state, exclusive_scan(line, maps, method))
         return own(state), Rounds.of(1)
 
@@ -244,7 +246,7 @@ def _check_inner(inner: Any) -> None:
         raise NotImplementedError(f"inner: {inner!r} cannot be wrapped: {why}")
 
 
-def _reduced(system: System, solver: Solver, state: Array) -> Maps:
+def _reduced(system: System, solver: Solver, state: Array) -> AffineMap:
     """The map of all steps of a system, chunks of which are linearised together."""
     n, backward = system.length, system.backward
 

@@ -16,9 +16,9 @@ from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import ELEMENTWISE
 from parscan_bp.structure import rules_linear as linear
 from parscan_bp.structure import rules_shape as shape
-from parscan_bp.structure.rules_shape import Maps
+from parscan_bp.structure.rules_shape import AxisMaps
 
-RULES: dict[str, Callable[[JaxprEqn], Maps]] = {
+RULES: dict[str, Callable[[JaxprEqn], AxisMaps]] = {
     **dict.fromkeys(ELEMENTWISE, shape.elementwise),
     **dict.fromkeys(("optimization_barrier", "device_put"), shape.one_to_one),
     **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), shape.reduce_axes),
@@ -54,6 +54,6 @@ RULES: dict[str, Callable[[JaxprEqn], Maps]] = {
 }
 
 
-def axis_maps(eqn: JaxprEqn) -> Maps:
+def axis_maps(eqn: JaxprEqn) -> AxisMaps:
     """The axis maps of an equation: `maps[result][operand]`."""
     return RULES.get(kind_of(eqn), shape.mixed)(eqn)

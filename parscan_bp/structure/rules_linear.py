@@ -5,10 +5,10 @@ from __future__ import annotations
 from jax.extend.core import JaxprEqn
 
 from parscan_bp.jaxprs.read import shape_of
-from parscan_bp.structure.rules_shape import AxisMap, Maps, mixed
+from parscan_bp.structure.rules_shape import AxisMap, AxisMaps, mixed
 
 
-def dot_general(eqn: JaxprEqn) -> Maps:
+def dot_general(eqn: JaxprEqn) -> AxisMaps:
     """Result axes are [batch, free of the left, free of the right]."""
     (left_sum, right_sum), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     left, right = (range(len(shape_of(atom))) for atom in eqn.invars[:2])
@@ -19,7 +19,7 @@ def dot_general(eqn: JaxprEqn) -> Maps:
     return [[of_left, of_right]]
 
 
-def conv_general_dilated(eqn: JaxprEqn) -> Maps:
+def conv_general_dilated(eqn: JaxprEqn) -> AxisMaps:
     """The batch axis; the channels of a depthwise convolution; the places of a pointwise one."""
     p = eqn.params
     image, kernel = (shape_of(atom) for atom in eqn.invars)
@@ -43,7 +43,7 @@ def conv_general_dilated(eqn: JaxprEqn) -> Maps:
     return [[tuple(of_image), tuple(of_kernel)]]
 
 
-def reduce_window(eqn: JaxprEqn) -> Maps:
+def reduce_window(eqn: JaxprEqn) -> AxisMaps:
     p = eqn.params
     windows = zip(
         p["window_dimensions"], p["window_strides"], p["base_dilation"], p["padding"], strict=True
@@ -55,7 +55,7 @@ def reduce_window(eqn: JaxprEqn) -> Maps:
     return [[axes] * len(eqn.invars)]
 
 
-def gather(eqn: JaxprEqn) -> Maps:
+def gather(eqn: JaxprEqn) -> AxisMaps:
     """Axes taken whole (the start of a full slice can only be 0) and the batching ones."""
     dims, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     operand = shape_of(eqn.invars[0])
@@ -74,7 +74,7 @@ def gather(eqn: JaxprEqn) -> Maps:
     return [[tuple(axes), None]]
 
 
-def scatter(eqn: JaxprEqn) -> Maps:
+def scatter(eqn: JaxprEqn) -> AxisMaps:
     """The operand stays in place; of the updates, whole windows and the batching axes do."""
     dims = eqn.params["dimension_numbers"]
     operand, updates = shape_of(eqn.invars[0]), shape_of(eqn.invars[2])
@@ -91,12 +91,12 @@ def scatter(eqn: JaxprEqn) -> Maps:
     return [[tuple(range(len(operand))), None, tuple(axes)]]
 
 
-def leading(eqn: JaxprEqn) -> Maps:
+def leading(eqn: JaxprEqn) -> AxisMaps:
     """A matrix operation on the last two axes of each operand, batched over those in front."""
     return _leading(eqn, 2)
 
 
-def triangular_solve(eqn: JaxprEqn) -> Maps:
+def triangular_solve(eqn: JaxprEqn) -> AxisMaps:
     """As `leading`; and the right-hand sides do not see each other."""
     ((of_matrix, _),) = _leading(eqn, 2)
     rank = len(of_matrix or ())
@@ -105,11 +105,11 @@ def triangular_solve(eqn: JaxprEqn) -> Maps:
     return [[of_matrix, tuple(k if k in batch or k == free else None for k in range(rank))]]
 
 
-def fft(eqn: JaxprEqn) -> Maps:
+def fft(eqn: JaxprEqn) -> AxisMaps:
     return _leading(eqn, len(eqn.params["fft_lengths"]))
 
 
-def _leading(eqn: JaxprEqn, core: int) -> Maps:
+def _leading(eqn: JaxprEqn, core: int) -> AxisMaps:
     batch = len(shape_of(eqn.invars[0])) - core
 
     def axes(rank: int) -> AxisMap:

@@ -12,22 +12,22 @@ AxisMap = tuple[int | None, ...] | None
 """Per axis of the result, the operand's axis with which it is elementwise, or None. In place of
 the tuple, None says that the result's derivative with respect to this operand is zero."""
 
-Maps = list[list[AxisMap]]
+AxisMaps = list[list[AxisMap]]
 """`maps[result][operand]`."""
 
 
-def mixed(eqn: JaxprEqn) -> Maps:
+def mixed(eqn: JaxprEqn) -> AxisMaps:
     """Any entry of any result may depend on any entry of any operand."""
     return [[(None,) * len(shape_of(v))] * len(eqn.invars) for v in eqn.outvars]
 
 
-def keep(eqn: JaxprEqn, *lost: int) -> Maps:
+def keep(eqn: JaxprEqn, *lost: int) -> AxisMaps:
     """All axes stay where they are and elementwise, but for the `lost` ones."""
     kept = [tuple(None if k in lost else k for k in range(len(shape_of(v)))) for v in eqn.outvars]
     return [[axes] * len(eqn.invars) for axes in kept]
 
 
-def elementwise(eqn: JaxprEqn) -> Maps:
+def elementwise(eqn: JaxprEqn) -> AxisMaps:
     """Also with operands that broadcast: scalars, and axes of size one."""
     (out,) = map(shape_of, eqn.outvars)
     maps: list[AxisMap] = []
@@ -41,7 +41,7 @@ def elementwise(eqn: JaxprEqn) -> Maps:
     return [maps]
 
 
-def one_to_one(eqn: JaxprEqn) -> Maps:
+def one_to_one(eqn: JaxprEqn) -> AxisMaps:
     """Several operands at once, the i-th result from the i-th operand alone."""
     return [
         [tuple(range(len(shape_of(v)))) if i == o else None for i in range(len(eqn.invars))]
@@ -49,11 +49,11 @@ def one_to_one(eqn: JaxprEqn) -> Maps:
     ]
 
 
-def transpose(eqn: JaxprEqn) -> Maps:
+def transpose(eqn: JaxprEqn) -> AxisMaps:
     return [[tuple(eqn.params["permutation"])]]
 
 
-def broadcast_in_dim(eqn: JaxprEqn) -> Maps:
+def broadcast_in_dim(eqn: JaxprEqn) -> AxisMaps:
     (out,) = map(shape_of, eqn.outvars)
     shape = shape_of(eqn.invars[0])
     axes: list[int | None] = [None] * len(out)
@@ -63,7 +63,7 @@ def broadcast_in_dim(eqn: JaxprEqn) -> Maps:
     return [[tuple(axes)] + [None] * (len(eqn.invars) - 1)]
 
 
-def reshape(eqn: JaxprEqn) -> Maps:
+def reshape(eqn: JaxprEqn) -> AxisMaps:
     """An axis survives if its size and the product of the sizes before it do.
 
     The flat index is (index before) * n * s + (index) * s + (index after) with s the product of
@@ -88,47 +88,47 @@ def _without(eqn: JaxprEqn, removed: tuple[int, ...]) -> AxisMap:
     return tuple(a for a in range(len(shape_of(eqn.invars[0]))) if a not in removed)
 
 
-def squeeze(eqn: JaxprEqn) -> Maps:
+def squeeze(eqn: JaxprEqn) -> AxisMaps:
     return [[_without(eqn, eqn.params["dimensions"])]]
 
 
-def reduce_axes(eqn: JaxprEqn) -> Maps:
+def reduce_axes(eqn: JaxprEqn) -> AxisMaps:
     return [[_without(eqn, tuple(eqn.params["axes"]))] for _ in eqn.outvars]
 
 
-def stack(eqn: JaxprEqn) -> Maps:
+def stack(eqn: JaxprEqn) -> AxisMaps:
     axis = eqn.params["axis"]
     rank = len(shape_of(eqn.invars[0]))
     axes = (*range(axis), None, *range(axis, rank))
     return [[axes] * len(eqn.invars)]
 
 
-def unstack(eqn: JaxprEqn) -> Maps:
+def unstack(eqn: JaxprEqn) -> AxisMaps:
     return [[_without(eqn, (eqn.params["axis"],))] for _ in eqn.outvars]
 
 
-def tile(eqn: JaxprEqn) -> Maps:
+def tile(eqn: JaxprEqn) -> AxisMaps:
     repeated = [k for k, times in enumerate(eqn.params["reps"]) if times != 1]
     return keep(eqn, *repeated)
 
 
-def concatenate(eqn: JaxprEqn) -> Maps:
+def concatenate(eqn: JaxprEqn) -> AxisMaps:
     return keep(eqn, eqn.params["dimension"])
 
 
-def split(eqn: JaxprEqn) -> Maps:
+def split(eqn: JaxprEqn) -> AxisMaps:
     return keep(eqn, eqn.params["axis"])
 
 
-def rev(eqn: JaxprEqn) -> Maps:
+def rev(eqn: JaxprEqn) -> AxisMaps:
     return keep(eqn, *eqn.params["dimensions"])
 
 
-def cumulative(eqn: JaxprEqn) -> Maps:
+def cumulative(eqn: JaxprEqn) -> AxisMaps:
     return keep(eqn, eqn.params["axis"])
 
 
-def sort(eqn: JaxprEqn) -> Maps:
+def sort(eqn: JaxprEqn) -> AxisMaps:
     """Each result is a permutation of its own operand; the keys only choose it."""
     lost = eqn.params["dimension"]
     maps = one_to_one(eqn)
@@ -138,19 +138,19 @@ def sort(eqn: JaxprEqn) -> Maps:
     ]
 
 
-def top_k(eqn: JaxprEqn) -> Maps:
+def top_k(eqn: JaxprEqn) -> AxisMaps:
     rank = len(shape_of(eqn.invars[0]))
     return keep(eqn, eqn.params.get("axis", rank - 1) % rank)
 
 
-def pad(eqn: JaxprEqn) -> Maps:
+def pad(eqn: JaxprEqn) -> AxisMaps:
     config = eqn.params["padding_config"]
     lost = [k for k, widths in enumerate(config) if tuple(widths) != (0, 0, 0)]
     (operand,) = keep(eqn, *lost)
     return [[operand[0], (None,) * len(config)]]
 
 
-def slice_(eqn: JaxprEqn) -> Maps:
+def slice_(eqn: JaxprEqn) -> AxisMaps:
     """An axis that keeps its size is taken whole, also by a dynamic slice: its start is clamped."""
     (out,) = map(shape_of, eqn.outvars)
     shape = shape_of(eqn.invars[0])
@@ -159,7 +159,7 @@ def slice_(eqn: JaxprEqn) -> Maps:
     return [[axes] + [None] * (len(eqn.invars) - 1)]
 
 
-def dynamic_update_slice(eqn: JaxprEqn) -> Maps:
+def dynamic_update_slice(eqn: JaxprEqn) -> AxisMaps:
     """The operand stays in place; of the update, an axis of full size does."""
     operand, update = (shape_of(atom) for atom in eqn.invars[:2])
     sizes = enumerate(zip(operand, update, strict=True))

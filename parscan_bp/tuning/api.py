@@ -12,12 +12,15 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from parscan_bp.arguments import as_array, as_int, check_bool, check_number, described
+from parscan_bp.choice import wisdom
 from parscan_bp.choice.choose import Question, Trial, on_trial
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.jaxprs.stage import is_jit_disabled
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
 from parscan_bp.scan.values.options import NAMES
+from parscan_bp.solvers import Solver
+from parscan_bp.solvers.base import check_is_solver
 from parscan_bp.tuning.candidates import LAX, candidates
 from parscan_bp.tuning.program import Compiled, Program, drawn
 from parscan_bp.tuning.result import Tuning, decide, with_forward
@@ -38,6 +41,7 @@ def autotune(
     unroll: int | bool = 1,
     *,
     wrt: Sequence[str] = GROUPS,
+    solvers: Sequence[Solver] = (),
     forward: Sequence[str | Forward] = (),
     memory_limit: int | None = None,
     budget_s: float = 10.0,
@@ -55,6 +59,8 @@ def autotune(
         `jax.ShapeDtypeStruct`: then numbers are drawn.
       wrt: what is differentiated, some of "params" (the arrays that the step closes over, or the
         parameters of ``functools.partial(cell, params)``), "init" and "xs".
+      solvers: more that take part, such as your own. One that wins is remembered by its module and
+        name, and taken where that module has been imported.
       forward: methods of the forward pass that take part, as `scan` takes them, such as
         ``("chunks", "newton")``. They make other values than `jax.lax.scan`, certified within the
         tolerance that they come with: so none does unless it is named here, and what is found is
@@ -89,6 +95,7 @@ def autotune(
         why = getattr(plan, "reason", None) or plan.choice.reason
         raise ValueError(f"step: got {described(step)}, of which there is nothing to choose: {why}")
     methods = _methods(forward)
+    more = _solvers(solvers)
     params, step_of = _opened(step, init, xs)
 
     def program(loop: Callable) -> Program:
@@ -102,7 +109,8 @@ def autotune(
         for k in UNROLLED
     }
     limit = None if memory_limit is None else as_int("memory_limit", memory_limit)
-    race = _Races(program(functools.partial(scan, **how)), "autotune", budget_s, progress, limit)
+    scanned = program(functools.partial(scan, **how))
+    race = _Races(scanned, "autotune", more, budget_s, progress, limit)
     (question,) = race.questions
     programs = {
         name: program(functools.partial(scan, **how, forward=method))
@@ -131,8 +139,31 @@ def _methods(forward: Sequence[str | Forward]) -> dict[str, Forward]:
     return found
 
 
+def _solvers(solvers: Sequence[Solver]) -> dict[str, Solver]:
+    """Those that a caller adds, by what is printed of them.
+
+    Raises:
+      TypeError, ValueError: if there is anything else, or one that cannot be remembered.
+    """
+    if isinstance(solvers, str) or not isinstance(solvers, Sequence):
+        raise TypeError(f"solvers: got {described(solvers)}; a tuple of solvers is wanted")
+    for solver in solvers:
+        check_is_solver(solver, "in solvers=, one such as Sweep(), or of your own,")
+        if not (solver.exact and solver.place.is_one):
+            raise ValueError(
+                f"solvers: got {solver!r}, which leaves something out, or divides the steps over "
+                "devices; one that has the derivatives of jax.lax.scan, in one place, is wanted"
+            )
+        wisdom.check_can_be_written("solvers", solver)
+    return {repr(solver): solver for solver in solvers}
+
+
 def autotune_calls(
-    fun: Callable[..., PyTree], *args: PyTree, budget_s: float = 10.0, progress: bool = True
+    fun: Callable[..., PyTree],
+    *args: PyTree,
+    solvers: Sequence[Solver] = (),
+    budget_s: float = 10.0,
+    progress: bool = True,
 ) -> tuple[Tuning, ...]:
     """`autotune` for every scan that a function runs with ``solver=None``, its layers' among them.
 
@@ -144,6 +175,7 @@ def autotune_calls(
       fun: a function of arrays. What it calls of `jax.jit` and `jax.checkpoint` is traced anew for
         each candidate.
       args: its arguments, pytrees of arrays, or of `jax.ShapeDtypeStruct`: then numbers are drawn.
+      solvers: more that take part, see `autotune`.
       budget_s: seconds for the timing of each scan.
       progress: see `autotune`.
 
@@ -168,7 +200,8 @@ def autotune_calls(
         jax.tree.map(lambda leaf, k=k: drawn(as_array(f"args[{k}]", leaf)), arg)
         for k, arg in enumerate(args)
     )
-    race = _Races(Program(fun, args, range(len(args))), "autotune_calls", budget_s, progress)
+    program = Program(fun, args, range(len(args)))
+    race = _Races(program, "autotune_calls", _solvers(solvers), budget_s, progress)
     if not race.questions:
         raise ValueError(
             f"fun: got {described(fun)}, which runs no scan with solver=None of which there is "
@@ -184,11 +217,12 @@ class _Races:
         self,
         program: Program,
         name: str,
+        more: Mapping[str, Solver],
         budget_s: float,
         progress: bool,
         memory_limit: int | None = None,
     ):
-        self._program, self._name = program, name
+        self._program, self._name, self._more = program, name, more
         self._budget_s, self._progress, self._memory_limit = budget_s, progress, memory_limit
         with on_trial(Trial()) as heard:
             program.trace(name)
@@ -197,7 +231,7 @@ class _Races:
     def of(self, question: Question, others: Mapping[str, Program] | None = None) -> Tuning:
         """Races the candidates for one of the questions; other programs take part beside them."""
         chosen = question.by_rules()
-        solvers = candidates(question.facts)
+        solvers = candidates(question.facts) | dict(self._more)
         solvers.setdefault(str(chosen), chosen.solver)
         programs: dict[str, Callable[[], Compiled]] = {
             name: functools.partial(self._compiled, Trial(question.key, solver))

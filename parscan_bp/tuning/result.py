@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.choice import store, wisdom
+from parscan_bp import store
+from parscan_bp.choice import wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.forward import Forward
 from parscan_bp.scan.values import wisdom as forward_wisdom
@@ -139,7 +140,7 @@ def decide(
         faster = [t.name for t in timings if t.low > BETTER and t.name in solvers.keys() & small]
     else:  # whatever is fastest of those that fit
         faster = [t.name for t in timings if t.name in solvers.keys() & small]
-    better = [name for name in faster if wisdom.holds_anywhere(solvers[name])]
+    better = [name for name in faster if wisdom.is_remembered(solvers[name])]
     if not better and by_rules not in small:
         least = min(t.bytes or 0 for t in timings if t.name in solvers)
         raise ValueError(f"memory_limit: got {memory_limit:,}; the least is {least:,} bytes")

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from parscan_bp.choice import machine, store
+from parscan_bp import store
+from parscan_bp.choice import machine
 from parscan_bp.planner import CPU, Machine
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.choice import store, wisdom
+from parscan_bp import store
+from parscan_bp.choice import wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.linearise.body import Body
 from parscan_bp.scan.api import loop_options, plan_of

@@ -14,9 +14,9 @@ from flax import nnx
 import parscan_bp as pb
 import parscan_bp.linen
 import parscan_bp.nnx
-from parscan_bp.choice import store
+from parscan_bp import store
 from parscan_bp.choice.facts import Facts
-from parscan_bp.choice.forward_map import Map, Point, forward_map
+from parscan_bp.choice.forward_map import ForwardMap, Point, forward_map
 from parscan_bp.choice.wisdom import Timing
 from parscan_bp.forward import Auto, Recurrence
 from parscan_bp.forward.exponent import forgetting
@@ -58,7 +58,7 @@ WILD = lambda x, u: (3.9 * x * (1 - x), x)  # noqa: E731
 def measured(monkeypatch):
     """A map on which chunks are fast for recurrences like these."""
     auto = sys.modules["parscan_bp.scan.values.auto"]
-    monkeypatch.setattr(auto, "forward_map", lambda: Map((POINT, LOGISTIC), 1.1))
+    monkeypatch.setattr(auto, "forward_map", lambda: ForwardMap((POINT, LOGISTIC), 1.1))
 
 
 def explain(f, init=INIT, xs=XS, **how):
@@ -218,7 +218,7 @@ def point(**what):
 
 def speedup(*points, method="chunks", iterations=1, products=True):
     how = {"products": products, "method": method, "iterations": iterations}
-    return Map(points, 1.1).speedup(FACTS, **how)
+    return ForwardMap(points, 1.1).speedup(FACTS, **how)
 
 
 def test_the_map_takes_the_slowest_near_by():

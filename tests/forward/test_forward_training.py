@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.choice import store
+from parscan_bp import store
 from parscan_bp.choice.wisdom import Timing
 from parscan_bp.scan.api import loop_options, plan_of
 from parscan_bp.scan.values import wisdom as forward_wisdom

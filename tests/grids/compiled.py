@@ -70,13 +70,13 @@ def _whole(stack, layout, features, batch):
     return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
 
 
-def check_program(stack, batch, cost):
-    """Compares `.program` with the compiled programs of every layer.
+def check_program(stack, batch, program):
+    """Compares `grids.cost.program` with the compiled programs of every layer.
 
     Raises:
       AssertionError: naming the layer.
     """
-    for k, row in enumerate(cost.program.rows(stack, batch)):
+    for k, row in enumerate(program.rows(stack, batch)):
         want = (row.bytes_sent("forward"), row.bytes_sent("backward"))
         got = layer_bytes(stack, k, batch)
         assert got == want, (row.name, stack.places[k].layout, got, want)

@@ -7,19 +7,21 @@ import jax
 import pytest
 
 import parscan_bp as pb
+from bench.paper.grids.machine import EQUATIONS as PAPER
 from bench.paper.grids.networks import IMAGE, alexnet
+from parscan_bp.grids.cost.paper import Paper
 from parscan_bp.grids.cost.weights import weight_layers
 from parscan_bp.layers import Conv, Flatten, Linear, MaxPool
-from parscan_bp.parallel import CORI_KNL, CostModel, Grid, best_grid, explain_grid
+from parscan_bp.parallel import Grid, best_grid, explain_grid
 
-PAPER = CORI_KNL.paper
 ALEXNET = weight_layers(alexnet(), IMAGE)
 CONVOLUTIONS = {row.position for row in ALEXNET if not row.connected}
 
 PROGRAM = """
 import jax
 from parscan_bp.layers import AveragePool, Conv, ConvTranspose, Flatten, Linear, MaxPool
-from parscan_bp.parallel import CORI_KNL, Grid, SyncBatchNorm, divide
+from bench.paper.grids.machine import PROGRAM
+from parscan_bp.parallel import Grid, SyncBatchNorm, divide
 from tests.grids.compiled import check_program
 
 net = [
@@ -29,7 +31,7 @@ net = [
 tall, wide = Grid(data=2, height=4), Grid(data=2, height=2, width=2)
 model, batch = Grid(data=2, model=4), Grid(data=8)
 for grids in ([tall] * 5 + [model] * 2, [batch, wide, wide, wide, batch, Grid(model=8), batch]):
-    check_program(divide(net, (13, 11, 4), grids), 16, CORI_KNL)
+    check_program(divide(net, (13, 11, 4), grids), 16, PROGRAM)
 """
 
 NETWORKS = """
@@ -37,7 +39,8 @@ import jax
 from bench.paper.grids.networks import IMAGE, alexnet
 from bench.paper.images.networks import vgg11
 from parscan_bp.layers import Flatten
-from parscan_bp.parallel import CORI_KNL, Grid, divide
+from bench.paper.grids.machine import PROGRAM
+from parscan_bp.parallel import Grid, divide
 from tests.grids.compiled import check_program, whole_bytes
 
 layers, features, batch = {network}
@@ -45,8 +48,8 @@ head = next(k for k, layer in enumerate(layers) if isinstance(layer, Flatten))
 first, last = {grids}
 grids = [first] * head + [last] * (len(layers) - head)
 stack = divide(layers, features, grids, devices=jax.devices()[: first.processes])
-check_program(stack, batch, CORI_KNL)
-rows = CORI_KNL.program.rows(stack, batch)
+check_program(stack, batch, PROGRAM)
+rows = PROGRAM.rows(stack, batch)
 alone = {{}}
 for row in rows:
     for direction in ("forward", "backward"):
@@ -88,10 +91,10 @@ def test_equations_contain_one_another():
 
 def test_terms_of_one_layer_by_hand():
     (row,) = weight_layers([Conv(8, (3, 5), padding="SAME")], (16, 12, 3))
-    paper = CostModel(1.0, 0.0).paper
+    paper = Paper(1.0, 0.0)
     alpha = paper.integrated([row], 64, 4, 2)
     assert (alpha.gather, alpha.inputs, alpha.weights) == (2.0, 0.0, 2.0)
-    beta = CostModel(0.0, 1.0).paper
+    beta = Paper(0.0, 1.0)
     assert beta.integrated([row], 64, 4, 2).gather == 32 * 3 / 4 * (16 * 12 * 8) * 4
     assert beta.batch([row], 4).weights == 2 * 3 / 4 * (3 * 5 * 3 * 8) * 4
     assert beta.domain([row], 64, 4).halo == 64 * 4 * (12 * 3 * 1 + 12 * 8 * 2)
@@ -105,7 +108,7 @@ def test_equation_5():
     (layer,) = weight_layers([Conv(384, (3, 3))], (13, 13, 384))
     assert PAPER.batch_limit(layer) == pytest.approx(13.63, abs=0.01)  # the paper: 12
     limit = math.floor(PAPER.batch_limit(layer))
-    beta = CostModel(0.0, 1.0).paper
+    beta = Paper(0.0, 1.0)
     volumes = [
         (beta.batch([layer], 64).total, 3 * beta.integrated([layer], batch, 64, 1).gather)
         for batch in (limit, limit + 1)
@@ -191,29 +194,23 @@ def test_an_explanation_says_where_everything_lies():
 
 
 def test_bad_costs_are_named():
-    with pytest.raises(ValueError, match="alpha: got -1"):
-        CostModel(-1, 0)
-    with pytest.raises(TypeError, match="beta: got '1'"):
-        CostModel(1, "1")
-    with pytest.raises(ValueError, match="beta: got inf; a finite number"):
-        CostModel(1, math.inf)
-    with pytest.raises(TypeError, match="cost: got 3, of type int; a CostModel is wanted"):
-        best_grid(NET, (8, 8, 3), 4, 8, cost=3)
-    with pytest.raises(TypeError, match="cost: got 3, of type int; a CostModel is wanted"):
-        explain_grid(NET, (8, 8, 3), Grid(), 8, cost=3)
+    with pytest.raises(TypeError, match="link: got 3, of type int; a Link is wanted"):
+        best_grid(NET, (8, 8, 3), 4, 8, link=3)
+    with pytest.raises(TypeError, match="link: got 3, of type int; a Link is wanted"):
+        explain_grid(NET, (8, 8, 3), Grid(), 8, link=3)
     with pytest.raises(TypeError, match="memory_limit: got '1 GB', of type str; an int"):
         best_grid(NET, (8, 8, 3), 4, 8, memory_limit="1 GB")
     with pytest.raises(ValueError, match="mesh: got one of 1 device"):
-        pb.parallel.measure_alpha_beta(jax.sharding.Mesh(jax.devices()[:1], "a"))
+        pb.parallel.measure_link(jax.sharding.Mesh(jax.devices()[:1], "a"))
 
 
 def test_latency_and_bandwidth_are_measured(run_on_devices):
     run_on_devices(
         """
 import jax
-from parscan_bp.parallel import measure_alpha_beta
-cost = measure_alpha_beta(jax.sharding.Mesh(jax.devices(), "a"), repeats=5)
-assert 0 < cost.alpha < 1 and 0 < cost.beta < 1e-6, cost
+from parscan_bp.parallel import measure_link
+cost = measure_link(jax.sharding.Mesh(jax.devices(), "a"), repeats=5)
+assert 0 < cost.latency < 1 and cost.bandwidth > 1e6, cost
 """,
         4,
     )

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from parscan_bp.devices.exclusive import METHODS, exclusive_scan
-from parscan_bp.devices.line import Line
+from parscan_bp.devices.order import DeviceOrder
 from parscan_bp.operators import Dense
 
 
@@ -23,7 +23,9 @@ def check(devices):
     @functools.partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
     def run(matrices, b):
         maps = Dense(matrices[0]), b[0]
-        return [exclusive_scan(Line("time", back), maps, method)[None] for method, back in cases]
+        return [
+            exclusive_scan(DeviceOrder("time", back), maps, method)[None] for method, back in cases
+        ]
 
     for (method, backward), got in zip(cases, run(matrices, b), strict=True):
         want, v = np.zeros((devices, 2)), np.zeros(2)

@@ -211,4 +211,4 @@ def test_what_launch_is_given_is_checked():
     with pytest.raises(TypeError, match=r"environment: got \{'A': 1\}; strings"):
         pb.parallel.launch("math:factorial", 1, environment={"A": 1})
     with pytest.raises(TypeError, match="mesh: got 'x'"):
-        pb.parallel.measure_alpha_beta("x")
+        pb.parallel.measure_link("x")

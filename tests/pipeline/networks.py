@@ -97,15 +97,15 @@ def run(schedule, blocks=3, batches=30, optimiser=None, dtype=jnp.float32, **opt
     optimiser = sgd(0.1, momentum=0.9) if optimiser is None else optimiser
     functions, params = net(blocks, dtype=dtype)
     log = Log(params)
-    made = pb.pipeline.simulate(
+    made = pb.pipeline.run(
         functions,
         schedule,
         optimiser,
         cross_entropy,
         params,
         data(batches, dtype=dtype),
-        observe=log,
         **options,
+        executor=pb.pipeline.Simulated(observe=log),
     )
     return made, log
 

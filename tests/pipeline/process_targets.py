@@ -26,9 +26,9 @@ def train(name: str, ticks: str):
     schedule, optimiser = case.schedule, optax.sgd(0.1, momentum=0.9)
     batches = data(int(ticks))
     given = (schedule, optimiser, cross_entropy, params, batches)
-    made = pipeline.run_processes(functions, *given)
-    wanted = pipeline.simulate(functions, *given)
-    mine = pipeline.blocks_here(case.blocks)
+    made = pipeline.run(functions, *given, executor=pipeline.Processes())
+    wanted = pipeline.run(functions, *given)
+    mine = pipeline.Processes().blocks_here(case.blocks)
     same = bits(made.params) == bits([wanted.params[k] for k in mine])
     losses = not len(made.losses) or bits(made.losses) == bits(wanted.losses)
     return {"blocks": list(mine), "same": same and losses, "losses": len(made.losses)}
@@ -45,9 +45,9 @@ def together():
     optimiser = optax.chain(optax.clip_by_global_norm(0.05), optax.adam(0.1))
     given = (pipeline.ZeroBubble(2, lookahead=2), optimiser, loss, params, data(4))
     weight = lambda labels: (labels > 0).sum()  # noqa: E731
-    made = pipeline.run_processes(functions, *given, weight=weight)
-    wanted = pipeline.simulate(functions, *given, weight=weight)
-    mine = pipeline.blocks_here(3)
+    made = pipeline.run(functions, *given, weight=weight, executor=pipeline.Processes())
+    wanted = pipeline.run(functions, *given, weight=weight)
+    mine = pipeline.Processes().blocks_here(3)
     states = [len(jax.tree.leaves(own)) > 0 for own in made.optimiser_states]
     return {"same": bits(made.params) == bits([wanted.params[k] for k in mine]), "states": states}
 
@@ -57,7 +57,7 @@ def refuse():
     functions, params = net(3)
     given = (pipeline.FeaturesReplay(), optax.sgd(0.1), cross_entropy, params, data(4))
     try:
-        pipeline.run_processes(functions, *given)
+        pipeline.run(functions, *given, executor=pipeline.Processes())
     except NotImplementedError as error:
         return str(error)
     return jnp.nan
@@ -81,4 +81,4 @@ def fail():
 
     blocks = [*functions[:-1], hot]
     given = (pipeline.PipeDream(), optax.sgd(0.1), cross_entropy, params, data(20))
-    pipeline.run_processes(blocks, *given)
+    pipeline.run(blocks, *given, executor=pipeline.Processes())

@@ -31,8 +31,15 @@ EACH = pytest.mark.parametrize(
 
 def _run(blocks, schedule, params, states=None, observe=None):
     optimiser = networks.sgd(0.1, momentum=0.9)
-    return pipeline.simulate(
-        blocks, schedule, optimiser, cross_entropy, params, data(12), states=states, observe=observe
+    return pipeline.run(
+        blocks,
+        schedule,
+        optimiser,
+        cross_entropy,
+        params,
+        data(12),
+        states=states,
+        executor=pipeline.Simulated(observe=observe),
     )
 
 

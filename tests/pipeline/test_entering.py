@@ -64,9 +64,11 @@ class Refilled:
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_who_refills_one_buffer_gets_the_same(schedule):
-    wanted = pipeline.simulate(*given(schedule, batches_of_numpy()))
-    assert same_bits(pipeline.simulate(*given(schedule, Refilled())), wanted)
-    assert same_bits(pipeline.run_mpmd(*given(schedule, Refilled())), wanted)
+    wanted = pipeline.run(*given(schedule, batches_of_numpy()))
+    assert same_bits(pipeline.run(*given(schedule, Refilled())), wanted)
+    assert same_bits(
+        pipeline.run(*given(schedule, Refilled()), executor=pipeline.Threads()), wanted
+    )
     own, batches = fed(schedule), Refilled()
     losses = own.fit(batches[n] for n in range(BATCHES))
     assert same_bits(losses, wanted.losses) and same_bits(own.params, wanted.params)
@@ -76,8 +78,14 @@ def test_who_refills_one_buffer_gets_the_same(schedule):
 def test_one_program_for_all_stages_gets_the_same_of_one_buffer():
     def run(batches):
         functions, schedule, optimiser, loss, params, batches = given(SCHEDULES[1], batches)
-        return pipeline.run_spmd(
-            functions[0], schedule, optimiser, loss, params[:1], batches, mesh=line(1)
+        return pipeline.run(
+            functions[:1],
+            schedule,
+            optimiser,
+            loss,
+            params[:1],
+            batches,
+            executor=pipeline.Spmd(mesh=line(1)),
         )
 
     assert same_bits(run(Refilled()), run(batches_of_numpy()))
@@ -87,9 +95,9 @@ def test_the_rows_are_not_divided_over_the_stages():
     functions, schedule, optimiser, loss, params, batches = given(SCHEDULES[1], batches_of_numpy())
     rest = (functions[0], schedule, optimiser, loss, params[:1], batches)
     with pytest.raises(ValueError, match="data: got 'stage', which is the axis of the stages"):
-        pipeline.run_spmd(*rest, mesh=line(1), data="stage")
+        pipeline.run(*rest, executor=pipeline.Spmd(mesh=line(1), data="stage"))
     with pytest.raises(ValueError, match="data: got 'rows'; the mesh has the axes"):
-        pipeline.run_spmd(*rest, mesh=line(1), data="rows")
+        pipeline.run(*rest, executor=pipeline.Spmd(mesh=line(1), data="rows"))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -113,7 +121,7 @@ def test_a_batch_unlike_the_first_one_does_not_enter(schedule, tmp_path):
         r"got \(float32\[2,4\], .*\[4,4\]\) is wanted",
     ):
         again.step((x[:2], labels[:2]))
-    wanted = pipeline.simulate(*given(schedule, batches))
+    wanted = pipeline.run(*given(schedule, batches))
     for each in (own, again):
         each.fit(batches[7:])
         assert same_bits(each.params, wanted.params)
@@ -149,7 +157,7 @@ def test_random_keys_are_the_simulators(schedule):
     layer = pipeline.Block(dropout)
     own = pipeline.Pipeline([layer] * 3, params, split=(1, 1, 1), key=key, **rest)
     losses = own.fit(batches)
-    wanted = pipeline.simulate([layer] * 3, params=params, batches=batches, key=key, **rest)
+    wanted = pipeline.run([layer] * 3, params=params, batches=batches, key=key, **rest)
     assert same_bits(losses, wanted.losses) and same_bits(own.params, wanted.params)
     own.close()
 
@@ -160,6 +168,6 @@ def test_several_layers_in_a_block_split_its_key():
     own = pipeline.Pipeline([pipeline.Block(dropout)] * 4, [w] * 4, split=(2, 2), **rest)
     losses = own.fit(batches)
     pairs = [pipeline.Block(in_pairs)] * 2
-    wanted = pipeline.simulate(pairs, params=[[w, w]] * 2, batches=batches, **rest)
+    wanted = pipeline.run(pairs, params=[[w, w]] * 2, batches=batches, **rest)
     assert same_bits(losses, wanted.losses)
     own.close()

@@ -36,10 +36,12 @@ def _square(w, x):
 
 
 EXECUTORS = {
-    "simulate": lambda blocks, params, **how: pipeline.simulate(blocks, params=params, **how),
-    "run_mpmd": lambda blocks, params, **how: pipeline.run_mpmd(blocks, params=params, **how),
-    "run_processes": lambda blocks, params, **how: pipeline.run_processes(
-        blocks, params=params, **how
+    "Simulated": lambda blocks, params, **how: pipeline.run(blocks, params=params, **how),
+    "Threads": lambda blocks, params, **how: pipeline.run(
+        blocks, params=params, **how, executor=pipeline.Threads()
+    ),
+    "Processes": lambda blocks, params, **how: pipeline.run(
+        blocks, params=params, **how, executor=pipeline.Processes()
     ),
     "Pipeline": lambda blocks, params, batches, **how: pipeline.Pipeline(
         blocks, params, split=len(blocks), **how
@@ -62,7 +64,13 @@ def test_run_spmd_refuses_it_too(why):
     optimiser, kind, words = REFUSED[why]
     how = {"schedule": pipeline.GPipe(2), "loss": cross_entropy, "batches": data(3)}
     with pytest.raises(kind, match=words):
-        pipeline.run_spmd(_square, optimiser=optimiser, params=[jnp.eye(4)], mesh=line(1), **how)
+        pipeline.run(
+            [_square],
+            optimiser=optimiser,
+            params=[jnp.eye(4)],
+            **how,
+            executor=pipeline.Spmd(mesh=line(1)),
+        )
 
 
 def test_a_state_of_another_block_is_named():
@@ -70,7 +78,7 @@ def test_a_state_of_another_block_is_named():
     optimiser = optax.adam(0.1)
     states = [optimiser.init(own) for own in params[::-1]]
     with pytest.raises(ValueError, match=r"the params and optimiser_states\[0\] of block 0"):
-        pipeline.simulate(
+        pipeline.run(
             blocks,
             pipeline.BackPropagation(),
             optimiser,

@@ -87,7 +87,7 @@ def test_flushed_schedules_do_what_the_optimiser_does_without_a_pipeline(name):
     wanted, _ = _plain(made, batches)
     functions, params = net(BLOCKS)
     for schedule in list(FLUSHED.values())[: 2 if name in GLOBAL else None]:
-        got = pipeline.simulate(functions, schedule, case.made, cross_entropy, params, batches)
+        got = pipeline.run(functions, schedule, case.made, cross_entropy, params, batches)
         for a, b in zip(jax.tree.leaves(got.params), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5, err_msg=str(schedule))
         assert networks.largest_difference(got.params, params) > 1e-3
@@ -128,14 +128,14 @@ def check_executors(name):
     functions, params = _square()
     optimiser = optax.apply_if_finite(CLIPPED, 9)
     given = (schedule, optimiser, cross_entropy, params, batches)
-    wanted = pipeline.simulate(functions, *given)
+    wanted = pipeline.run(functions, *given)
     assert [len(jax.tree.leaves(own)) > 0 for own in wanted.optimiser_states] == [
         True,
         False,
         False,
     ]
     assert int(wanted.optimiser_states[0].total_notfinite) == 1
-    threads = pipeline.run_mpmd(functions, *given)
+    threads = pipeline.run(functions, *given, executor=pipeline.Threads())
     assert networks.same_bits(threads.params, wanted.params)
     assert networks.same_bits(threads.optimiser_states, wanted.optimiser_states)
     fed = pipeline.Pipeline(
@@ -144,7 +144,7 @@ def check_executors(name):
     fed.fit(batches)
     assert networks.same_bits(fed.params, wanted.params)
     fed.close()
-    spmd = pipeline.run_spmd(_step, *given, mesh=line(BLOCKS))
+    spmd = pipeline.run([_step] * BLOCKS, *given, executor=pipeline.Spmd(mesh=line(BLOCKS)))
     for a, b in zip(jax.tree.leaves(spmd), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6, equal_nan=True)
 
@@ -156,8 +156,8 @@ def test_one_program_for_all_stages_updates_all_at_once_without_parts(run_on_dev
 def check_one_program():
     functions, params = _square(2)
     given = (pipeline.BackPropagation(), CLIPPED, cross_entropy, params, data(3))
-    wanted = pipeline.simulate(functions, *given)
-    got = pipeline.run_spmd(_step, *given, mesh=line(2))
+    wanted = pipeline.run(functions, *given)
+    got = pipeline.run([_step] * 2, *given, executor=pipeline.Spmd(mesh=line(2)))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -166,15 +166,13 @@ def test_a_run_goes_on_with_the_state_of_all_blocks(tmp_path):
     functions, params = net(BLOCKS)
     batches, schedule = data(4), pipeline.GPipe(2)
     given = (functions, schedule, CLIPPED, cross_entropy)
-    wanted = pipeline.simulate(*given, params, batches)
-    half = pipeline.simulate(*given, params, batches[:2])
-    rest = pipeline.simulate(
-        *given, half.params, batches[2:], optimiser_states=half.optimiser_states
-    )
+    wanted = pipeline.run(*given, params, batches)
+    half = pipeline.run(*given, params, batches[:2])
+    rest = pipeline.run(*given, half.params, batches[2:], optimiser_states=half.optimiser_states)
     assert networks.same_bits(rest.params, wanted.params)
     apart = [CLIPPED.init(own) for own in params]
     with pytest.raises(ValueError, match=r"optimiser_states\[1\]: got .*; all blocks are updated"):
-        pipeline.simulate(*given, params, batches, optimiser_states=apart)
+        pipeline.run(*given, params, batches, optimiser_states=apart)
 
     def fresh():
         how = {"schedule": schedule, "optimiser": CLIPPED, "loss": cross_entropy}

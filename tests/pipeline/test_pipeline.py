@@ -48,7 +48,7 @@ def _pipeline(case, **new):
 
 def _simulated(case, batches):
     functions, params = net(case.blocks)
-    return pipeline.simulate(functions, case.schedule, SGD, cross_entropy, params, batches)
+    return pipeline.run(functions, case.schedule, SGD, cross_entropy, params, batches)
 
 
 @EACH
@@ -72,10 +72,10 @@ def test_it_goes_on_after_it_was_emptied():
     second = made.fit(batches)
     assert first.shape == second.shape == (8,) and made.batches == 16
     functions, _ = net(3)
-    states = [run.optimiser_state for run in made._threads.runs]
+    states = [run.optimiser_state for run in made._workers.runs]
     assert not same_bits(middle, made.params) and len(states) == 3
     half = _simulated(case, batches)
-    again = pipeline.simulate(
+    again = pipeline.run(
         functions,
         case.schedule,
         SGD,

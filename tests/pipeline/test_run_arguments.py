@@ -26,11 +26,15 @@ class Unhashable:
 
 
 EXECUTORS = {
-    "simulate": lambda params, **rest: pipeline.simulate([square], params=params, **rest),
-    "run_mpmd": lambda params, **rest: pipeline.run_mpmd([square], params=params, **rest),
-    "run_processes": lambda params, **rest: pipeline.run_processes([square], params=params, **rest),
-    "run_spmd": lambda params, **rest: pipeline.run_spmd(
-        square, params=params, mesh=line(1), **rest
+    "Simulated": lambda params, **rest: pipeline.run([square], params=params, **rest),
+    "Threads": lambda params, **rest: pipeline.run(
+        [square], params=params, **rest, executor=pipeline.Threads()
+    ),
+    "Processes": lambda params, **rest: pipeline.run(
+        [square], params=params, **rest, executor=pipeline.Processes()
+    ),
+    "Spmd": lambda params, **rest: pipeline.run(
+        [square], params=params, **rest, executor=pipeline.Spmd(mesh=line(1))
     ),
     "Pipeline": lambda params, batches, **rest: pipeline.Pipeline([square], params, **rest),
 }
@@ -69,11 +73,14 @@ GIVEN |= {"params": [jnp.eye(4)]}
 
 
 @pytest.mark.parametrize("blocks", [square, 3, "square", pipeline.Block(lambda *a: a), {}])
-@pytest.mark.parametrize("name", ["simulate", "run_mpmd", "run_processes", "Pipeline"])
+@pytest.mark.parametrize("name", ["Simulated", "Threads", "Processes", "Pipeline"])
 def test_blocks_are_a_sequence(name, blocks):
-    rest = {} if name == "Pipeline" else {"batches": data(3)}
     with pytest.raises(TypeError, match=r"(blocks|layers): got .*; a sequence is wanted, a block"):
-        getattr(pipeline, name)(blocks, **GIVEN, **rest)
+        if name == "Pipeline":
+            pipeline.Pipeline(blocks, **GIVEN)
+        else:
+            executor = getattr(pipeline, name)()
+            pipeline.run(blocks, **GIVEN, batches=data(3), executor=executor)
 
 
 def test_what_is_not_trained_is_named():
@@ -82,14 +89,13 @@ def test_what_is_not_trained_is_named():
         TypeError, match=r"params\[0\]\['steps'\]: got int32\[2\]; all .* the state"
     ):
         block = lambda p, x: x @ p["kernel"]  # noqa: E731
-        pipeline.simulate([block], **GIVEN | {"params": params}, batches=data(3))
+        pipeline.run([block], **GIVEN | {"params": params}, batches=data(3))
 
 
 def test_what_is_called_or_filled_is_looked_at_first():
-    how = {**GIVEN, "batches": data(3)}
     with pytest.raises(TypeError, match="observe: got 3, of type int; a function"):
-        pipeline.simulate([square], observe=3, **how)
+        pipeline.Simulated(observe=3)
     with pytest.raises(TypeError, match=r"spans: got \(\), of type tuple; a list is wanted"):
-        pipeline.run_mpmd([square], spans=(), **how)
+        pipeline.Threads(spans=())
     with pytest.raises(TypeError, match=r"costs: got 0\.1, of type float; a Costs, or None"):
-        pipeline.run_mpmd([square], costs=0.1, **how)
+        pipeline.Threads(costs=0.1)

@@ -34,8 +34,9 @@ def check(schedule, blocks, optimiser, block=alike.residual, params=None, **opti
     params = params_of(blocks) if params is None else params
     batches = batches_of(schedule, blocks)
     given = (schedule, optimiser, cross_entropy, params, batches)
-    made = pipeline.run_spmd(block, *given, mesh=line(blocks), **options)
-    wanted = pipeline.simulate([block] * blocks, *given, **options)
+    given = ([block] * blocks, *given)
+    made = pipeline.run(*given, **options, executor=pipeline.Spmd(line(blocks)))
+    wanted = pipeline.run(*given, **options)
     assert_same(made, wanted)
     assert jnp.isfinite(made.losses).all() and made.losses.shape == (len(batches),)
 
@@ -106,9 +107,10 @@ COUNT = (
     + """
 def found(schedule, blocks, **options):
     batches = batches_of(schedule, blocks)
-    program = pipeline.spmd_program(alike.residual, schedule, optax.adam(0.1), cross_entropy,
-                                    params_of(blocks), batches, **options)
-    return program.table, collective_stats(program.run.lower(*program.arguments).compile())
+    job = pipeline.Job([alike.residual] * blocks, schedule, optax.adam(0.1), cross_entropy,
+                       params_of(blocks), batches)
+    program = pipeline.Spmd(**options).compiled(job)
+    return job.table, collective_stats(program.run.lower(*program.arguments).compile())
 
 sent = 4 * alike.ROWS * alike.WIDTH
 """
@@ -152,8 +154,8 @@ def test_rows_are_divided_over_a_data_axis(run_on_devices, x64):
 both = jax.make_mesh((2, 2), ("data", "stage"))  # of explicit axes
 for schedule in (alike.TWO, pipeline.GPipe(2)):
     given = (schedule, optax.adam(1e-2), cross_entropy, params_of(2), batches_of(schedule, 2))
-    made = pipeline.run_spmd(alike.residual, *given, mesh=both, data="data")
-    assert_close(made, pipeline.simulate([alike.residual] * 2, *given), 2e-6)
+    made = pipeline.run([alike.residual] * 2, *given, executor=pipeline.Spmd(both, data="data"))
+    assert_close(made, pipeline.run([alike.residual] * 2, *given), 2e-6)
 """
     run_on_devices(RUN + program, 4, x64=x64)
 
@@ -193,17 +195,17 @@ def test_slots_are_as_few_as_can_be_and_never_shared():
 
 
 def _run(**new):
-    mesh = Mesh(np.array(jax.devices()[:1]), ("stage",))
+    where = {"mesh": Mesh(np.array(jax.devices()[:1]), ("stage",))}
+    where |= {name: new.pop(name) for name in ("mesh", "axis") if name in new}
     options = {
-        "block": lambda w, x: w * x,
+        "blocks": [lambda w, x: w * x],
         "schedule": pipeline.BackPropagation(),
         "optimiser": optax.sgd(0.1),
         "loss": lambda y, labels: y.mean(),
         "params": [jnp.ones(())],
         "batches": networks.data(2),
-        "mesh": mesh,
     } | new
-    return pipeline.run_spmd(**options)
+    return pipeline.run(**options, executor=pipeline.Spmd(**where))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,16 @@ def _run(**new):
         ({"axis": "stages"}, ValueError, "axis: got 'stages'"),
         ({"schedule": 3}, TypeError, "schedule: got 3"),
         ({"params": [jnp.ones(())] * 2}, ValueError, "params: got 2 for 1 blocks"),
-        ({"block": lambda w, x: x[:, :2] * w}, ValueError, r"block: it makes \(8, 2\) of \(8, 4\)"),
+        (
+            {"blocks": [lambda w, x: x[:, :2] * w]},
+            ValueError,
+            r"block: it makes \(8, 2\) of \(8, 4\)",
+        ),
+        (
+            {"blocks": [lambda w, x: w * x] * 2, "params": [jnp.ones(())] * 2},
+            ValueError,
+            "blocks: got 2 for 1 devices along the axis 'stage'",
+        ),
         (
             {"batches": [*networks.data(1), *networks.data(1, rows=4)]},
             ValueError,

@@ -49,8 +49,14 @@ def _blockwise(blocks, batches, parts=1):
     def gradients(n, params):
         log = Log(params)
         schedule = pipeline.GPipe(parts, recompute=False)
-        pipeline.simulate(
-            blocks, schedule, IDENTITY, cross_entropy, params, [batches[n]], observe=log
+        pipeline.run(
+            blocks,
+            schedule,
+            IDENTITY,
+            cross_entropy,
+            params,
+            [batches[n]],
+            executor=pipeline.Simulated(observe=log),
         )
         return [log.gradients[k, 0] for k in range(len(blocks))]
 

@@ -286,9 +286,12 @@ def test_a_table_with_a_task_missing_is_refused():
 
 
 def test_blocks_that_wait_for_each_other_are_refused():
-    from parscan_bp.pipeline.schedules.orders import Step, clocked
+    from parscan_bp.pipeline.schedules.orders import NextTask, clocked
 
-    orders = [[Step("backward", 0), Step("forward", 0)], [Step("forward", 0), Step("backward", 0)]]
+    orders = [
+        [NextTask("backward", 0), NextTask("forward", 0)],
+        [NextTask("forward", 0), NextTask("backward", 0)],
+    ]
     with pytest.raises(ValueError, match="wait for each other"):
         clocked(orders, lambda block, batch: 0)
 

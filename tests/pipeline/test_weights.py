@@ -1,5 +1,7 @@
 """Parts of a batch whose rows do not all count: the gradient of the batch, or an error."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import networks
@@ -64,7 +66,7 @@ def test_a_weighed_gradient_is_that_of_the_batch_in_double_precision(name):
     with jax.enable_x64(True):
         params, batches = given(np.float64)
         how = (PARTS[name], networks.sgd(0.1), masked, params, batches)
-        made = pipeline.simulate([block] * BLOCKS, *how, weight=valid_rows)
+        made = pipeline.run([block] * BLOCKS, *how, weight=valid_rows)
         wanted, losses = plain(params, batches, late=name == "PipeDream2BW")
         assert made.losses.dtype == jnp.float64
         assert_close(made.params, wanted, 1e-14)
@@ -106,20 +108,20 @@ def _spmd(data):
     def run(blocks, *how, **options):
         axes = ("stage", "data")[: 1 + (data > 1)]
         devices = np.array(jax.devices()[: BLOCKS * data]).reshape(BLOCKS, *[data] * (data > 1))
-        where = {"mesh": Mesh(devices, axes), "data": "data" if data > 1 else None}
-        return pipeline.run_spmd(blocks[0], *how, **where, **options)
+        executor = pipeline.Spmd(Mesh(devices, axes), data="data" if data > 1 else None)
+        return pipeline.run([blocks[0]] * BLOCKS, *how, **options, executor=executor)
 
     return run
 
 
 EXECUTORS = {
-    "simulate": pipeline.simulate,
-    "run_mpmd": pipeline.run_mpmd,
-    "run_processes": pipeline.run_processes,
+    "Simulated": pipeline.run,
+    "Threads": functools.partial(pipeline.run, executor=pipeline.Threads()),
+    "Processes": functools.partial(pipeline.run, executor=pipeline.Processes()),
     "Pipeline": _fed,
     "nnx.Pipeline": _nnx,
-    "run_spmd": _spmd(1),
-    "run_spmd, rows divided": _spmd(2),
+    "Spmd": _spmd(1),
+    "Spmd, rows divided": _spmd(2),
 }
 SLOW = pytest.mark.slow
 
@@ -129,7 +131,7 @@ SLOW = pytest.mark.slow
     "schedule", [n if n == "OneFOneB" else pytest.param(n, marks=SLOW) for n in PARTS]
 )
 def test_every_executor_weighs_parts_and_compares_the_first_batch(name, schedule, run_on_devices):
-    if "spmd" in name:
+    if "Spmd" in name:
         run_on_devices(check, 2 * BLOCKS, (name, schedule))
     else:
         check(name, schedule)
@@ -156,16 +158,16 @@ def check_divided():
     with pytest.raises(ValueError, match=r"of its 2 parts .* give weight="):
         _spmd(2)(*how)
     made = _spmd(2)(*how, weight=valid_rows)
-    assert_close(made, pipeline.simulate(*how), 1e-6)
+    assert_close(made, pipeline.run(*how), 1e-6)
 
 
 def test_weights_of_one_part_and_equal_weights_change_nothing():
     params, batches = given()
     even = [(x, (wanted, np.ones_like(valid))) for x, (wanted, valid) in batches]
     how = ([block] * BLOCKS, pipeline.GPipe(2), networks.sgd(0.1), masked, params, even)
-    assert_same(pipeline.simulate(*how, weight=valid_rows), pipeline.simulate(*how))
+    assert_same(pipeline.run(*how, weight=valid_rows), pipeline.run(*how))
     one = ([block] * BLOCKS, pipeline.PipeDream(), networks.sgd(0.1), masked, params, batches)
-    assert_same(pipeline.simulate(*one, weight=valid_rows), pipeline.simulate(*one))
+    assert_same(pipeline.run(*one, weight=valid_rows), pipeline.run(*one))
 
 
 LOSSES = {
@@ -183,8 +185,8 @@ def test_a_loss_that_is_no_mean_over_rows_is_named(name):
     batches[0] = x, (wanted, valid * (np.arange(ROWS) < ROWS // 2))
     how = ([block] * BLOCKS, pipeline.GPipe(2), networks.sgd(0.1), LOSSES[name], params, batches)
     with pytest.raises(ValueError, match="loss: of the first batch"):
-        pipeline.simulate(*how, weight=valid_rows)
-    pipeline.simulate(how[0], pipeline.BackPropagation(), *how[2:])
+        pipeline.run(*how, weight=valid_rows)
+    pipeline.run(how[0], pipeline.BackPropagation(), *how[2:])
 
 
 def test_what_blocks_do_with_a_part_is_no_matter_of_the_loss():
@@ -204,15 +206,15 @@ def test_what_blocks_do_with_a_part_is_no_matter_of_the_loss():
 
     blocks = [pipeline.Block(normal), last]
     how = (blocks, pipeline.OneFOneB(4), networks.sgd(0.1), loss, params, batches)
-    assert jnp.isfinite(pipeline.simulate(*how).losses).all()
+    assert jnp.isfinite(pipeline.run(*how).losses).all()
 
 
 def test_mistakes_about_weights():
     params, batches = given()
     how = ([block] * BLOCKS, pipeline.GPipe(2), networks.sgd(0.1), masked, params, batches)
     with pytest.raises(TypeError, match="weight: got 3, of type int; a function of the labels"):
-        pipeline.simulate(*how, weight=3)
+        pipeline.run(*how, weight=3)
     with pytest.raises(ValueError, match=r"weight: it does not take the labels of a part: .*; a f"):
-        pipeline.simulate(*how, weight=lambda labels: labels["mask"].sum())
+        pipeline.run(*how, weight=lambda labels: labels["mask"].sum())
     with pytest.raises(ValueError, match=r"weight: of the labels of a part it makes float32\[4\]"):
-        pipeline.simulate(*how, weight=lambda labels: labels[1])
+        pipeline.run(*how, weight=lambda labels: labels[1])

@@ -49,7 +49,7 @@ def test_dsp_needs_a_small_rate_on_a_deep_plain_net():
     blocks = [lambda p, x: _through(p, x, False)] * 2 + [lambda p, x: _through(p, x, True)]
 
     def end(schedule, rate):
-        made = pipeline.simulate(
+        made = pipeline.run(
             blocks,
             schedule,
             optax.sgd(rate, momentum=0.9),

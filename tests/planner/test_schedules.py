@@ -10,9 +10,18 @@ import pytest
 
 import parscan_bp as pb
 from parscan_bp.operators import Convolution, Dense, Diagonal, MatrixFree, Product, Selection
-from parscan_bp.planner import CPU, FLOPS, Problem, Schedule, blelloch, linear, plan, run
+from parscan_bp.planner import (
+    CPU,
+    FLOPS,
+    ChainProblem,
+    ProductOrder,
+    blelloch,
+    linear,
+    plan,
+    run_order,
+)
 from parscan_bp.planner.outlook import outlook, steps
-from parscan_bp.planner.table import Table
+from parscan_bp.planner.table import ProductTable
 from parscan_bp.sparsity import Pattern
 
 
@@ -39,7 +48,7 @@ def swept(operators, g):
 def test_truncations_of_algorithm_1(n, levels, given):
     operators, g = chain_of([2 + k % 3 for k in range(n + 1)], given)
     schedule = blelloch(n, levels)
-    for got, want in zip(run(schedule, operators, g), swept(operators, g), strict=True):
+    for got, want in zip(run_order(schedule, operators, g), swept(operators, g), strict=True):
         np.testing.assert_array_equal(got, want)
     count = pb.Blelloch(up_levels=levels).complexity(n)
     assert len(schedule.products) == count.matrix_products
@@ -50,7 +59,7 @@ def test_only_what_is_wanted():
     operators, g = chain_of([3] * 9)
     for wanted in ([0], [3], [2, 5], []):
         schedule = blelloch(8).only(wanted)
-        out = run(schedule, operators, g)
+        out = run_order(schedule, operators, g)
         for t in wanted:
             np.testing.assert_array_equal(out[t], swept(operators, g)[t])
         assert len(schedule.pushes) <= 8 and all(out[t] is not None for t in wanted)
@@ -67,13 +76,13 @@ def trees(i, j):
 def every_schedule(n):
     each = [[t for j in range(i + 1, n + 1) for t in trees(i, j)] for i in range(n)]
     for pushes in itertools.product(*reversed(each)):
-        yield Schedule(n, pushes)
+        yield ProductOrder(n, pushes)
 
 
 @functools.cache
 def all_outlooks(sizes, wanted, workers):
     operators, g = chain_of(sizes, ())
-    table = Table(Problem.of(operators, g, wanted), FLOPS)
+    table = ProductTable(ChainProblem.of(operators, g, wanted), FLOPS)
     found = {s.only(wanted) for s in every_schedule(len(sizes) - 1)}
     return [outlook(s, steps(s, table), table, workers) for s in found]
 
@@ -83,7 +92,7 @@ CHAINS = [(1, 9, 1, 9, 1), (9, 8, 2, 8, 9), (2, 9, 9, 3, 1), (5, 5, 5, 5, 5), (1
 
 def planned(sizes, wanted, workers, limit=None):
     operators, g = chain_of(sizes, ())
-    return plan(Problem.of(operators, g, wanted), FLOPS, workers, limit)
+    return plan(ChainProblem.of(operators, g, wanted), FLOPS, workers, limit)
 
 
 @pytest.mark.parametrize("sizes", CHAINS)
@@ -112,8 +121,8 @@ def test_no_schedule_with_a_name_is_better(sizes, workers):
 def test_makespans_of_list_scheduling():
     """Two products of 2 * 4^3 flops side by side, then a push of 2 * 4^2; one worker in turn."""
     operators, g = chain_of([4] * 5, ())
-    table = Table(Problem.of(operators, g, [0]), FLOPS)
-    schedule = Schedule(4, ((2, 3), (0, 1)))
+    table = ProductTable(ChainProblem.of(operators, g, [0]), FLOPS)
+    schedule = ProductOrder(4, ((2, 3), (0, 1)))
     found = steps(schedule, table)
     assert outlook(schedule, found, table, 1).seconds == 2 * 128 + 2 * 32
     assert outlook(schedule, found, table, 2).seconds == 128 + 2 * 32
@@ -125,8 +134,8 @@ def test_vectors_on_the_way_are_counted():
     costs = [
         outlook(s, steps(s, table), table, 1).flops
         for given in ((), (1,))
-        for table in [Table(Problem.of(*chain_of([4] * 3, given), [0]), FLOPS)]
-        for s in [Schedule(2, ((0, 1),))]
+        for table in [ProductTable(ChainProblem.of(*chain_of([4] * 3, given), [0]), FLOPS)]
+        for s in [ProductOrder(2, ((0, 1),))]
     ]
     assert costs == [128 + 32, 128 + 32 + 32]
 
@@ -144,7 +153,7 @@ def small_net(machine, workers, limit=None):
             source = jax.ShapeDtypeStruct((2, 16, 8), jnp.int32)
             ops.append(Selection(source, floats((2, 16, 8)), halves))
     g = [None] * len(ops) + [floats((2, 128))]
-    return plan(Problem.of(ops, g, [0, 1, 3, 4, 5, 6, 7, 8]), machine, workers, limit)
+    return plan(ChainProblem.of(ops, g, [0, 1, 3, 4, 5, 6, 7, 8]), machine, workers, limit)
 
 
 def convolutions_in(tree, operators):

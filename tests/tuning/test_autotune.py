@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.choice import store, wisdom
+from parscan_bp import store
+from parscan_bp.choice import wisdom
 from parscan_bp.choice.choose import Trial, choose, on_trial
 from parscan_bp.choice.machine import known_machine
 from parscan_bp.planner import CPU

@@ -3,7 +3,7 @@
 Processes are real, with one CPU device each, and share this machine's cores; a speedup is not what
 it shows. Memory and collectives are those of one device, read off the compiled program. What more
 devices would take is modelled: steps of the time that one takes here on one process, and the
-collectives by a latency and a bandwidth (`parscan_bp.parallel.Link`).
+collectives by a latency and a bandwidth (`parscan_bp.parallel.Link`), those of Cori KNL.
 """
 
 import json
@@ -11,10 +11,11 @@ import math
 
 import numpy as np
 
+from bench.paper.grids.machine import CORI_KNL
 from bench.shared import tables
 from bench.shared.bench import Bench, Listed, Option, Options, Result
 from parscan_bp.devices import METHODS
-from parscan_bp.parallel import Link, launch
+from parscan_bp.parallel import launch
 from parscan_bp.solvers.sharded import OF_VECTORS
 
 MODELLED = (16, 64, 256)
@@ -47,7 +48,7 @@ def measure(processes: int, options: Options) -> Result:
 def modelled(result: Result) -> list[list[str]]:
     """Rows of what the model says of more devices, from the time of one."""
     alone = [entry for entry in result["points"] if entry["processes"] == 1]
-    settings, link = result["settings"], Link()
+    settings, link = result["settings"], CORI_KNL
     if not alone:
         return []
     vector = 4 * settings["batch"] * settings["hidden"]

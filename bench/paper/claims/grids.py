@@ -2,10 +2,10 @@
 
 from bench.paper.claims.claim import Claim, Record
 from bench.paper.grids import report, simulate
+from bench.paper.grids.machine import EQUATIONS
 from bench.paper.grids.simulate import Bar
 from parscan_bp.grids.cost.weights import weight_layers
 from parscan_bp.layers import Conv
-from parscan_bp.parallel import CORI_KNL
 
 STATED = "16 x 32"
 """P_r x P_c of the speedups in the text."""
@@ -37,7 +37,7 @@ def _mixed(record: Record) -> bool:
 
 
 def _limit() -> float:
-    return CORI_KNL.paper.batch_limit(weight_layers([Conv(384, (3, 3))], (13, 13, 384))[0])
+    return EQUATIONS.batch_limit(weight_layers([Conv(384, (3, 3))], (13, 13, 384))[0])
 
 
 def _beyond(domain: bool) -> list[float]:

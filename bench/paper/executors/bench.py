@@ -1,6 +1,6 @@
 """Pipelines that run: measured time a batch and stragglers beside the model, a ResNet end to end.
 
-Everything runs by `parscan_bp.pipeline.run_mpmd`: a thread a block, real queues, on the devices and
+Everything runs by `parscan_bp.pipeline.Threads`: a thread a block, real queues, on the devices and
 cores there are; how many is recorded.
 
     sleeping     every pass is padded by a sleep to 10 ms (F) or 20 ms (B), so that few cores act as

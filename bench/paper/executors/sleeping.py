@@ -65,15 +65,13 @@ _OPTIMISER = optax.sgd(1e-3)
 def _run(schedule, batches: int, costs: Costs | None, slow) -> list[Span]:
     spans: list[Span] = []
     x = np.ones(8, np.float32)
-    pipeline.run_mpmd(
+    pipeline.run(
         [_scale] * BLOCKS,
         schedule,
         _OPTIMISER,
         _error,
         [jnp.ones(())] * BLOCKS,
         [(x, x)] * batches,
-        costs=costs,
-        slow=slow,
-        spans=spans,
+        executor=pipeline.Threads(costs=costs, slow=slow, spans=spans),
     )
     return spans

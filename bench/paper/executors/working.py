@@ -38,7 +38,7 @@ def measure(name: str, options: Options) -> Result:
     def run(schedule: pipeline.Schedule, batches: int) -> list[Span]:
         spans: list[Span] = []
         params, states = network.init(0)
-        pipeline.run_mpmd(
+        pipeline.run(
             network.blocks,
             schedule,
             _OPTIMISER,
@@ -46,7 +46,7 @@ def measure(name: str, options: Options) -> Result:
             params,
             [batch] * batches,
             states=states,
-            spans=spans,
+            executor=pipeline.Threads(spans=spans),
         )
         return spans
 

@@ -7,12 +7,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.paper.grids import simulate
+from bench.paper.grids.machine import CORI_KNL, EQUATIONS
 from bench.paper.grids.networks import IMAGE, alexnet
 from bench.paper.grids.simulate import Bar
 from bench.shared import figures, tables
 from parscan_bp.grids.cost.weights import weight_layers
 from parscan_bp.layers import Conv
-from parscan_bp.parallel import CORI_KNL, best_grid
+from parscan_bp.parallel import best_grid
 
 Result = dict[str, Any]
 _HATCHED = "weights' all-reduce"
@@ -75,7 +76,7 @@ def _chosen() -> str:
     header = ["best_grid: P, B", "convolutions", "linear maps", "sends for", "1 x P", "held"]
     lines = []
     for processes in simulate.SCALING:
-        plan = best_grid(alexnet(), IMAGE, processes, simulate.BATCH)
+        plan = best_grid(alexnet(), IMAGE, processes, simulate.BATCH, link=CORI_KNL)
         head = simulate.head(alexnet())
         grids = [dict.fromkeys(map(str, part)) for part in (plan.grids[:head], plan.grids[head:])]
         batch_only = simulate.program(simulate.SAME, simulate.BATCH, 1, processes)
@@ -98,7 +99,7 @@ def _claims(bars: Sequence[Bar]) -> str:
     best = {key: min(own, key=lambda bar: bar.equation).grid for key, own in by.items()}
     speedup = {key: own[0].equation / min(bar.equation for bar in own) for key, own in by.items()}
     layer = weight_layers([Conv(384, (3, 3))], (13, 13, 384))[0]
-    limit = CORI_KNL.paper.batch_limit(layer)
+    limit = EQUATIONS.batch_limit(layer)
     pure_domain = simulate.domain_to_batch()
     stated = [bar for bar in bars if "communication" in bar.paper]
     explained = [

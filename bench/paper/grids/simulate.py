@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bench.paper.grids.machine import EQUATIONS, PROGRAM
 from bench.paper.grids.networks import IMAGE, alexnet
 from parscan_bp.grids.cost.weights import weight_layers
 from parscan_bp.layers import Flatten, Layer
-from parscan_bp.parallel import CORI_KNL, Grid, divide
+from parscan_bp.parallel import Grid, divide
 
 SCALING = (8, 32, 128, 512)
 """P of figures 6, 7 and 9."""
@@ -99,7 +100,7 @@ def convolutions() -> set[int]:
 def equation(kind: str, batch: int, rows: int, columns: int) -> Any:
     """Eq. 8 or 9 for AlexNet."""
     how = {SAME: {}, MIXED: {"batch_only": convolutions()}, DOMAIN: {"domain": convolutions()}}
-    return CORI_KNL.paper.integrated(_layers(), batch, rows, columns, **how[kind])
+    return EQUATIONS.integrated(_layers(), batch, rows, columns, **how[kind])
 
 
 @functools.cache
@@ -115,7 +116,7 @@ def program(kind: str, batch: int, rows: int, columns: int) -> float | None:
     }[kind]
     try:
         stack = divide(layers, IMAGE, [first] * count + [model] * (len(layers) - count))
-        return CORI_KNL.program.seconds(CORI_KNL.program.rows(stack, batch))
+        return PROGRAM.seconds(PROGRAM.rows(stack, batch))
     except (NotImplementedError, ValueError):
         return None
 
@@ -182,7 +183,7 @@ def compute_that_explains(communication: float, speedups: Mapping[str, float]) -
 
 def domain_to_batch() -> str:
     """Eq. 7 over eq. 4, by P."""
-    paper, layers = CORI_KNL.paper, _layers()
+    paper, layers = EQUATIONS, _layers()
     found = []
     for processes in SCALING:
         ratio = paper.domain(layers, BATCH, processes).total / paper.batch(layers, processes).total

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import optax
@@ -79,14 +80,14 @@ def _run(
     batches = tasks.Batches(task.train, options.batch, epoch * options.epochs, seed)
     accuracies: list[float] = []
 
-    def look(doing: pipeline.Task, pipe: pipeline.Pipe) -> None:
+    def look(doing: pipeline.Task, pipe: Any) -> None:
         # The first block is the last to be updated by a batch.
         done = doing.kind == "update" and doing.block == 0 and (doing.batch + 1) % epoch == 0
         if done:
             newest = [pipe.newest(k) for k in range(blocks)]
             accuracies.append(task.accuracy(network, newest, pipe.states))
 
-    made = pipeline.simulate(
+    made = pipeline.run(
         network.blocks,
         schedule,
         _sgd(rate, options.momentum),
@@ -94,7 +95,7 @@ def _run(
         params,
         batches,
         states=states,
-        observe=look,
+        executor=pipeline.Simulated(observe=look),
     )
     losses = np.asarray(made.losses).reshape(options.epochs, epoch).mean(1)
     return {"losses": list(map(_finite, losses)), "accuracies": accuracies}

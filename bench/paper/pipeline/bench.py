@@ -1,6 +1,6 @@
 """Stale pipelines (DSP): accuracy, speed, stragglers, gradients, and what helps.
 
-Everything is trained by `parscan_bp.pipeline.simulate` on one device; times are those of the event
+Everything is trained by `parscan_bp.pipeline.run` on one device; times are those of the event
 model, in units of a block's forward pass (F : B = 1 : 2), never of a clock.
 
     accuracy     every schedule and the six configurations of DSP's Table 1, by epoch and by

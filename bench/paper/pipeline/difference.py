@@ -45,7 +45,7 @@ def measure(point: tuple, options: Options) -> Result:
     gradients: dict[tuple[int, int], Any] = {}
     found: list[Result] = []
 
-    def look(doing: pipeline.Task, pipe: pipeline.Pipe) -> None:
+    def look(doing: pipeline.Task, pipe: Any) -> None:
         if doing.kind != "update":
             return
         k, n = doing.block, doing.batch
@@ -62,7 +62,7 @@ def measure(point: tuple, options: Options) -> Result:
             found.append({"batch": n, **_compare(ours, plain, forward, backward)})
 
     steps = optax.piecewise_constant_schedule(rate, {decay_at: 0.1})
-    pipeline.simulate(
+    pipeline.run(
         network.blocks,
         schedule,
         optax.sgd(steps, momentum=options.momentum),
@@ -70,7 +70,7 @@ def measure(point: tuple, options: Options) -> Result:
         params,
         batches,
         states=states,
-        observe=look,
+        executor=pipeline.Simulated(observe=look),
     )
     return {"part": "difference", "schedule": point[1], "decay_at": decay_at, "samples": found}
 

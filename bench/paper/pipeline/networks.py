@@ -37,7 +37,7 @@ class Network:
 
     Attributes:
         cuts: for each block its pieces.
-        blocks: in training, for `parscan_bp.pipeline.simulate`.
+        blocks: in training, for `parscan_bp.pipeline.run`.
     """
 
     cuts: tuple[tuple[Piece, ...], ...]

@@ -15,7 +15,7 @@ import numpy as np
 from bench.paper.vgg11.schedules import APPLY, Span, Step
 from parscan_bp.layers import Conv, Layer, activations, adjoint_operators
 from parscan_bp.operators import Convolution, Operator
-from parscan_bp.planner import Plan, Schedule, run
+from parscan_bp.planner import Plan, ProductOrder, run_order
 from parscan_bp.solvers import Planned
 from parscan_bp.sparsity import Pattern
 from parscan_bp.system import Ragged
@@ -86,19 +86,21 @@ def xla_vjp(of: Chain) -> tuple[Callable[..., list[jax.Array]], Any]:
     return lambda pullback, ct: pullback(ct)[0], pullback
 
 
-def scan(of: Chain, schedule: Schedule, unpacking: Sequence[int]) -> Callable[..., list[jax.Array]]:
+def scan(
+    of: Chain, schedule: ProductOrder, unpacking: Sequence[int]
+) -> Callable[..., list[jax.Array]]:
     """The same vectors by a schedule."""
     wanted = of.system.wanted or ()
 
     def cotangents(operators: list[Operator], ct: jax.Array) -> list[jax.Array]:
         g = [None] * len(operators) + [ct]
-        found = run(schedule, operators, g, unpacking)
+        found = run_order(schedule, operators, g, unpacking)
         return [_vector(found[t]) for t in wanted]
 
     return cotangents
 
 
-def paper_schedule(steps: Sequence[Step], n: int) -> Schedule:
+def paper_schedule(steps: Sequence[Step], n: int) -> ProductOrder:
     """Steps of Algorithm 1 over n operators and the first layer's, as the planner writes them."""
     # Factor k of the scan is operator n - k; products are written first layers left.
     trees: dict[Span, Any] = {(k, k): n - k for k in range(1, n + 1)}
@@ -106,7 +108,7 @@ def paper_schedule(steps: Sequence[Step], n: int) -> Schedule:
         if step.split is not None:
             left, right = step.operands
             trees[step.span] = (trees[left], trees[right])
-    return Schedule(n, tuple(trees[step.span] for step in steps if step.kind == APPLY))
+    return ProductOrder(n, tuple(trees[step.span] for step in steps if step.kind == APPLY))
 
 
 def plan_of(of: Chain, memory_limit: int | None = None) -> Plan:

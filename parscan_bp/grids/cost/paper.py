@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
+from parscan_bp.devices import Link
 from parscan_bp.grids.cost.weights import WeightLayer
 
 
@@ -62,7 +63,7 @@ class Paper:
       >>> from parscan_bp.layers import Conv, Flatten, Linear
       >>> from parscan_bp.grids.cost.weights import weight_layers
       >>> rows = weight_layers([Conv(8, (3, 3)), Flatten(), Linear(10)], (8, 8, 3))
-      >>> paper = pb.parallel.CORI_KNL.paper
+      >>> paper = Paper(2e-6, 1 / 6e9)
       >>> paper.batch(rows, 8).total == paper.integrated(rows, 64, 1, 8).total
       True
     """
@@ -70,6 +71,11 @@ class Paper:
     alpha: float
     beta: float
     word: int = 4
+
+    @classmethod
+    def of(cls, link: Link) -> Paper:
+        """Where messages go over a link."""
+        return cls(link.latency, 1 / link.bandwidth)
 
     def model(self, layers: Sequence[WeightLayer], batch: int, processes: int) -> Seconds:
         """Eq. 3: pure model parallelism."""

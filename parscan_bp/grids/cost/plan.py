@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from parscan_bp.arguments import as_int, check_kind
-from parscan_bp.grids.cost.model import CORI_KNL, CostModel
-from parscan_bp.grids.cost.paper import Seconds
-from parscan_bp.grids.cost.program import Row
+from parscan_bp.arguments import as_int
+from parscan_bp.devices import Link, as_link
+from parscan_bp.grids.cost.paper import Paper, Seconds
+from parscan_bp.grids.cost.program import LayerTraffic, SentBytes
 from parscan_bp.grids.cost.weights import WeightLayer, weight_layers
 from parscan_bp.grids.grid import Grid
-from parscan_bp.grids.stack import Place, divide, grid_of_each
+from parscan_bp.grids.stack import LayerPlace, divide, grid_of_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class GridPlan:
 
     Attributes:
       grids: one for each layer.
-      rows: of `Program.rows`, redistributions among them.
+      rows: of `SentBytes.rows`, redistributions among them.
       places: where each row runs.
       seconds: of communication in one iteration, as the program sends.
       memory: bytes of parameters, gradients and activations on a process.
@@ -33,8 +33,8 @@ class GridPlan:
     """
 
     grids: tuple[Grid, ...]
-    rows: tuple[Row, ...]
-    places: tuple[Place, ...]
+    rows: tuple[LayerTraffic, ...]
+    places: tuple[LayerPlace, ...]
     seconds: float
     memory: int
     paper: Seconds
@@ -72,12 +72,12 @@ class GridPlan:
         )
 
 
-def _kernel_spec(row: Row) -> str:
+def _kernel_spec(row: LayerTraffic) -> str:
     leaves = jax.tree.leaves(row.specs, is_leaf=lambda a: isinstance(a, jax.sharding.PartitionSpec))
     return str(max(leaves, key=len)) if leaves else ""
 
 
-def _sent(row: Row, direction: str) -> str:
+def _sent(row: LayerTraffic, direction: str) -> str:
     return ", ".join(f"{kind} {size:.3g}" for kind, size in row.bytes_sent(direction).items())
 
 
@@ -87,14 +87,15 @@ def explain_grid(
     grids: Grid | Sequence[Grid],
     batch: int,
     *,
-    cost: CostModel = CORI_KNL,
+    link: Link | None = None,
 ) -> GridPlan:
     """What training on these grids sends and holds, without running it.
 
     Args:
       layers, features, grids: see `parallel.divide`; no device is needed.
       batch: B, whole.
-      cost: of the machine.
+      link: between the processes; ``None`` is what was measured of this machine
+        (`parallel.measure_link`), or else between virtual devices of a CPU.
 
     Returns:
       A `GridPlan`; printed, it has a line for each layer with the `PartitionSpec` of its input and
@@ -117,18 +118,18 @@ def explain_grid(
       >>> [row.bytes_sent("forward") for row in plan.rows if row.forward]
       [{'collective-permute': 1536}, {'all-gather': 16384}, {'all-gather': 384}]
     """
-    check_kind("cost", cost, CostModel)
+    link = as_link(link)
     batch = as_int("batch", batch)
     stack = divide(layers, features, grids)
     each = tuple(grid_of_each(grids, len(stack.whole)))
-    program = cost.program
+    program, equations = SentBytes.of(link), Paper.of(link)
     rows = program.rows(stack, batch)
     weights = weight_layers(layers, features)
     paper = Seconds()
     for k, row in enumerate(weights):
         grid = each[row.position]
         across = grid.processes // grid.data
-        paper += cost.paper.layer(weights, k, batch, across, grid.data, grid.model == 1)
+        paper += equations.layer(weights, k, batch, across, grid.data, grid.model == 1)
     return GridPlan(
         each,
         tuple(rows),
@@ -136,7 +137,7 @@ def explain_grid(
         program.seconds(rows),
         program.memory(rows),
         paper,
-        _redistribution(each, weights, batch, cost),
+        _redistribution(each, weights, batch, equations),
     )
 
 
@@ -144,7 +145,7 @@ def _redistribution(
     grids: Sequence[Grid],
     weights: Sequence[WeightLayer],
     batch: int,
-    cost: CostModel,
+    paper: Paper,
 ) -> float:
     """By eq. 6: where the batch's columns become fewer from one layer with weights to the next."""
     seconds = 0.0
@@ -152,5 +153,5 @@ def _redistribution(
         before, after = grids[one.position].data, grids[other.position].data
         if after < before:
             group = before // after
-            seconds += cost.paper.redistribution(one.d_out, batch / after, group)
+            seconds += paper.redistribution(one.d_out, batch / after, group)
     return seconds

@@ -11,15 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.devices import Link
 from parscan_bp.grids.layers.base import Divided
-from parscan_bp.grids.stack import Place, Stack
+from parscan_bp.grids.stack import LayerPlace, Stack
 from parscan_bp.grids.traffic import Collective, totals
 from parscan_bp.trees import nbytes
 from parscan_bp.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class LayerTraffic:
     """One layer of a divided stack on one device.
 
     Attributes:
@@ -44,7 +45,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class SentBytes:
     """What is sent and held in training, for one machine.
 
     The bytes are those of the collectives' results on one device in the compiled program. They
@@ -60,7 +61,12 @@ class Program:
     alpha: float
     beta: float
 
-    def rows(self, stack: Stack, batch: int, dtype: Any = jnp.float32) -> list[Row]:
+    @classmethod
+    def of(cls, link: Link) -> SentBytes:
+        """Where messages go over a link."""
+        return cls(link.latency, 1 / link.bandwidth)
+
+    def rows(self, stack: Stack, batch: int, dtype: Any = jnp.float32) -> list[LayerTraffic]:
         """Each layer of the stack in turn.
 
         Args:
@@ -79,12 +85,12 @@ class Program:
 
     def row(
         self,
-        place: Place,
+        place: LayerPlace,
         axes: Mapping[str, int],
         batch: int,
         input_moves: bool,
         dtype: Any = jnp.float32,
-    ) -> Row:
+    ) -> LayerTraffic:
         """One layer.
 
         Args:
@@ -100,16 +106,16 @@ class Program:
         x = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
         sent = place.layer.traffic(params, x)
         backward = sent.backward(input_moves)
-        return Row(_name(place), sent.forward, backward, nbytes(params), nbytes(x), specs)
+        return LayerTraffic(_name(place), sent.forward, backward, nbytes(params), nbytes(x), specs)
 
-    def seconds(self, rows: Iterable[Row], direction: str = "both") -> float:
+    def seconds(self, rows: Iterable[LayerTraffic], direction: str = "both") -> float:
         """Of all collectives one after the other; "forward", "backward" or "both"."""
         names = ("forward", "backward") if direction == "both" else (direction,)
         sent = (one for row in rows for name in names for one in getattr(row, name))
         return sum(one.seconds(self.alpha, self.beta) for one in sent)
 
     @staticmethod
-    def memory(rows: Iterable[Row], copies: int = 2) -> int:
+    def memory(rows: Iterable[LayerTraffic], copies: int = 2) -> int:
         """Bytes on one device: what the backward pass reads, and the parameters.
 
         Args:
@@ -121,7 +127,7 @@ class Program:
         return sum(row.activation + copies * row.weights for row in rows)
 
 
-def local_params(place: Place, axes: Mapping[str, int], dtype: Any) -> tuple[PyTree, PyTree]:
+def local_params(place: LayerPlace, axes: Mapping[str, int], dtype: Any) -> tuple[PyTree, PyTree]:
     """The types of a layer's parameters as one device holds them, and their PartitionSpecs."""
     if not isinstance(place.layer, Divided):
         return None, None
@@ -140,7 +146,7 @@ def _part(axes: Mapping[str, int], leaf: Any, spec: Any) -> jax.ShapeDtypeStruct
     return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
 
 
-def _name(place: Place) -> str:
+def _name(place: LayerPlace) -> str:
     if not isinstance(place.layer, Divided):
         return "redistribute"
     return f"{place.origin} {type(place.layer.layer).__name__}"

@@ -10,13 +10,14 @@ from typing import Any
 
 import jax
 
-from parscan_bp.arguments import as_int, check_kind
-from parscan_bp.grids.cost.model import CORI_KNL, CostModel
+from parscan_bp.arguments import as_int
+from parscan_bp.devices import Link, as_link
 from parscan_bp.grids.cost.plan import GridPlan, explain_grid
+from parscan_bp.grids.cost.program import SentBytes
 from parscan_bp.grids.grid import Grid, layout_of, mesh_axes
 from parscan_bp.grids.layers.redistribute import Redistribute
 from parscan_bp.grids.layout import Layout
-from parscan_bp.grids.stack import Place, as_features, divided_layer
+from parscan_bp.grids.stack import LayerPlace, as_features, divided_layer
 from parscan_bp.layers import Layer
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import Sizes, sizes_of
@@ -28,14 +29,14 @@ def best_grid(
     processes: int,
     batch: int,
     *,
-    cost: CostModel = CORI_KNL,
+    link: Link | None = None,
     memory_limit: int | None = None,
 ) -> GridPlan:
     """The grid of every layer with which training sends for the fewest seconds.
 
     Every layer may have P_r x P_c processes that divide the batch and the model, or the batch and
     the height; what lies between two grids is redistributed, and counts. The seconds are those of
-    ``cost.program``, of all collectives one after the other, and the best of all choices is found
+    the `Link`, of all collectives one after the other, and the best of all choices is found
     by dynamic programming. What is computed is not counted: grids with P_c > B are no choice, and
     layers without weights run on every process of a model-parallel grid.
 
@@ -44,7 +45,7 @@ def best_grid(
       features: shape of one input.
       processes: P.
       batch: B, whole.
-      cost: of the machine.
+      link: between the processes, as in `explain_grid`.
       memory_limit: bytes that a process may hold of parameters, gradients and activations;
         ``None`` is no limit.
 
@@ -67,23 +68,23 @@ def best_grid(
     whole, shape = as_stack(layers), as_features(features)
     if not whole:
         raise ValueError("layers: got none; at least one is wanted")
-    check_kind("cost", cost, CostModel)
+    link = as_link(link)
     if memory_limit is not None:
         memory_limit = as_int("memory_limit", memory_limit)
     processes, batch = as_int("processes", processes), as_int("batch", batch)
     chains, sizes = list(_chains(processes)), tuple(sizes_of(whole, shape))
     best = None
     for chain in chains:
-        found = _Search(whole, sizes, chain, batch, cost, memory_limit).best()
+        found = _Search(whole, sizes, chain, batch, link, memory_limit).best()
         if found is not None and (best is None or found.seconds < best.seconds):
             best = found
     if best is None:
-        raise ValueError(_no_grid(whole, sizes, chains, batch, cost, memory_limit))
-    return explain_grid(whole, shape, best.grids, batch, cost=cost)
+        raise ValueError(_no_grid(whole, sizes, chains, batch, link, memory_limit))
+    return explain_grid(whole, shape, best.grids, batch, link=link)
 
 
-def _no_grid(whole, sizes, chains, batch, cost, memory_limit) -> str:
-    searches = [_Search(whole, sizes, c, batch, cost, None, by_memory=True) for c in chains]
+def _no_grid(whole, sizes, chains, batch, link, memory_limit) -> str:
+    searches = [_Search(whole, sizes, c, batch, link, None, by_memory=True) for c in chains]
     least = [found.memory for s in searches if (found := s.best()) is not None]
     if not least:
         return f"batch: got {batch}; no grid of {chains[0][-1]} processes fits these layers and it"
@@ -110,7 +111,7 @@ class _Search:
     sizes: tuple[Sizes, ...]
     chain: tuple[int, ...]
     batch: int
-    cost: CostModel
+    link: Link
     memory_limit: int | None
     by_memory: bool = False
 
@@ -164,7 +165,9 @@ class _Search:
         lay = None if before is None else layout_of(before, self._axes)
         if lay is None or (lay.data, lay.domain) == (layout.data, layout.domain):
             return 0.0, 0
-        return self._row(Place(Redistribute(lay, layout, features), None, features, lay), moves)
+        return self._row(
+            LayerPlace(Redistribute(lay, layout, features), None, features, lay), moves
+        )
 
     def _cost_of(self, layer, layout, features, moves) -> tuple[float, int] | None:
         """Seconds and bytes; ``None`` where the layer has no such form."""
@@ -172,10 +175,10 @@ class _Search:
             form = divided_layer(layer, layout, features)
         except (NotImplementedError, ValueError):
             return None
-        return self._row(Place(form, 0, features, layout), moves)
+        return self._row(LayerPlace(form, 0, features, layout), moves)
 
-    def _row(self, place: Place, moves: bool) -> tuple[float, int]:
-        program = self.cost.program
+    def _row(self, place: LayerPlace, moves: bool) -> tuple[float, int]:
+        program = SentBytes.of(self.link)
         row = program.row(place, self._axes, self.batch, moves)
         return program.seconds([row]), program.memory([row])
 

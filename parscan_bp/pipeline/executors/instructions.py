@@ -133,12 +133,12 @@ def check_hops(table: Table) -> None:
             raise NotImplementedError(
                 f"schedule: {table.name} needs several hops in a tick: in tick {task.tick} batch "
                 f"{task.batch} goes {way} through blocks {other} and {k}; with one program for all "
-                "stages one hop takes a tick (DSP with p, q >= 1, GPipe, 1F1B, ...). run_mpmd runs "
-                "it"
+                "stages one hop takes a tick (DSP with p, q >= 1, GPipe, 1F1B, ...). "
+                "executor=Threads() runs it"
             )
 
 
-Part = tuple[int, int]
+MicroBatch = tuple[int, int]
 
 
 def _column(
@@ -188,7 +188,7 @@ def _column(
     return fields, (rooms_x, rooms_ct, rooms_kept, rooms_weights, weights[table.batches])
 
 
-def _part(task: Task) -> Part:
+def _part(task: Task) -> MicroBatch:
     return task.batch, task.part
 
 
@@ -196,7 +196,7 @@ def _moment(tick: int, which: int) -> int:
     return tick * _MOMENTS + which
 
 
-def _reads(tasks: Iterable[Task]) -> list[tuple[Part, int]]:
+def _reads(tasks: Iterable[Task]) -> list[tuple[MicroBatch, int]]:
     which = lambda task: _FORWARD if task.kind == "forward" else _BACK  # noqa: E731
     return [(_part(task), _moment(task.tick, which(task))) for task in tasks]
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from parscan_bp.pipeline.block_run import Post, What, Where
-from parscan_bp.pipeline.executors.stream import Due
+from parscan_bp.pipeline.schedules.table import Due
 from parscan_bp.types import PyTree
 
 Box = dict[tuple[What, Where], PyTree]

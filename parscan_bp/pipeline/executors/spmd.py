@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,86 +14,60 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parscan_bp.arguments import described
 from parscan_bp.devices import check_axis
-from parscan_bp.pipeline.blocks import as_block
+from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.executors.base import Executor, Trained
 from parscan_bp.pipeline.executors.instructions import instructions
 from parscan_bp.pipeline.executors.stage_program import StageProgram
-from parscan_bp.pipeline.fitting import (
-    check_alike,
-    check_batch,
-    check_fit,
-    check_one_shape,
-    one_each,
-)
+from parscan_bp.pipeline.fitting import check_alike, check_batch, check_fit, check_one_shape
+from parscan_bp.pipeline.job import Job, weighed
 from parscan_bp.pipeline.optimiser_state import start_states
 from parscan_bp.pipeline.parts import Weight, check_parts, shares
-from parscan_bp.pipeline.programs import Loss, Optimiser
-from parscan_bp.pipeline.run_arguments import as_key, check_batches, check_run, weighed
-from parscan_bp.pipeline.schedules import Schedule, Table
-from parscan_bp.pipeline.simulate import Trained
-from parscan_bp.pipeline.updating import schedule_for
+from parscan_bp.pipeline.schedules import Table
 from parscan_bp.types import Array, PyTree
 
 
 class SpmdProgram(NamedTuple):
-    """A compiled run and what it is called with.
+    """A run as one program, and what it is called with.
 
     Attributes:
-      run: jitted; ``run.lower(*arguments).compile()`` is what `collective_stats` reads.
+      run: jitted; ``run.lower(*arguments).compile()`` is what `collective_stats` reads. It returns
+        weights, states and optimiser states with a leading axis of stages, and losses (stages,
+        ticks), of which those of the last stage count.
       arguments: of it, on the devices.
-      table: whose ticks it does.
     """
 
     run: Callable[..., Any]
     arguments: tuple[PyTree, ...]
-    table: Table
 
 
-def run_spmd(
-    block: Any,
-    schedule: Schedule,
-    optimiser: Optimiser,
-    loss: Loss,
-    params: Sequence[PyTree],
-    batches: Sequence[tuple[PyTree, PyTree]],
-    *,
-    mesh: Mesh,
-    axis: str = "stage",
-    data: str | None = None,
-    states: Sequence[PyTree] | None = None,
-    optimiser_states: Sequence[PyTree] | None = None,
-    key: Array | None = None,
-    weight: Weight | None = None,
-) -> Trained:
-    """Trains K blocks of one shape with the schedule of a pipeline, each on its own devices.
+@dataclasses.dataclass(frozen=True)
+class Spmd(Executor):
+    """K blocks of one shape, each on its own devices, by one program for all stages.
 
-    One program for all stages of a mesh axis, one `jax.lax.scan` over the ticks of the schedule's
+    The stages are those of a mesh axis, and the program one `jax.lax.scan` over the ticks of the
     `Table`. A stage does what the table says in branches; at the end of a tick one permutation
     sends outputs up, another one error gradients down, and nothing else is sent; but for an
     optimiser that wants all gradients at once, for which every stage gathers them, and all weights,
-    at the end of a batch, and holds the optimiser's state of all. What `simulate`
-    computes, to the last bit; with ``data`` up to rounding, as means are taken in another order.
+    at the end of a batch, and holds the optimiser's state of all. What `Simulated` computes, to the
+    last bit; with ``data`` up to rounding, as means are taken in another order.
+
+    All blocks are the same one, ``[block] * K``, whose y has the shape and dtype of x; their params
+    are of the same shapes. So are all batches, which lie on every stage.
 
     Args:
-      block: what `as_block` takes, of which y has the shape and dtype of x; all blocks are it.
-      schedule, optimiser, loss: as in `simulate`.
-      params: of each block, of the same shapes.
-      batches: N pairs (x, labels) of the same shapes. All of them lie on every stage.
-      mesh: of devices, with the axis of the stages.
-      axis: its name; the mesh has K devices along it.
+      mesh: of devices, with the axis of the stages, along which it has K.
+      axis: its name.
       data: the axis over which the rows of every part of a batch are divided, if any: gradients
-        are averaged over it before an update, the floats of states at the end.
-      states, optimiser_states, key, weight: as in `simulate`. With ``data`` each device's rows have
-        a random key of their own, and are a part of the batch.
-
-    Returns:
-      As `simulate`.
+        are averaged over it before an update, the floats of states at the end. Each device's rows
+        have a random key of their own then, and are a part of the batch.
 
     Raises:
-      TypeError: if an argument is of another kind.
-      ValueError: as `simulate`; if the mesh has another number of devices along ``axis`` than there
-        are blocks, blocks, parameters or batches differ in shape, or rows cannot be divided.
-      NotImplementedError: if the schedule needs several hops, or several passes of one kind at a
-        block, in one tick: `FeaturesReplay`, `DelayedGradients`, `DSP` with a p or q of 0.
+      TypeError, ValueError: if ``mesh`` is none, or has no such axes. By `run`, if the mesh has
+        another number of devices along ``axis`` than there are blocks; blocks, parameters or
+        batches differ, or rows cannot be divided.
+      NotImplementedError: by `run`, if the schedule needs several hops, or several passes of one
+        kind at a block, in one tick: `FeaturesReplay`, `DelayedGradients`, `DSP` with a p or q of
+        0.
 
     Source: DSP (Xu, Huo, Huang), section 3, for the queues.
 
@@ -100,101 +75,86 @@ def run_spmd(
       >>> import jax, jax.numpy as jnp, numpy as np, optax
       >>> import parscan_bp as pb
       >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("stage",))
-      >>> error = lambda y, labels: jnp.mean((y - labels) ** 2)
-      >>> run = pb.pipeline.run_spmd(
-      ...     lambda w, x: w * x, pb.pipeline.GPipe(2), optax.sgd(0.1), error, [jnp.ones(())],
-      ...     [(jnp.ones(4), jnp.full(4, 2.0))] * 30, mesh=mesh)
+      >>> run = pb.pipeline.run(
+      ...     [lambda w, x: w * x], pb.pipeline.GPipe(2), optax.sgd(0.1),
+      ...     lambda y, labels: jnp.mean((y - labels) ** 2), [jnp.ones(())],
+      ...     [(jnp.ones(4), jnp.full(4, 2.0))] * 30, executor=pb.pipeline.Spmd(mesh))
       >>> round(float(run.params[0]), 2)
       2.0
     """
-    made = spmd_program(
-        block,
-        schedule,
-        optimiser,
-        loss,
-        params,
-        batches,
-        mesh=mesh,
-        axis=axis,
-        data=data,
-        states=states,
-        optimiser_states=optimiser_states,
-        key=key,
-        weight=weight,
-    )
-    *stacked, ticks = made.run(*made.arguments)
-    blocks = range(made.table.blocks)
-    own = [[jax.tree.map(lambda a, k=k: a[k], tree) for k in blocks] for tree in stacked]
-    if made.table.together:
-        own[2] = [own[2][0], *[()] * (made.table.blocks - 1)]
-    return Trained(own[0], own[1], own[2], _losses(made.table, ticks[-1]))
 
+    mesh: Mesh
+    axis: str = "stage"
+    data: str | None = None
 
-def spmd_program(
-    block: Any,
-    schedule: Schedule,
-    optimiser: Optimiser,
-    loss: Loss,
-    params: Sequence[PyTree],
-    batches: Sequence[tuple[PyTree, PyTree]],
-    *,
-    mesh: Mesh,
-    axis: str = "stage",
-    data: str | None = None,
-    states: Sequence[PyTree] | None = None,
-    optimiser_states: Sequence[PyTree] | None = None,
-    key: Array | None = None,
-    weight: Weight | None = None,
-) -> SpmdProgram:
-    """The program of `run_spmd`, with the same arguments and errors, to look at.
+    def __post_init__(self):
+        if not isinstance(self.mesh, Mesh):
+            raise TypeError(f"mesh: got {described(self.mesh)}; a jax.sharding.Mesh is wanted")
+        check_axis(self.axis, self.mesh)
+        if self.data is not None:
+            check_axis(self.data, self.mesh, "data")
+        if self.data == self.axis:
+            raise ValueError(
+                f"data: got {self.data!r}, which is the axis of the stages; another one, or None, "
+                "is wanted"
+            )
 
-    It returns weights, states and optimiser states with a leading axis of stages, and losses
-    (stages, ticks), of which those of the last stage count.
-    """
-    block = as_block(block)
-    check_run(schedule, optimiser, loss, weight)
-    check_batches(batches)
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"mesh: got {described(mesh)}; a jax.sharding.Mesh is wanted")
-    check_axis(axis, mesh)
-    if data is not None:
-        check_axis(data, mesh, "data")
-    if data == axis:
-        raise ValueError(
-            f"data: got {data!r}, which is the axis of the stages; another one, or None, is wanted"
+    def run(self, job: Job) -> Trained:
+        compiled, table = self.compiled(job), job.table
+        *stacked, ticks = compiled.run(*compiled.arguments)
+        blocks = range(table.blocks)
+        own = [[jax.tree.map(lambda a, k=k: a[k], tree) for k in blocks] for tree in stacked]
+        if table.together:
+            own[2] = [own[2][0], *[()] * (table.blocks - 1)]
+        return Trained(own[0], own[1], own[2], _losses(table, ticks[-1]))
+
+    def compiled(self, job: Job) -> SpmdProgram:
+        """The program of a run, to look at; with the errors of `run`."""
+        table, params, states = job.table, job.params, job.states
+        block = self._block(job)
+        check_alike("params", params)
+        check_alike("states", states)
+        plan, rooms = instructions(table)
+        pieces = 1 if self.data is None else self.mesh.shape[self.data]
+        weight, loss = weighed(job.loss, job.weight, table.parts * pieces)
+        xs, labels = _rows(table, job.batches, pieces, weight)
+        pairs = _pieces(xs, labels, pieces)
+        check_one_shape(block, pairs[0][0], params[0], states[0], job.key)
+        check_fit(job.blocks, loss, pairs[0], params, states, job.key)
+        check_parts(job.blocks, loss, pairs, params, states, job.key)
+        begun = start_states(job.optimiser, params, job.optimiser_states, table.together)
+        if table.together:
+            # Every stage does the step of all.
+            begun = [begun[0]] * table.blocks
+        stacked = map(_stack, (params, states, begun))
+        # Results are divided up outside of the program, where explicit axes would have to be
+        # resolved.
+        mesh = Mesh(self.mesh.devices, self.mesh.axis_names)
+        arguments = tuple(
+            jax.device_put(each, NamedSharding(mesh, spec))
+            for each, spec in zip(
+                (plan, *stacked, xs, labels, job.key), _specs(self.axis, self.data), strict=True
+            )
         )
-    # Results are divided up outside of the program, where explicit axes would have to be resolved.
-    mesh = Mesh(mesh.devices, mesh.axis_names)
-    blocks = len(params) if isinstance(params, Sequence) else 0
-    params = one_each("params", params, mesh.shape[axis])
-    states = [()] * blocks if states is None else one_each("states", states, blocks)
-    check_alike("params", params)
-    check_alike("states", states)
-    key = as_key(key)
-    table = schedule_for(schedule, optimiser, params).table(blocks, len(batches))
-    plan, rooms = instructions(table)
-    pieces = 1 if data is None else mesh.shape[data]
-    weight, loss = weighed(loss, weight, table.parts * pieces)
-    xs, labels = _rows(table, batches, pieces, weight)
-    pairs = _pieces(xs, labels, pieces)
-    check_one_shape(block, pairs[0][0], params[0], states[0], key)
-    check_fit([block] * blocks, loss, pairs[0], params, states, key)
-    check_parts([block] * blocks, loss, pairs, params, states, key)
-    if optimiser_states is not None:
-        optimiser_states = one_each("optimiser_states", optimiser_states, blocks)
-    begun = start_states(optimiser, params, optimiser_states, table.together)
-    if table.together:
-        # Every stage does the step of all.
-        begun = [begun[0]] * blocks
-    stacked = map(_stack, (params, states, begun))
-    arguments = (plan, *stacked, xs, labels, key)
-    specs = _specs(axis, data)
-    arguments = tuple(
-        jax.device_put(each, NamedSharding(mesh, spec))
-        for each, spec in zip(arguments, specs, strict=True)
-    )
-    stage = StageProgram(block, optimiser, loss, table, rooms, axis, data)
-    return SpmdProgram(_compiled(stage, mesh), arguments, table)
+        stage = StageProgram(block, job.optimiser, loss, table, rooms, self.axis, self.data)
+        return SpmdProgram(_compiled(stage, mesh), arguments)
+
+    def _block(self, job: Job) -> Block:
+        """That which all blocks are."""
+        stages = self.mesh.shape[self.axis]
+        if len(job.blocks) != stages:
+            raise ValueError(
+                f"blocks: got {len(job.blocks)} for {stages} devices along the axis {self.axis!r}; "
+                "one for each is wanted"
+            )
+        for k, each in enumerate(job.blocks):
+            if each != job.blocks[0]:
+                raise ValueError(
+                    f"blocks[{k}]: got another block than blocks[0]; one program for all stages "
+                    "takes [block] * K, which differ in their params alone. executor=Threads() "
+                    "runs any"
+                )
+        return job.blocks[0]
 
 
 # A table of many ticks is kept as long as its program.

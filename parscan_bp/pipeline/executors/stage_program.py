@@ -27,7 +27,7 @@ from parscan_bp.pipeline.schedules import Table
 from parscan_bp.types import Array, PyTree
 
 
-class Carry(NamedTuple):
+class StageState(NamedTuple):
     """What one stage holds between ticks.
 
     Attributes:
@@ -62,11 +62,11 @@ class StageProgram:
 
     To be traced inside `jax.shard_map`, with arrays whose leading axis is that of the stages. What
     a stage has to do in a tick it does in branches of conditionals: no pass is made that the table
-    does not have, and each is compiled by itself, as in `simulate`. What neighbours are to get goes
+    does not have, and each is compiled by itself, by `Simulated`. What neighbours are to get goes
     through two permutations at the end of every tick.
 
     Attributes:
-      block, optimiser, loss: as in `run_spmd`.
+      block, optimiser, loss: as in `run`.
       table: the tick table.
       rooms: of its instructions.
       axis: of the stages.
@@ -148,9 +148,9 @@ class _Run:
             (self.x, state) if pull is None else jax.tree.leaves(pull) for pull in self.pulls
         ]
 
-    def start(self, optimiser_state: PyTree) -> Carry:
+    def start(self, optimiser_state: PyTree) -> StageState:
         rooms, parts = self.stage.rooms, self.table.parts
-        return Carry(
+        return StageState(
             weights=ring.put(ring.empty(max(rooms.weights), self.params), 0, self.params),
             optimiser_state=optimiser_state,
             state=self.state,
@@ -168,7 +168,7 @@ class _Run:
         kept = self.stage.rooms.kept
         return max(own for own, at in zip(kept, self.role_at, strict=True) if at == role)
 
-    def tick(self, carry: Carry, now: Instructions) -> tuple[Carry, Array]:
+    def tick(self, carry: StageState, now: Instructions) -> tuple[StageState, Array]:
         carry, up, loss = self._forward(carry, now)
         carry, gradient, down = self._backward(carry, now)
         carry = self._update(carry, now, gradient)
@@ -183,7 +183,7 @@ class _Run:
         below = [(k + 1, k) for k in range(last)]
         return lax.ppermute(up, axis, above), lax.ppermute(down, axis, below)
 
-    def _forward(self, carry: Carry, now: Instructions) -> tuple[Carry, PyTree, Array]:
+    def _forward(self, carry: StageState, now: Instructions) -> tuple[StageState, PyTree, Array]:
         """The pass, what goes to the stage above, and the loss at the last stage."""
         row = lambda tree: _row(tree, now.batch, now.part)  # noqa: E731
         data, arrived = row(self.xs), ring.get(carry.x, now.x)
@@ -225,7 +225,7 @@ class _Run:
         )
         return self._advance(carry._replace(kept=kept), now, state), up, loss
 
-    def _advance(self, carry: Carry, now: Instructions, state: PyTree) -> Carry:
+    def _advance(self, carry: StageState, now: Instructions, state: PyTree) -> StageState:
         """Counters and keys move with every part, statistics once a batch, by the mean."""
         parts = self.table.parts
         if parts == 1:
@@ -246,7 +246,7 @@ class _Run:
         floats = jax.tree.map(lambda a: left(a) if is_float(a) else a, total)
         return carry._replace(state=moved_state, states=floats)
 
-    def _backward(self, carry: Carry, now: Instructions) -> tuple[Carry, PyTree, PyTree]:
+    def _backward(self, carry: StageState, now: Instructions) -> tuple[StageState, PyTree, PyTree]:
         """The gradient of the weights, summed over parts, and what goes to the stage below."""
         weights = ring.get(carry.weights, now.back_weights)
         arrived = ring.get(carry.ct, now.ct)
@@ -290,7 +290,7 @@ class _Run:
         )
         return carry._replace(gradient=total), total, down
 
-    def _update(self, carry: Carry, now: Instructions, gradient: PyTree) -> Carry:
+    def _update(self, carry: StageState, now: Instructions, gradient: PyTree) -> StageState:
         old = ring.get(carry.weights, now.old)
 
         def mean():

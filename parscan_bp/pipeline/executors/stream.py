@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 
 from parscan_bp.pipeline.schedules import Schedule, Task
-from parscan_bp.pipeline.schedules.table import last_reads
-
-Due = tuple[Task, tuple[int, ...]]
-"""A task, and the versions of its block's weights that nobody reads after it."""
-
-
-def due_of(tasks: Sequence[Task]) -> list[Due]:
-    """All tasks of a run, in their order."""
-    unread = last_reads(tasks)
-    return [(task, tuple(unread.get(at, ()))) for at, task in enumerate(tasks)]
+from parscan_bp.pipeline.schedules.table import Due, due_of
 
 
 class Stream:

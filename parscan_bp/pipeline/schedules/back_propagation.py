@@ -6,7 +6,7 @@ import dataclasses
 from typing import final
 
 from parscan_bp.pipeline.schedules.base import Schedule
-from parscan_bp.pipeline.schedules.orders import Step, clocked
+from parscan_bp.pipeline.schedules.orders import NextTask, clocked
 from parscan_bp.pipeline.schedules.task import Task
 
 
@@ -28,5 +28,5 @@ class BackPropagation(Schedule):
 
     def tasks(self, blocks: int, batches: int) -> list[Task]:
         kinds = ("forward", "backward", "update")
-        order = [Step(kind, n) for n in range(batches) for kind in kinds]  # type: ignore[arg-type]
+        order = [NextTask(kind, n) for n in range(batches) for kind in kinds]  # type: ignore[arg-type]
         return clocked([order] * blocks, lambda block, batch: batch)

@@ -7,7 +7,7 @@ from typing import final
 
 from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.pipeline.schedules.base import Schedule
-from parscan_bp.pipeline.schedules.orders import Step, clocked
+from parscan_bp.pipeline.schedules.orders import NextTask, clocked
 from parscan_bp.pipeline.schedules.task import Task
 
 
@@ -50,9 +50,9 @@ class GPipe(Schedule):
     def tasks(self, blocks: int, batches: int) -> list[Task]:
         order = []
         for n in range(batches):
-            order += [Step("forward", n, part) for part in range(self.parts)]
-            order += [Step("backward", n, part) for part in range(self.parts)]
-            order.append(Step("update", n))
+            order += [NextTask("forward", n, part) for part in range(self.parts)]
+            order += [NextTask("backward", n, part) for part in range(self.parts)]
+            order.append(NextTask("update", n))
         return clocked([order] * blocks, lambda block, batch: batch)
 
     def keeps(self, blocks: int) -> tuple[bool, ...]:

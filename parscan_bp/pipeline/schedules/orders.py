@@ -8,7 +8,7 @@ from typing import NamedTuple
 from parscan_bp.pipeline.schedules.task import Kind, Task
 
 
-class Step(NamedTuple):
+class NextTask(NamedTuple):
     """What a block does next."""
 
     kind: Kind
@@ -16,7 +16,7 @@ class Step(NamedTuple):
     part: int = 0
 
 
-def clocked(orders: Sequence[Sequence[Step]], version: Callable[[int, int], int]) -> list[Task]:
+def clocked(orders: Sequence[Sequence[NextTask]], version: Callable[[int, int], int]) -> list[Task]:
     """The tasks, each pass in the first tick that its block is free and its operands are there.
 
     An update takes no tick of its own: it follows the pass before it.
@@ -60,7 +60,7 @@ def clocked(orders: Sequence[Sequence[Step]], version: Callable[[int, int], int]
     return tasks
 
 
-def _ready(k: int, step: Step, finished: set, blocks: int) -> bool:
+def _ready(k: int, step: NextTask, finished: set, blocks: int) -> bool:
     """Whether the neighbour has made what the step reads; the block's order sees to the rest."""
     if step.kind == "forward":
         return k == 0 or ("forward", k - 1, step.batch, step.part) in finished
@@ -72,7 +72,7 @@ def _ready(k: int, step: Step, finished: set, blocks: int) -> bool:
 
 def one_forward_one_backward(
     block: int, blocks: int, passes: Sequence[tuple[int, int]], *, flush: bool
-) -> list[Step]:
+) -> list[NextTask]:
     """The 1F1B order of a block: K - 1 - k forward passes, then one of each in turn.
 
     Args:
@@ -93,11 +93,11 @@ def one_forward_one_backward(
         ]
     ahead = min(blocks - 1 - block, len(passes))
     last = dict(passes)
-    steps = [Step("forward", *each) for each in passes[:ahead]]
+    steps = [NextTask("forward", *each) for each in passes[:ahead]]
     for at, (batch, part) in enumerate(passes):
         if at + ahead < len(passes):
-            steps.append(Step("forward", *passes[at + ahead]))
-        steps.append(Step("backward", batch, part))
+            steps.append(NextTask("forward", *passes[at + ahead]))
+        steps.append(NextTask("backward", batch, part))
         if part == last[batch]:
-            steps.append(Step("update", batch))
+            steps.append(NextTask("update", batch))
     return steps

@@ -44,7 +44,7 @@ class Table:
     """Who does what when, on which batch, with which weight version: enough to run from.
 
     Whoever runs the tasks of each block in this order, and waits for what a task needs from its
-    neighbours, computes what `simulate` does.
+    neighbours, computes what `Simulated` does.
 
     Attributes:
       name: of the schedule.
@@ -117,10 +117,9 @@ class Table:
             now[name][block] += count
             most[name][block] = max(most[name][block], now[name][block])
 
-        last_read = last_reads(self.tasks)
         for k in range(self.blocks):
             add("weights", k, 1)
-        for at, task in enumerate(self.tasks):
+        for task, unread in due_of(self.tasks):
             k = task.block
             kept = "linearisations" if self.keeps[k] else "inputs"
             if task.kind == "forward":
@@ -136,7 +135,7 @@ class Table:
                 if k < self.blocks - 1:
                     add("gradients", k + 1, -1)
             # An update takes the place of weights that nobody reads any more.
-            for _ in last_read.get(at, ()):
+            for _ in unread:
                 add("weights", k, -1)
             if task.kind == "update":
                 add("weights", k, 1)
@@ -160,15 +159,14 @@ class Table:
         return "\n".join([head, *lines, *more])
 
 
-def last_reads(tasks: Sequence[Task]) -> dict[int, list[int]]:
-    """For the position of each task the versions of its block's weights that nobody reads after.
+Due = tuple[Task, tuple[int, ...]]
+"""A task, and the versions of its block's weights that nobody reads after it."""
 
-    The newest version, which is the result, is always kept.
-    """
-    last: dict[tuple[int, int], int] = {}
-    for at, task in enumerate(tasks):
-        last[task.block, task.version] = at
-    dropped: dict[int, list[int]] = collections.defaultdict(list)
+
+def due_of(tasks: Sequence[Task]) -> list[Due]:
+    """All tasks in their order; the newest version, which is the result, is always kept."""
+    last = {(task.block, task.version): at for at, task in enumerate(tasks)}
+    unread: dict[int, list[int]] = collections.defaultdict(list)
     for (_, version), at in last.items():
-        dropped[at].append(version)
-    return dropped
+        unread[at].append(version)
+    return [(task, tuple(unread.get(at, ()))) for at, task in enumerate(tasks)]

@@ -7,7 +7,7 @@ from typing import final
 
 from parscan_bp.arguments import set_ints
 from parscan_bp.pipeline.schedules.base import Schedule
-from parscan_bp.pipeline.schedules.orders import Step, clocked
+from parscan_bp.pipeline.schedules.orders import NextTask, clocked
 from parscan_bp.pipeline.schedules.task import Task
 
 
@@ -64,17 +64,17 @@ class ZeroBubble(Schedule):
         ]
         return clocked(orders, lambda block, batch: batch)
 
-    def _order(self, block: int, blocks: int, batch: int) -> list[Step]:
+    def _order(self, block: int, blocks: int, batch: int) -> list[NextTask]:
         """What a block does with one batch."""
         parts = self.microbatches
         ahead, owed = self.lookahead * (blocks - 1 - block), self.lookahead * block
-        steps = [Step("forward", batch, part) for part in range(min(ahead, parts))]
+        steps = [NextTask("forward", batch, part) for part in range(min(ahead, parts))]
         for part in range(parts):
             if part + ahead < parts:
-                steps.append(Step("forward", batch, part + ahead))
-            steps.append(Step("input_gradient", batch, part))
+                steps.append(NextTask("forward", batch, part + ahead))
+            steps.append(NextTask("input_gradient", batch, part))
             if part >= owed:
-                steps.append(Step("weight_gradient", batch, part - owed))
+                steps.append(NextTask("weight_gradient", batch, part - owed))
         left = range(max(0, parts - owed), parts)
-        steps += [Step("weight_gradient", batch, part) for part in left]
-        return [*steps, Step("update", batch)]
+        steps += [NextTask("weight_gradient", batch, part) for part in left]
+        return [*steps, NextTask("update", batch)]

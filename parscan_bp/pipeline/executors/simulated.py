@@ -1,19 +1,66 @@
-"""What all blocks of a pipeline hold at a moment, on one device."""
+"""A tick table run task by task on one device, the reference for every other executor."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from parscan_bp.pipeline.block_run import BlockRun, What, Where
-from parscan_bp.pipeline.blocks import Block
-from parscan_bp.pipeline.optimiser_state import start_states
-from parscan_bp.pipeline.programs import Loss, Optimiser, Reads, programs_of, update_of
-from parscan_bp.pipeline.run_arguments import RunArguments
-from parscan_bp.pipeline.schedules import Table, Task
-from parscan_bp.pipeline.schedules.table import last_reads
+import jax.numpy as jnp
+
+from parscan_bp.arguments import described
+from parscan_bp.pipeline.block_run import What, Where
+from parscan_bp.pipeline.executors.base import Executor, Trained
+from parscan_bp.pipeline.job import Job
+from parscan_bp.pipeline.programs import Reads
+from parscan_bp.pipeline.schedules import Task
 from parscan_bp.types import Array, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulated(Executor):
+    """Task by task, on one device, in the order of the table.
+
+    Args:
+      observe: called after each task with the task and what all blocks hold then: ``newest(block)``
+        and ``weights`` by version; ``gradient``, of an update; ``inputs``, ``outputs``, ``labels``,
+        ``cotangents``, ``linearisations`` that are still to be read, by (block, batch, part);
+        ``losses`` by batch; ``states`` and ``optimiser_states``. ``None`` for nobody.
+
+    Raises:
+      TypeError: if ``observe`` is no function.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> import parscan_bp as pb
+      >>> seen = []
+      >>> run = pb.pipeline.run(
+      ...     [lambda w, x: w * x], pb.pipeline.PipeDream(), optax.sgd(0.1),
+      ...     lambda y, labels: jnp.mean((y - labels) ** 2), [jnp.ones(())],
+      ...     [(jnp.ones(4), jnp.zeros(4))] * 2,
+      ...     executor=pb.pipeline.Simulated(observe=lambda task, pipe: seen.append(task.kind)))
+      >>> print(*seen)
+      forward backward update forward backward update
+    """
+
+    observe: Callable[[Task, Pipe], None] | None = None
+
+    def __post_init__(self):
+        if self.observe is not None and not callable(self.observe):
+            raise TypeError(
+                f"observe: got {described(self.observe)}; a function (task, pipe), or None, is "
+                "wanted"
+            )
+
+    def run(self, job: Job) -> Trained:
+        pipe, table = Pipe(job), job.table
+        for task, unread in job.due():
+            pipe.run(task, unread)
+            if self.observe is not None:
+                self.observe(task, pipe)
+        losses = [jnp.mean(jnp.stack(pipe.losses[n])) for n in range(table.batches)]
+        return Trained.of(pipe.blocks, jnp.stack(losses))
 
 
 class Pipe:
@@ -27,19 +74,9 @@ class Pipe:
       losses: by batch, that of each part.
     """
 
-    def __init__(self, given: RunArguments):
-        self._given = given
-        self._unread = last_reads(given.table.tasks)
-        self.blocks = block_runs(
-            given.blocks,
-            given.table,
-            given.optimiser,
-            given.loss,
-            given.key,
-            given.params,
-            given.states,
-            given.optimiser_states,
-        )
+    def __init__(self, job: Job):
+        self._job = job
+        self.blocks = job.block_runs()
         self.outputs: dict[Where, PyTree] = {}
         self.labels: dict[Where, PyTree] = {}
         self.cotangents: dict[Where, PyTree] = {}
@@ -91,14 +128,14 @@ class Pipe:
             for part, pull in own.linearisations.items()
         }
 
-    def run(self, at: int, task: Task) -> None:
-        """Does the task at a position of the table."""
+    def run(self, task: Task, unread: Sequence[int]) -> None:
+        """Does the next task of the table."""
         self._running.gradient = None
         self._running = self.blocks[task.block]
         where = (-1, task.batch, task.part)
         if task.kind == "forward" and task.block == 0 and where not in self.outputs:
             self._enter(task.batch)
-        self._running.run(task, self, self._unread.get(at, ()))
+        self._running.run(task, self, unread)
 
     def take(self, what: What, where: Where) -> PyTree:
         return self._boxes[what].pop(where)
@@ -111,39 +148,7 @@ class Pipe:
 
     def _enter(self, batch: int) -> None:
         """The data and labels of all parts of a batch."""
-        last = self._given.table.blocks - 1
-        for part, (x, labels) in enumerate(self._given.pairs(batch)):
+        last = self._job.table.blocks - 1
+        for part, (x, labels) in enumerate(self._job.pairs(batch)):
             self.put("output", (-1, batch, part), x)
             self.put("labels", (last, batch, part), labels)
-
-
-def block_runs(
-    blocks: Sequence[Block],
-    table: Table,
-    optimiser: Optimiser,
-    loss: Loss,
-    key: Array,
-    params: Sequence[PyTree],
-    states: Sequence[PyTree],
-    optimiser_states: Sequence[PyTree] | None,
-) -> list[BlockRun]:
-    """All blocks at the start; ``None`` for fresh states of the optimiser."""
-    last = len(blocks) - 1
-    # Made here: who called would keep them alive.
-    begun = start_states(optimiser, params, optimiser_states, table.together)
-    return [
-        BlockRun(
-            k,
-            len(blocks),
-            table.parts,
-            table.keeps[k],
-            programs_of(block, loss if k == last else None, k == 0),
-            update_of(optimiser),
-            key,
-            params[k],
-            states[k],
-            begun[k],
-            table.together,
-        )
-        for k, block in enumerate(blocks)
-    ]

@@ -147,8 +147,14 @@ def test_between_ticks_the_queues_hold_p_m_and_q_arrays(name):
             counted.setdefault(shape, set()).add(_live(shape) - before[shape])
 
     optimiser = networks.sgd(0.01, momentum=0.9)
-    pipeline.simulate(
-        functions, schedule, optimiser, cross_entropy, params, batches, observe=observe
+    pipeline.run(
+        functions,
+        schedule,
+        optimiser,
+        cross_entropy,
+        params,
+        batches,
+        executor=pipeline.Simulated(observe=observe),
     )
     for k in range(1, blocks):
         queues = schedule.p[k - 1] + schedule.m[k] + schedule.queues[k]
@@ -181,14 +187,14 @@ def test_the_most_that_is_held_is_what_the_table_says(name):
             alive = _live(kernels[k]) - before[k]
             most[k, "kernels"] = max(most.get((k, "kernels"), 0), alive)
 
-    pipeline.simulate(
+    pipeline.run(
         functions,
         case.schedule,
         networks.sgd(0.01),
         cross_entropy,
         params,
         data(12),
-        observe=observe,
+        executor=pipeline.Simulated(observe=observe),
     )
     for k, held in enumerate(case.schedule.held(blocks)):
         for what in ("inputs", "linearisations", "weights", "outputs"):
@@ -215,7 +221,7 @@ def test_dropout_is_replayed_with_the_key_of_its_own_forward_pass():
             gradients[task.batch] = pipe.gradient
 
     state = {"mask": jnp.zeros(4, jnp.float32), "passes": jnp.zeros((), jnp.int32)}
-    made = pipeline.simulate(
+    made = pipeline.run(
         [pipeline.Block(noisy), lambda w, x: x * w, lambda w, x: x * w],
         PAPER["DSP(2,2,0;6,3,0)"],
         networks.sgd(0.0),
@@ -224,7 +230,7 @@ def test_dropout_is_replayed_with_the_key_of_its_own_forward_pass():
         data(20),
         states=[state, (), ()],
         key=jax.random.key(3),
-        observe=observe,
+        executor=pipeline.Simulated(observe=observe),
     )
     assert len({tuple(np.asarray(mask)) for mask in masks.values()}) > 5
     for number, gradient in gradients.items():
@@ -243,7 +249,7 @@ def _normalised(params, state, x, key):
 def test_statistics_move_once_a_batch(schedule):
     state = {"stats": (jnp.zeros(4), jnp.ones(4)), "count": jnp.zeros((), jnp.int32)}
     batches = data(10)
-    made = pipeline.simulate(
+    made = pipeline.run(
         [pipeline.Block(_normalised), lambda w, x: w * x, lambda w, x: w * x],
         schedule,
         networks.sgd(0.1),
@@ -266,7 +272,7 @@ def test_a_run_goes_on_where_another_one_ended():
     functions, params = net(3)
     batches, optimiser = data(16), networks.adam(0.01)
     go = functools.partial(
-        pipeline.simulate, functions, pipeline.BackPropagation(), optimiser, cross_entropy
+        pipeline.run, functions, pipeline.BackPropagation(), optimiser, cross_entropy
     )
     first = go(params, batches[:6])
     second = go(first.params, batches[6:], optimiser_states=first.optimiser_states)
@@ -288,7 +294,7 @@ def test_batches_may_be_made_on_demand_and_inputs_may_be_integers():
     embed = lambda table, tokens: table[tokens]  # noqa: E731
     rng = np.random.default_rng(0)
     params = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((5, 4), (4, 3))]
-    made = pipeline.simulate(
+    made = pipeline.run(
         [embed, lambda w, x: x @ w],
         pipeline.DSP((1, 0), (2, 0)),
         networks.sgd(0.1),
@@ -310,7 +316,7 @@ def _spoiled(**new):
         "params": params,
         "batches": data(8),
     }
-    return pipeline.simulate(**{**given, **new})
+    return pipeline.run(**{**given, **new})
 
 
 @pytest.mark.parametrize(
@@ -363,7 +369,7 @@ def test_a_state_that_changes_its_shape_is_refused():
     with pytest.raises(
         ValueError, match=r"blocks\[0\]: its state float\d+\[2\] becomes float\d+\[4\]"
     ):
-        pipeline.simulate(
+        pipeline.run(
             [grows],
             pipeline.BackPropagation(),
             networks.sgd(0.1),
@@ -378,9 +384,7 @@ def test_the_loss_falls_at_a_small_rate_whatever_the_schedule():
     batches = data(3, rows=8) * 40
     functions, params = net(4)
     for schedule in (PAPER["DSP(3,3,3,0;15,10,5,0)"], pipeline.PipeDream()):
-        made = pipeline.simulate(
-            functions, schedule, networks.sgd(0.05), cross_entropy, params, batches
-        )
+        made = pipeline.run(functions, schedule, networks.sgd(0.05), cross_entropy, params, batches)
         assert made.losses[-10:].mean() < 0.85 * made.losses[:3].mean()
 
 
@@ -394,6 +398,6 @@ def test_an_optimiser_with_labels_is_each_blocks_own():
     batches = [(jnp.ones(4), jnp.zeros(4))] * 3
     loss = lambda y, labels: jnp.mean((y - labels) ** 2)  # noqa: E731
     how = (pipeline.PipeDream(), optimiser, loss, [params] * 2, batches)
-    made = pipeline.simulate([block] * 2, *how)
+    made = pipeline.run([block] * 2, *how)
     for own in made.params:
         assert own["offset"] == 1 and own["slope"] != 0.5

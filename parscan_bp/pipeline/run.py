@@ -1,51 +1,34 @@
-"""`simulate`: a tick table run on one device, the reference for every other executor."""
+"""`run`: a network trained with the schedule of a pipeline, by any executor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import jax.numpy as jnp
-
-from parscan_bp.arguments import described
-from parscan_bp.pipeline.pipe import Pipe
+from parscan_bp.arguments import check_kind, described
+from parscan_bp.pipeline.executors import Executor, Simulated, Trained
+from parscan_bp.pipeline.job import Batches, Job
+from parscan_bp.pipeline.parts import Weight
 from parscan_bp.pipeline.programs import Loss, Optimiser
-from parscan_bp.pipeline.run_arguments import checked
-from parscan_bp.pipeline.schedules import Schedule, Task
+from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.types import Array, PyTree
 
 
-class Trained(NamedTuple):
-    """What a run leaves.
-
-    Attributes:
-      params: of each block.
-      states: of each block.
-      optimiser_states: of each block; that of all blocks comes first, and () for the others.
-      losses: (batches,), of each batch when it passed, the mean over its parts.
-    """
-
-    params: list[PyTree]
-    states: list[PyTree]
-    optimiser_states: list[PyTree]
-    losses: Array
-
-
-def simulate(
+def run(
     blocks: Sequence[Any],
     schedule: Schedule,
     optimiser: Optimiser,
     loss: Loss,
     params: Sequence[PyTree],
-    batches: Sequence[tuple[PyTree, PyTree]],
+    batches: Batches,
     *,
+    executor: Executor = Simulated(),  # noqa: B008
     states: Sequence[PyTree] | None = None,
     optimiser_states: Sequence[PyTree] | None = None,
     key: Array | None = None,
-    weight: Callable[[PyTree], Any] | None = None,
-    observe: Callable[[Task, Pipe], None] | None = None,
+    weight: Weight | None = None,
 ) -> Trained:
-    """Trains a network with the schedule of a pipeline, task by task, on one device.
+    """Trains a network with the schedule of a pipeline.
 
     Every pass reads the weights that the `Table` names. A block that is linearised again sees the
     random key and the state of the batch's own forward pass, and drops the new state: statistics
@@ -67,6 +50,7 @@ def simulate(
       params: of each block.
       batches: N pairs (x, labels), the leading axis of every array the batch. Only those that the
         pipeline has reached are asked for, in their order, so that they may be made on demand.
+      executor: who runs it where: `Simulated`, `Threads`, `Spmd`, `Processes`, or one of your own.
       states: of each block; ``None`` if there are none.
       optimiser_states: of each block, to go on with a run; ``None`` starts afresh.
       key: random key for the blocks; ``None`` is ``jax.random.key(0)``.
@@ -74,8 +58,6 @@ def simulate(
         of valid rows or tokens, for a loss that is a mean over those alone. The loss of the batch
         is then sum_i weight_i loss_i / sum_i weight_i, and gradients alike. ``None`` counts all
         parts alike.
-      observe: called after each task with the task and the `Pipe`, to look at weights, gradients
-        and what is held.
 
     Returns:
       Parameters, states and losses, once the pipeline is empty.
@@ -88,7 +70,7 @@ def simulate(
         the data.
       NotImplementedError: if the optimiser's update of one block depends on the gradient of
         another one, as with clipping by the global norm, and blocks are updated from different
-        batches.
+        batches; if the executor cannot run this schedule.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -96,25 +78,28 @@ def simulate(
       >>> blocks = [lambda w, x: w * x] * 3
       >>> error = lambda y, labels: jnp.mean((y - labels) ** 2)
       >>> batches = [(jnp.ones(4), jnp.full(4, 2.0))] * 30
-      >>> run = pb.pipeline.simulate(
+      >>> run = pb.pipeline.run(
       ...     blocks, pb.pipeline.DSP((1, 1, 0), (4, 2, 0)), optax.sgd(0.05), error,
       ...     [jnp.ones(())] * 3, batches)
       >>> bool(run.losses[-1] < 0.1 * run.losses[0])
       True
     """
-    given = checked(
-        blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key, weight
+    check_kind("executor", executor, Executor)
+    job = Job(
+        blocks,
+        schedule,
+        optimiser,
+        loss,
+        params,
+        batches,
+        states=states,
+        optimiser_states=optimiser_states,
+        key=key,
+        weight=weight,
     )
-    if observe is not None and not callable(observe):
+    made = executor.run(job)
+    if not isinstance(made, Trained):
         raise TypeError(
-            f"observe: got {described(observe)}; a function (task, pipe), or None, is wanted"
+            f"executor: {described(executor)} returns {described(made)}; a Trained is wanted"
         )
-    table = given.table
-    pipe = Pipe(given)
-    for at, task in enumerate(table.tasks):
-        pipe.run(at, task)
-        if observe is not None:
-            observe(task, pipe)
-    losses = [jnp.mean(jnp.stack(pipe.losses[n])) for n in range(table.batches)]
-    newest = [pipe.newest(k) for k in range(table.blocks)]
-    return Trained(newest, pipe.states, pipe.optimiser_states, jnp.stack(losses))
+    return made

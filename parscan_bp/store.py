@@ -138,7 +138,7 @@ def remove(key: str) -> None:
     _Generation.count += 1
 
 
-_PACKAGE = str(pathlib.Path(__file__).parents[1])
+_PACKAGE = str(pathlib.Path(__file__).parent)
 
 
 def _warn(text: str) -> None:

@@ -14,7 +14,7 @@ from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class DeviceOrder:
     """The devices of an axis, one after the other; inside `jax.shard_map` or `jax.pmap`.
 
     Attributes:
@@ -115,7 +115,7 @@ def kinds_of_keys(tree: PyTree) -> PyTree:
 
 
 def with_keys(tree: PyTree, kinds: PyTree) -> PyTree:
-    """Keys of their data; the inverse of `Line.numbers`, by what `kinds_of_keys` told."""
+    """Keys of their data; the inverse of `DeviceOrder.numbers`, by what `kinds_of_keys` told."""
 
     def leaf(a, kind):
         return a if kind == "" else jax.random.wrap_key_data(a, impl=kind)

@@ -15,7 +15,7 @@ from schedule_cases import CASES
 import parscan_bp as pb
 from parscan_bp import layers, pipeline
 from parscan_bp.pipeline.executors.stream import Stream
-from parscan_bp.pipeline.schedules.table import last_reads
+from parscan_bp.pipeline.schedules.table import due_of
 
 EACH = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 SOME = ("DSP(1,1,0;4,2,0)", "DelayedGradients", "PipeDream2BW")
@@ -33,7 +33,7 @@ def test_every_schedule_has_the_simulators_bits(case):
     functions, params = net(case.blocks)
     batches = data(case.schedule.on_the_way(case.blocks) + 6)
     given = (functions, case.schedule, SGD, cross_entropy, params, batches)
-    assert same_bits(pipeline.run_mpmd(*given), pipeline.simulate(*given))
+    assert same_bits(pipeline.run(*given, executor=pipeline.Threads()), pipeline.run(*given))
 
 
 MANY = """
@@ -48,9 +48,9 @@ def check(schedule, blocks):
     functions, params = net(blocks)
     given = (functions, schedule, optax.adam(0.01), cross_entropy, params, data(41))
     spans = []
-    made = pipeline.run_mpmd(*given, spans=spans)
+    made = pipeline.run(*given, executor=pipeline.Threads(spans=spans))
     assert schedule.table(blocks, 41).ticks > 40
-    assert same_bits(made, pipeline.simulate(*given))
+    assert same_bits(made, pipeline.run(*given))
     places = [jax.tree.leaves(own)[0].device.id for own in made.params]
     assert places == [*range(blocks)]
     assert {span.task for span in spans} == set(schedule.table(blocks, 41).tasks)
@@ -79,9 +79,7 @@ def test_a_stream_is_the_table_of_any_number_of_batches(case, entered):
     stream, blocks = Stream(case.schedule, case.blocks), case.blocks
     due = [each for n in range(entered) for each in stream.step(n)]
     long = case.schedule.table(blocks, entered + 20)
-    unread = last_reads(long.tasks)
-    for at, (task, dropped) in enumerate(due):
-        assert task == long.tasks[at] and dropped == tuple(unread.get(at, ()))
+    assert due == due_of(long.tasks)[: len(due)]
     done = [task for task, _ in (*due, *stream.rest(entered))]
     exact = case.schedule.tasks(blocks, entered)
     what = lambda task: (task.kind, task.batch, task.part, task.version)  # noqa: E731
@@ -110,7 +108,10 @@ def test_states_keys_and_layers_are_those_of_the_simulator():
         data(6),
     )
     options = {"states": [jnp.zeros(4), ()], "key": jax.random.key(7)}
-    assert same_bits(pipeline.run_mpmd(*given, **options), pipeline.simulate(*given, **options))
+    assert same_bits(
+        pipeline.run(*given, **options, executor=pipeline.Threads()),
+        pipeline.run(*given, **options),
+    )
 
 
 def test_a_scan_in_a_block_and_the_pipeline_between_blocks():
@@ -141,8 +142,14 @@ def test_a_scan_in_a_block_and_the_pipeline_between_blocks():
         return cross_entropy(x, batch[1])
 
     sgd = networks.sgd(0.1)
-    made = pipeline.run_mpmd(
-        [recurrent, layered], pipeline.BackPropagation(), sgd, cross_entropy, params, batches
+    made = pipeline.run(
+        [recurrent, layered],
+        pipeline.BackPropagation(),
+        sgd,
+        cross_entropy,
+        params,
+        batches,
+        executor=pipeline.Threads(),
     )
     for batch in batches:
         gradient = jax.grad(plain)(params, batch)
@@ -154,16 +161,14 @@ def _seconds(schedule, slow=None, blocks=3, batches=14):
     """Of the whole run, when passes take hundredths of seconds."""
     functions, params = net(blocks)
     spans = []
-    pipeline.run_mpmd(
+    pipeline.run(
         functions,
         schedule,
         SGD,
         cross_entropy,
         params,
         data(batches),
-        costs=pipeline.Costs(0.004, 0.008),
-        slow=slow,
-        spans=spans,
+        executor=pipeline.Threads(costs=pipeline.Costs(0.004, 0.008), slow=slow, spans=spans),
     )
     return spans
 
@@ -213,13 +218,14 @@ def test_a_failure_in_a_thread_is_raised_and_no_thread_is_left():
 
     before = threading.active_count()
     with pytest.raises(Exception, match="too hot") as told:
-        pipeline.run_mpmd(
+        pipeline.run(
             [lambda w, x: x * w, fails],
             pipeline.GPipe(1),
             SGD,
             lambda y, labels: y.mean(),
             [jnp.ones(())] * 2,
             data(3),
+            executor=pipeline.Threads(),
         )
     assert "in the thread of block 1" in "".join(told.value.__notes__)
     deadline = time.monotonic() + 5
@@ -230,6 +236,7 @@ def test_a_failure_in_a_thread_is_raised_and_no_thread_is_left():
 
 def _run(**new):
     functions, params = net(3)
+    where = {name: new.pop(name) for name in ("devices", "costs", "slow") if name in new}
     options = {
         "blocks": functions,
         "schedule": pipeline.BackPropagation(),
@@ -238,7 +245,7 @@ def _run(**new):
         "params": params,
         "batches": data(3),
     } | new
-    return pipeline.run_mpmd(**options)
+    return pipeline.run(**options, executor=pipeline.Threads(**where))
 
 
 @pytest.mark.parametrize(
@@ -259,13 +266,13 @@ def test_mistakes_are_told(new, error, words):
         _run(**new)
 
 
-def test_a_smaller_last_batch_is_run_as_by_simulate():
+def test_a_smaller_last_batch_is_run_as_by_the_simulator():
     batches = [*data(2), *data(1, seed=2, rows=3)]
     functions, params = net(3)
     given = (functions, pipeline.BackPropagation(), SGD, cross_entropy, params, batches)
     for one, other in zip(
-        jax.tree.leaves(pipeline.run_mpmd(*given)[:2]),
-        jax.tree.leaves(pipeline.simulate(*given)[:2]),
+        jax.tree.leaves(pipeline.run(*given, executor=pipeline.Threads())[:2]),
+        jax.tree.leaves(pipeline.run(*given)[:2]),
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)

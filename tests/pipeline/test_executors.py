@@ -1,0 +1,115 @@
+"""`run`: one entry point for all executors, those written outside among them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import networks
+import pytest
+from alike import line
+from networks import cross_entropy, data, net
+from schedule_cases import CASES
+
+from parscan_bp import pipeline
+
+
+@dataclasses.dataclass(frozen=True)
+class Dispatched(pipeline.Executor):
+    """Block k on device k mod D, no thread: JAX's own asynchronous calls are what overlaps."""
+
+    devices: tuple
+
+    def run(self, job):
+        runs, post = job.block_runs(), _Post({}, self.devices)
+        for own in runs:
+            own.place(self.devices[own.number % len(self.devices)])
+        for n in range(job.table.batches):
+            for part, (x, labels) in enumerate(job.pairs(n)):
+                post.put("output", (-1, n, part), x)
+                post.put("labels", (len(runs) - 1, n, part), labels)
+        for task, unread in job.due():
+            runs[task.block].run(task, post, unread)
+        parts = range(job.table.parts)
+        losses = [
+            jnp.mean(jnp.stack([post.take("loss", (len(runs) - 1, n, part)) for part in parts]))
+            for n in range(job.table.batches)
+        ]
+        assert not post.held
+        return pipeline.Trained.of(runs, jnp.stack(losses))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Post:
+    held: dict
+    devices: tuple
+
+    def put(self, what, where, value):
+        reader = {"output": where[0] + 1, "gradient": 0}.get(what, where[0])
+        device = self.devices[reader % len(self.devices)]
+        self.held[what, where] = jax.device_put(value, device)
+
+    def take(self, what, where):
+        return self.held.pop((what, where))
+
+
+def given_of(case):
+    functions, params = net(case.blocks)
+    batches = data(case.schedule.on_the_way(case.blocks) + 4)
+    return functions, case.schedule, networks.sgd(0.1, 0.9), cross_entropy, params, batches
+
+
+@pytest.mark.parametrize("case", ["DSP(1,1,0;4,2,0)", "GPipe"])
+def test_one_of_ones_own_has_the_simulators_bits(case):
+    given = given_of(CASES[case])
+    made = pipeline.run(*given, executor=Dispatched(tuple(jax.devices())))
+    assert networks.same_bits(made, pipeline.run(*given))
+
+
+def test_one_of_ones_own_puts_blocks_where_it_likes(run_on_devices):
+    run_on_devices(check_placed, 3, optimised=True)
+
+
+def check_placed():
+    given = given_of(CASES["DSP(1,1,0;4,2,0)"])
+    made = pipeline.run(*given, executor=Dispatched(tuple(jax.devices())))
+    assert [jax.tree.leaves(own)[0].device.id for own in made.params] == [0, 1, 2]
+    assert networks.same_bits(made, pipeline.run(*given))
+
+
+class Empty(pipeline.Executor):
+    """It forgets what it is for."""
+
+    def run(self, job):
+        return job.params
+
+
+@pytest.mark.parametrize(
+    ("executor", "words"),
+    [
+        (pipeline.Threads, "executor: got <class"),
+        ("threads", "executor: got 'threads'"),
+        (Empty(), "executor: .*Empty.* returns .*; a Trained is wanted"),
+    ],
+    ids=["class", "name", "empty"],
+)
+def test_what_is_no_executor_is_told(executor, words):
+    with pytest.raises(TypeError, match=words):
+        pipeline.run(*given_of(CASES["GPipe"]), executor=executor)
+
+
+def test_an_executor_needs_its_one_method():
+    assert pipeline.Executor.__abstractmethods__ == {"run"}
+    for kind in (pipeline.Simulated, pipeline.Threads, pipeline.Spmd, pipeline.Processes):
+        assert issubclass(kind, pipeline.Executor)
+
+
+def test_spmd_wants_one_block_for_all_stages(run_on_devices):
+    run_on_devices(check_other_blocks, 2)
+
+
+def check_other_blocks():
+    blocks = [lambda w, x: w * x, lambda w, x: w + x]
+    rest = (pipeline.GPipe(1), networks.sgd(0.1), lambda y, labels: y.mean())
+    with pytest.raises(ValueError, match=r"blocks\[1\]: got another block than blocks\[0\]"):
+        params = [jnp.ones(())] * 2
+        pipeline.run(blocks, *rest, params, data(3), executor=pipeline.Spmd(line(2)))
