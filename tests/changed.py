@@ -24,6 +24,7 @@ ROOMS = {
     "conformance": {"scan", "originals", "conformance"},
     "notebooks": {"scan", "chain", "pipeline", "forward", "adapters", "plots"},
     "bench": {"scan", "chain", "pipeline", "grids", "planner", "forward"},
+    "papers": {"solvers", "scan", "deep_rnn", "cells", "pipeline", "grids"},
     "axes": {"operators", "solvers", "linearise"},
     "extrema": {"scan", "linearise", "jaxprs"},
     "test_fuzz": {"pipeline", "grids"},
