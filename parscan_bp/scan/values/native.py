@@ -12,7 +12,7 @@ from parscan_bp.solvers import Sweep
 
 GAIN = (
     'forward="fused" would make one native function of all steps; values differ from those of '
-    "lax.scan by rounding. Both were timed on a Xeon: bench/results/peers.json"
+    "lax.scan by rounding. Both were timed: bench/results/peers.json"
 )
 
 
