@@ -214,7 +214,7 @@ MUTANTS = (
     ),
     Mutant(
         "scan-first-state-of-a-reversed-scan",
-        "scan/trajectory.py",
+        "scan/systems.py",
         "at_end = start + size == n if reverse else start == 0",
         "at_end = start == 0",
     ),
