@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import pathlib
 import subprocess
 import sys
@@ -104,6 +105,19 @@ def test_what_is_loaded_later_is_there_when_it_is_named():
 def test_the_public_names_are_all_there():
     assert all(hasattr(parscan_bp, name) for name in parscan_bp.__all__)
     assert sorted(parscan_bp.__all__) == parscan_bp.__all__
+
+
+def test_every_public_name_says_what_it_is():
+    """A docstring of its own; modules of Flax have theirs, where Flax is there."""
+    rooms = [getattr(parscan_bp, n) for n in parscan_bp.__all__]
+    modules = [parscan_bp, *(room for room in rooms if inspect.ismodule(room))]
+    lacks = [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name in module.__all__
+        if callable(it := getattr(module, name)) and not (vars(it).get("__doc__") or it.__doc__)
+    ]
+    assert len(modules) == 9 and not lacks, (len(modules), lacks)
 
 
 def test_no_two_test_files_have_one_name():

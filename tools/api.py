@@ -27,11 +27,20 @@ def page(name: str) -> str:
     names = PAGES[name].split()
     path = "parscan_bp" if names else f"parscan_bp.{name}"
     module = importlib.import_module(path)
-    found = ((n, getattr(module, n)) for n in names or module.__all__)
-    shown = [(n, it) for n, it in found if inspect.isclass(it) or inspect.isfunction(it)]
-    parts = (f"## {n}\n\n{_call(path, n, it)}{markdown(inspect.getdoc(it))}" for n, it in shown)
+    found = [(path, n, getattr(module, n)) for n in names or module.__all__]
+    if not names:
+        found = [("parscan_bp", n, it) for n, it in handed_on(path)] + found
+    shown = [each for each in found if inspect.isclass(each[2]) or inspect.isfunction(each[2])]
+    parts = (f"## {n}\n\n{_call(of, n, it)}{markdown(inspect.getdoc(it))}" for of, n, it in shown)
     title = f"`{path}`: {name}" if names else f"`{path}`"
     return f"# {title}\n\n" + "\n".join(parts)
+
+
+def handed_on(path: str) -> list[tuple[str, Any]]:
+    """What a module has that is public as a name of `parscan_bp` itself."""
+    top = importlib.import_module("parscan_bp")
+    found = ((n, getattr(top, n)) for n in top.__all__)
+    return [(n, it) for n, it in found if getattr(it, "__module__", "").startswith(f"{path}.")]
 
 
 def _call(path: str, name: str, it: Any) -> str:

@@ -1,4 +1,7 @@
-"""The forward pass in parallel: methods that evaluate a nonlinear recurrence, and a certificate."""
+"""The forward pass in parallel: methods that evaluate a nonlinear recurrence, and a certificate.
+
+The methods are public as `parscan_bp.Chunks` and so on; here is what one of your own is made of.
+"""
 
 from parscan_bp.forward.base import Forward as Forward
 from parscan_bp.forward.base import Recurrence as Recurrence
@@ -14,14 +17,7 @@ from parscan_bp.forward.report import ForwardReport as ForwardReport
 
 __all__ = [
     "Auto",
-    "Chunks",
-    "FixedPoint",
-    "Forgetting",
     "Forward",
-    "ForwardReport",
-    "FrozenActivations",
-    "Newton",
     "Recurrence",
     "Trajectory",
-    "forgetting",
 ]

@@ -3,14 +3,19 @@
 from parscan_bp.operators.algebra import (
     compose,
     compose_cost,
-    compose_shape,
     for_trees,
     identity_like,
     to_scaled,
-    to_structure,
+)
+from parscan_bp.operators.algebra import (
+    compose_shape as compose_shape,
+)
+from parscan_bp.operators.algebra import (
+    to_structure as to_structure,
 )
 from parscan_bp.operators.banded import Banded
-from parscan_bp.operators.base import Cost, Operator, Structure
+from parscan_bp.operators.base import Cost as Cost
+from parscan_bp.operators.base import Operator, Structure
 from parscan_bp.operators.block_diagonal import BlockDiagonal
 from parscan_bp.operators.block_sparse import BlockSparse
 from parscan_bp.operators.block_triangular import BlockTriangular
@@ -22,11 +27,13 @@ from parscan_bp.operators.diagonal import Diagonal
 from parscan_bp.operators.explicit import Explicit
 from parscan_bp.operators.factored import Factored
 from parscan_bp.operators.identity import Identity
-from parscan_bp.operators.lattice import join, structure_of
+from parscan_bp.operators.lattice import join
+from parscan_bp.operators.lattice import structure_of as structure_of
 from parscan_bp.operators.low_rank import LowRankUpdate
 from parscan_bp.operators.matrix_free import MatrixFree
 from parscan_bp.operators.product import Product
-from parscan_bp.operators.scaled import Scaled, ScaledVector
+from parscan_bp.operators.scaled import Scaled
+from parscan_bp.operators.scaled import ScaledVector as ScaledVector
 from parscan_bp.operators.selection import Selection
 from parscan_bp.operators.sparse import Sparse
 from parscan_bp.operators.stacking import concatenate, stack
@@ -40,7 +47,6 @@ __all__ = [
     "ChannelDense",
     "ChannelSlice",
     "Convolution",
-    "Cost",
     "Dense",
     "Diagonal",
     "Explicit",
@@ -51,20 +57,16 @@ __all__ = [
     "Operator",
     "Product",
     "Scaled",
-    "ScaledVector",
     "Selection",
     "Sparse",
     "Structure",
     "Sum",
     "compose",
     "compose_cost",
-    "compose_shape",
     "concatenate",
     "for_trees",
     "identity_like",
     "join",
     "stack",
-    "structure_of",
     "to_scaled",
-    "to_structure",
 ]

@@ -32,17 +32,13 @@ from parscan_bp.parallel.stats import Collectives as Collectives
 from parscan_bp.parallel.stats import collective_stats as collective_stats
 
 __all__ = [
-    "Collectives",
     "DataParallel",
     "DomainParallel",
     "Grid",
     "GridPlan",
     "LaunchError",
-    "Layout",
     "Link",
     "ModelParallel",
-    "Redistribute",
-    "Split",
     "Stack",
     "SyncBatchNorm",
     "best_grid",

@@ -1,4 +1,5 @@
-"""Solvers of block bi-diagonal systems."""
+"""Solvers of block bi-diagonal systems: public as `parscan_bp.Sweep` and so on; here is what one of
+your own is made of."""
 
 from parscan_bp.solvers.associative import Associative as Associative
 from parscan_bp.solvers.base import Complexity as Complexity
@@ -22,24 +23,7 @@ from parscan_bp.solvers.tree import TreeSolver as TreeSolver
 from parscan_bp.solvers.truncated import Truncated as Truncated
 
 __all__ = [
-    "Associative",
-    "BiCGStab",
-    "Blelloch",
-    "Chunked",
-    "ChunkedCorrections",
     "Complexity",
-    "CyclicReduction",
-    "IterativeSolver",
-    "Jacobi",
-    "Pallas",
-    "Planned",
-    "Richardson",
-    "Sharded",
     "Solver",
-    "Sweep",
     "TreeSolver",
-    "Truncated",
-    "check_has_all_steps",
-    "check_nothing_in_the_way",
-    "check_solver",
 ]

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import networks
+import numpy as np
 import pytest
 from alike import line
 from networks import cross_entropy, data, net
@@ -74,6 +75,46 @@ def check_placed():
     made = pipeline.run(*given, executor=Dispatched(tuple(jax.devices())))
     assert [jax.tree.leaves(own)[0].device.id for own in made.params] == [0, 1, 2]
     assert networks.same_bits(made, pipeline.run(*given))
+
+
+@dataclasses.dataclass(frozen=True)
+class Clockwork(pipeline.Schedule):
+    """A batch a tick: block k has it in tick n + k, and its gradient in tick n + 2 K - 1 - k.
+
+    Both passes read the weights that the forward pass found.
+    """
+
+    def tasks(self, blocks, batches):
+        made = []
+        for k in range(blocks):
+            for n in range(batches):
+                # Updates of block k before tick n + k.
+                found = max(0, n - 2 * (blocks - 1 - k) - 1)
+                back = n + 2 * blocks - 1 - k
+                made.append(pipeline.Task("forward", n + k, k, n, version=found))
+                made.append(pipeline.Task("backward", back, k, n, version=found))
+                made.append(pipeline.Task("update", back, k, n, version=n))
+        kinds = ["forward", "backward", "update"]
+        down = lambda task: task.block if task.kind == "forward" else -task.block  # noqa: E731
+        return sorted(made, key=lambda task: (task.tick, kinds.index(task.kind), down(task)))
+
+    def on_the_way(self, blocks):
+        return 2 * blocks - 1
+
+
+def test_a_schedule_of_ones_own_is_run_by_all():
+    functions, params = net(3)
+    given = (functions, Clockwork(), networks.sgd(0.1, 0.9), cross_entropy, params, data(10))
+    wanted = pipeline.run(*given)
+    late = [(each.forward, each.backward) for each in Clockwork().staleness(3)]
+    assert late == [(5, 5), (3, 3), (1, 1)]
+    for executor in (pipeline.Threads(), Dispatched(tuple(jax.devices()))):
+        assert networks.same_bits(pipeline.run(*given, executor=executor), wanted)
+    fed = pipeline.Pipeline(
+        functions, params, split=3, schedule=Clockwork(), optimiser=given[2], loss=cross_entropy
+    )
+    np.testing.assert_array_equal(fed.fit(data(10)), wanted.losses)
+    fed.close()
 
 
 class Empty(pipeline.Executor):
