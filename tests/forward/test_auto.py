@@ -260,6 +260,31 @@ def test_what_was_raced_is_taken_and_only_where_it_is_allowed(tmp_path, monkeypa
         forward_wisdom.remember(key, RememberedForward(pb.Newton(guess=XS), TOLD))
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
+class Sweeps(pb.forward.Forward):
+    """A method of one's own: so many corrections of all steps by their residuals."""
+
+    count: int = 40
+
+    def evaluate(self, recurrence, tolerance):
+        def corrected(_, states):
+            return jax.tree.map(jnp.subtract, states, recurrence.residuals(states))
+
+        shape = lambda a: jnp.broadcast_to(a, (recurrence.length, *a.shape))  # noqa: E731
+        states = jax.tree.map(shape, recurrence.init)
+        states = jax.lax.fori_loop(0, self.count, corrected, states)
+        largest = max(jnp.abs(r).max() for r in jax.tree.leaves(recurrence.residuals(states)))
+        return pb.forward.Trajectory(states, jnp.asarray(self.count), largest <= tolerance)
+
+
+def test_a_method_of_ones_own_is_taken_where_it_won(tmp_path, monkeypatch):
+    monkeypatch.setenv(store.VARIABLE, str(tmp_path))
+    key = plan_of(CALM, INIT, XS, loop_options(None, False, 1), None, "auto")[0].key
+    forward_wisdom.remember(key, RememberedForward(Sweeps(50), TOLD))
+    assert explain(CALM).forward.forward == Sweeps(50)
+    assert int(reported(CALM, INIT)[2].forward.iterations) == 50
+
+
 SLOW = pytest.mark.slow
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from parscan_bp import forward as methods
-from parscan_bp.choice import store, wisdom
+from parscan_bp import store
+from parscan_bp.choice import wisdom
 from parscan_bp.choice.wisdom import Timing
 from parscan_bp.forward import Forward
 
@@ -43,7 +44,7 @@ def remember(key: str, found: RememberedForward) -> pathlib.Path | None:
     """Writes it down for this process and later ones; where to, see `store.write`.
 
     Raises:
-      ValueError: if the winner is a method that the package does not have, or has a guess.
+      ValueError: if the winner has a guess.
     """
     timings = [dataclasses.asdict(t) for t in found.timings]
     forward = _described(found.forward)
@@ -62,12 +63,11 @@ def _described(forward: str | Forward) -> Any:
     """A method as JSON: its name and its options, a solver among them."""
     if isinstance(forward, str):
         return forward
-    kind = type(forward).__name__
-    if getattr(methods, kind, None) is not type(forward) or forward.guess is not None:
+    if forward.guess is not None:
         raise ValueError(f"forward: {forward!r} is not to be remembered")
     fields = dataclasses.fields(forward)
     options = {f.name: wisdom.described(getattr(forward, f.name)) for f in fields}
-    return {"method": kind, "options": options}
+    return {"method": wisdom.name_of(type(forward)), "options": options}
 
 
 def _method(held: Any) -> str | Forward:
@@ -78,7 +78,7 @@ def _method(held: Any) -> str | Forward:
     """
     if held == "exact":
         return held
-    kind: Any = getattr(methods, held["method"])
+    kind: Any = wisdom.kind_of(held["method"], methods)
     if not (isinstance(kind, type) and issubclass(kind, Forward)):
         raise ValueError(f"{held['method']} is no method")
     make: Callable[..., Forward] = kind
