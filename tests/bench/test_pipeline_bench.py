@@ -113,7 +113,8 @@ def test_delays_trains_by_optimiser_and_by_block(tmp_path, capsys):
     command.main(["delays", "--quick", "--out", str(tmp_path), *only])
     points = json.loads((tmp_path / "delays.json").read_text())["points"]
     losses = [runs[0]["loss"] for runs in points["SGD"]["runs"].values()]
-    assert len(losses) == len(delays.DELAYS) and len(set(losses)) == len(losses)
+    # In so few steps nothing comes that is eight steps late, or more.
+    assert len(losses) == len(delays.DELAYS) and len(set(losses)) == 4
     sides = points["DSP(3,3,0;10,5,0) rate 0.002"]["runs"]
     assert sides[delays.ONE] != sides[delays.DIVIDED]
     assert "16 steps late" in capsys.readouterr().out and (tmp_path / "delays.png").exists()
