@@ -35,6 +35,7 @@ BENCHES = {
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
     "pipeline": "bench.paper.pipeline.bench",
+    "delays": "bench.paper.pipeline.delays",
     "rate": "bench.paper.rate",
     "executors": "bench.paper.executors.bench",
     "gpu": "bench.gpu",

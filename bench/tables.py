@@ -16,7 +16,9 @@ from bench.__main__ import BENCHES
 from bench.grids import peers
 from bench.grids.forward import report as forward
 from bench.paper.claims import bench as paper
+from bench.paper.pipeline import delays
 from bench.paper.pipeline import report as pipeline
+from bench.paper.vgg11 import report as vgg11
 from bench.shared import pages
 from parscan_bp.choice.limits import limits
 
@@ -376,7 +378,9 @@ MAKERS: pages.Makers = {
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},
     **{f"claims {name}": functools.partial(paper.claims, name, recorded) for name in paper.PAPERS},
+    "vgg11 training": lambda: vgg11.training_page(read("vgg11")),
     "pipeline accuracy": lambda: pipeline.accuracy_page(read("pipeline")["points"]),
+    "delays": lambda: delays.page(read("delays")),
     "pipeline remedies": lambda: pipeline.remedies_page(read("pipeline")["points"]),
 }
 """Tables by name."""

@@ -69,6 +69,18 @@ def test_generated_images_can_be_told_apart():
     np.testing.assert_array_equal(train.pixels, again.pixels)
 
 
+def test_jittered_images_are_shifted_and_mirrored():
+    pixels = np.arange(1, 4 * 4 * 3 + 1, dtype=np.uint8).reshape(1, 4, 4, 3).repeat(300, 0)
+    images = cifar.Images(pixels, np.arange(300))
+    moved = images.jittered(np.random.default_rng(0), most=1)
+    padded = np.pad(pixels[0], ((1, 1), (1, 1), (0, 0)))
+    views = [padded[y : y + 4, x : x + 4] for y in range(3) for x in range(3)]
+    allowed = {v.tobytes() for view in views for v in (view, view[:, ::-1])}
+    assert {image.tobytes() for image in moved.pixels} == allowed
+    assert moved.labels is images.labels and (pixels[0] == pixels[1]).all()
+    assert moved.take(np.array([7, 2])).labels.tolist() == [7, 2]
+
+
 def test_shrunk_images_are_means_of_squares():
     pixels = np.arange(32 * 32 * 3).reshape(1, 32, 32, 3).astype(np.uint8)
     small = cifar.Images(pixels, np.zeros(1, np.int32)).shrunk(16)

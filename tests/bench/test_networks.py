@@ -5,13 +5,14 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from bench import __main__ as command
-from bench.paper.images import lenet, networks
+from bench.paper.images import lenet, networks, normalised
 from bench.paper.vgg11 import chain, schedules, times, training
 from bench.shared import figures, programs
-from parscan_bp.layers import init
+from parscan_bp.layers import activations, init
 
 
 def _run(name, folder, *options):
@@ -49,15 +50,21 @@ def test_lenet_trains_both_sides_alike(tmp_path, capsys):
 @pytest.mark.slow
 def test_vgg11_is_trained_pruned_and_counted(tmp_path, capsys):
     options = ["--quick", "--checkpoint", str(tmp_path / "vgg11.npz"), "--only"]
-    result = _run("vgg11", tmp_path, *options, "training", "counts", "memory")
-    assert abs(result["training"]["kept"] - 0.2 * result["training"]["weights"]) < 10
-    found = result["counts"]["conventions"]
+    result = _run("vgg11", tmp_path, *options, "training", "pruning", "counts", "memory")
+    assert set(result["pruning"]) == set(result["counts"]) == set(training.SCOPES)
+    for own in result["pruning"].values():
+        assert abs(sum(own["kept"]) - 0.2 * result["training"]["weights"]) < 10
+        assert [stage["sparsity"] for stage in own["stages"]] == [0.6, 0.8]
+    uniform = result["pruning"]["class-uniform"]
+    for kept, weights in zip(uniform["kept"], uniform["weights"], strict=True):
+        assert abs(kept - 0.2 * weights) < 1
+    found = result["counts"][training.SCOPE]["conventions"]
     assert list(found) == ["full weights", "static", "selection", "dynamic"]
     totals = [sum(own["scans"]["0"]["steps"]["flops"]) for own in found.values()]
     assert totals == sorted(totals, reverse=True) and len(set(totals)) == 4
     assert found["full weights"]["scans"]["0"]["above_bp"] == 0
     assert result["memory"]["planned_bytes"] <= result["memory"]["limit"]
-    assert _figures(tmp_path) == ["figure10", "figure8", "figure9"]
+    assert _figures(tmp_path) == ["figure10", "figure7", "figure8", "figure9"]
     assert "steps > BP's largest" in capsys.readouterr().out
     again = _run("vgg11", tmp_path, *options, "counts", "--resume")
     assert again["counts"] == result["counts"] and again["memory"] == result["memory"]
@@ -70,7 +77,7 @@ def test_vgg11_times_every_scan(tmp_path):
     result = _run("vgg11", tmp_path, "--quick", *checkpoint)
     for zeros, scans in result["steps"]["seconds"].items():
         for levels, seconds in scans.items():
-            steps = result["counts"]["conventions"][zeros]["scans"][levels]["steps"]
+            steps = result["counts"][training.SCOPE]["conventions"][zeros]["scans"][levels]["steps"]
             assert len(seconds) == len(steps["kind"])
     assert len(result["chains"]) == 2
     assert _figures(tmp_path) == ["figure10", "figure7", "figure8", "figure9"]
@@ -116,10 +123,51 @@ def test_steps_that_are_too_large_are_left_out(tiny_chain):
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     path = tmp_path / "vgg11.npz"
-    with pytest.raises(FileNotFoundError, match="run the part 'training' first"):
-        training.restore(path, [np.zeros(2)])
+    with pytest.raises(FileNotFoundError, match="run the part 'pruning' first"):
+        training.restore(path, [np.zeros(2)], "pruning")
     training.save(path, [{"kernel": np.ones((2, 3))}, None])
     like = [{"kernel": np.zeros((2, 3))}, None]
-    assert training.restore(path, like)[0]["kernel"].tolist() == np.ones((2, 3)).tolist()
+    assert training.restore(path, like, "pruning")[0]["kernel"].tolist() == np.ones((2, 3)).tolist()
     with pytest.raises(ValueError, match="holds another network"):
-        training.restore(path, [{"kernel": np.zeros((3, 2))}, None])
+        training.restore(path, [{"kernel": np.zeros((3, 2))}, None], "pruning")
+
+
+def test_normalised_convolutions_fold_into_plain_ones():
+    layers = networks.vgg11(size=8, divisor=32)
+
+    @jax.jit
+    def make():
+        params = init(layers, jax.random.key(0), (8, 8, 3), np.float32)
+        params[0]["kernel"] = params[0]["kernel"].at[0].set(0)
+        images = 3 + jax.random.normal(jax.random.key(1), (16, 8, 8, 3), np.float32)
+        folded = normalised.fold(layers, params, images)
+        inside = activations(layers, folded, images)
+        again = normalised.unfold(layers, folded, images)
+        wanted = [normalised.forward(layers, own, images) for own in (params, again)]
+        return folded, inside, wanted
+
+    folded, inside, (wanted, again) = make()
+    # A variance of one is one and epsilon, to `unfold`.
+    np.testing.assert_allclose(again, wanted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(inside[-1], wanted, rtol=1e-5, atol=1e-5)
+    assert not np.any(folded[0]["kernel"][0]) and np.all(folded[0]["kernel"][1:])
+    # Before ReLU, with no bias yet, means are 0 and variances 1.
+    np.testing.assert_allclose(inside[1].mean((0, 1, 2)), 0, atol=1e-5)
+    np.testing.assert_allclose(inside[1].var((0, 1, 2)), 1, atol=1e-3)
+
+
+def test_pruning_goes_by_stages_and_by_scope():
+    params = [{"kernel": np.array([[4.0, 1.0], [3.0, 2.0]])}, {"kernel": np.array([[8.0, 7.0]])}]
+    asked = []
+
+    def fit(optimiser, params, steps):
+        asked.append(steps)
+        still = jax.tree.map(np.zeros_like, params)
+        updates, _ = optimiser.update(still, optimiser.init(params), params)
+        return optax.apply_updates(params, updates), {"losses": [], "test": {"accuracy": 0.5}}
+
+    pruned, report = training.prune(fit, params, "class-blind", [1 / 6, 0.5], [3, 5], 0.1)
+    assert asked == [3, 5] and report["kept"] == [1, 2]
+    assert pruned[0]["kernel"].tolist() == [[4, 0], [0, 0]]
+    _, report = training.prune(fit, params, "class-uniform", [0.5], [1], 0.1)
+    assert report["kept"] == [2, 1]

@@ -4,11 +4,12 @@ import itertools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench.paper.pipeline import accuracy, networks, remedies, speed, tasks
+from bench.paper.pipeline import accuracy, delays, difference, dni, networks, remedies, speed, tasks
 from parscan_bp import pipeline
 
 
@@ -22,6 +23,7 @@ def test_speed_and_stragglers_stand_beside_the_papers(tmp_path, capsys):
     four = points["speed"]["speedups"]["K=4, transfer 0 F"]
     assert four["FR"] == pytest.approx(12 / 7) and four["BP"] == 1
     assert four["GPipe"] == pytest.approx(12 / 5.125) and four["DSP"] == pytest.approx(3)
+    assert four[speed.OVERLAPPED] == pytest.approx(4)
     assert set(speed.TABLE_2) < set(points["stragglers"]["percent"])
     shown = capsys.readouterr().out
     assert "359.2" in shown and "paper: ResNet101, ImageNet, K=4" in shown
@@ -93,6 +95,74 @@ def test_batches_visit_every_row_of_an_epoch_once():
         batches[6]
 
 
+def test_lemma_1_is_bounded_by_the_constants_of_another_run():
+    first = [
+        {"difference": [0.0, 0.0, 0.0], "way": [0.0, 0.0, 0.0]},
+        {"difference": [2.0, 1.0, 0.0], "way": [1.0, 2.0, 0.0]},
+        {"difference": [1.0, 1.0, 0.0], "way": [1.0, 1.0, 0.0]},
+    ]
+    constants = difference.constants(first)
+    assert constants == [2.0, 1.0, 0.0]
+    other = [{"difference": [1.0, 3.0, 0.0], "way": [1.0, 2.0, 0.0]}]
+    assert difference.quotients(other, constants) == [[0.5], [1.5]]
+
+
+@pytest.mark.slow
+def test_delays_trains_by_optimiser_and_by_block(tmp_path, capsys):
+    only = ["--only", "SGD", "DSP(3,3,0"]
+    command.main(["delays", "--quick", "--out", str(tmp_path), *only])
+    points = json.loads((tmp_path / "delays.json").read_text())["points"]
+    losses = [runs[0]["loss"] for runs in points["SGD"]["runs"].values()]
+    # In so few steps nothing comes that is eight steps late, or more.
+    assert len(losses) == len(delays.DELAYS) and len(set(losses)) == 4
+    sides = points["DSP(3,3,0;10,5,0) rate 0.002"]["runs"]
+    assert sides[delays.ONE] != sides[delays.DIVIDED]
+    assert "16 steps late" in capsys.readouterr().out and (tmp_path / "delays.png").exists()
+
+
+def test_a_block_has_a_rate_of_its_own():
+    params = [np.ones(2), np.ones(3), np.ones(1)]
+    optimiser = accuracy.sgd(0.6, 0.0, (3, 2, 0))
+    updates, _ = optimiser.update(params, optimiser.init(params), params)
+    assert [round(float(u[0]), 6) for u in updates] == [-0.2, -0.3, -0.6]
+
+
+def test_guessed_gradients_move_blocks_and_are_learned_from_the_block_above():
+    network = networks.cut("plain", 2, (5,), 3, 4)
+    params, states = network.init(0)
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(6, 5)).astype(np.float32), rng.integers(3, size=6)
+    guess = rng.normal(size=(5, 4)).astype(np.float32)
+
+    @jax.jit
+    def both(params, guess):
+        weights = dni.Weights(params, [guess])
+        _, found = dni.gradients(network, weights, states, x, labels)
+        h, _ = network.blocks[0].apply(params[0], states[0], x, jax.random.key(0))
+
+        def of(own, h):
+            y, _ = network.blocks[1].apply(own, states[1], h, jax.random.key(0))
+            return networks.loss(y, labels)
+
+        last, true = jax.grad(of, (0, 1))(params[1], h)
+
+        def foreseen(own):
+            h, _ = network.blocks[0].apply(own, states[0], x, jax.random.key(0))
+            made = jnp.concatenate([h, jnp.ones((6, 1))], -1) @ guess
+            return jnp.mean(jnp.sum(h * jax.lax.stop_gradient(made), -1))
+
+        def error(guess):
+            made = jnp.concatenate([h, jnp.ones((6, 1))], -1) @ guess
+            return jnp.mean(jnp.sum((made - 6 * true) ** 2, -1)) / 2
+
+        want = dni.Weights([jax.grad(foreseen)(params[0]), last], [jax.grad(error)(guess)])
+        return found, want
+
+    found, want = both(params, guess)
+    for got, right in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-5)
+
+
 def test_the_share_of_a_gap_that_is_closed():
     runs = {
         "no delay": [{"loss": 1.0}],
@@ -103,5 +173,7 @@ def test_the_share_of_a_gap_that_is_closed():
     assert remedies.closed(runs, "feedback") == 0.75
     assert remedies.closed(runs, "prediction") is None
     assert remedies.closed({**runs, "none": [{"loss": 0.5}]}, "feedback") is None
+    seeds = {**runs, "none": [{"loss": 2.0}, {"loss": 4.0}]}
+    assert remedies.closed(seeds, "feedback") is None, "the gap is no larger than seeds are apart"
     late = {name for name, (schedule, _) in accuracy.SCHEDULES.items() if "DSP" in name}
     assert len(late) == 6 and isinstance(accuracy.SCHEDULES["BP"][0], pipeline.BackPropagation)

@@ -59,7 +59,7 @@ def problem(blocks):
 def test_the_simulator_is_equation_5(p, m):
     weights, batches = problem(len(p))
     want, losses = equation_5(m, weights, batches)
-    got = pipeline.simulate(
+    got = pipeline.run(
         [lambda w, x: jnp.tanh(x @ w)] * len(p),
         pipeline.DSP(p, m),
         optax.sgd(RATE, momentum=MOMENTUM),

@@ -34,6 +34,7 @@ PAPERS: Mapping[str, tuple[str, Sequence[Claim]]] = {
 }
 DATA = {
     "convergence": {"data": "data", "digits": "digits"},
+    "delays": {"digits": "digits"},
     "gru": {"digits": "data"},
     "pipeline": {"data": "data", "digits": "digits"},
     "vgg11": {"data": "data"},

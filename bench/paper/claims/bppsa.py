@@ -1,8 +1,12 @@
 """Wang, Bai and Pekhimenko: BPPSA (MLSys 2020), and its early form of 2019."""
 
+from collections.abc import Callable
+
 from bench.paper import convergence
 from bench.paper.claims.claim import Claim, Record
+from bench.paper.vgg11 import training
 from bench.shared import tables
+from parscan_bp.pipeline import GPipe
 
 LAYERS = ("convolution", "ReLU", "max-pooling")
 PRUNED = ("static", "selection", "dynamic")
@@ -76,45 +80,64 @@ def _sets(record: Record, name: str) -> str:
 
 
 def _accuracies(record: Record) -> str:
-    own = record["training"]
-    return ", ".join(
-        f"{stage} {own[stage]['test']['accuracy']:.1%}" for stage in ("trained", "retrained")
-    )
+    pruned = (f"{scope} {own['test']['accuracy']:.1%}" for scope, own in record["pruning"].items())
+    return f"{record['training']['test']['accuracy']:.1%}; {', '.join(pruned)}"
 
 
 def _learns(record: Record) -> bool:
-    """As little lost by pruning as in the paper, of a network that is not at chance."""
-    before, after = (
-        record["training"][stage]["test"]["accuracy"] for stage in ("trained", "retrained")
-    )
-    return before >= 0.55 and before - after <= 0.05
+    """At most five points lost by pruning, of a network that learned."""
+    before = record["training"]["test"]["accuracy"]
+    after = [own["test"]["accuracy"] for own in record["pruning"].values()]
+    return before >= 0.55 and all(before - own <= 0.05 for own in after)
 
 
-def _scan(record: Record, zeros: str, levels: str = "2") -> Record:
-    return record["counts"]["conventions"][zeros]["scans"][levels]
+def _scan(record: Record, zeros: str, levels: str = "2", scope: str = training.SCOPE) -> Record:
+    return record["counts"][scope]["conventions"][zeros]["scans"][levels]
+
+
+def _by_zeros(record: Record, told: Callable[[Record], str]) -> str:
+    """Something of the truncated scan, by what is pruned and by which zeros are known."""
+    each = {
+        scope: ", ".join(f"{zeros} {told(_scan(record, zeros, scope=scope))}" for zeros in PRUNED)
+        for scope in record["counts"]
+    }
+    return "; ".join(f"{scope}: {numbers}" for scope, numbers in each.items())
 
 
 def _above(record: Record, key: str) -> str:
-    told = []
-    for zeros in PRUNED:
-        scan = _scan(record, zeros)
-        told.append(f"{zeros} {scan[key]} of {len(scan['steps']['kind'])}")
-    return ", ".join(told)
+    return _by_zeros(record, lambda scan: f"{scan[key]} of {len(scan['steps']['kind'])}")
 
 
 def _paths(record: Record) -> str:
-    return ", ".join(f"{zeros} {_scan(record, zeros)['path_to_linear']:.2g}" for zeros in PRUNED)
+    return _by_zeros(record, lambda scan: f"{scan['path_to_linear']:.2g}")
 
 
 def _whole_scan(record: Record) -> float:
     """Its largest step over the largest of back-propagation."""
     scan = _scan(record, "dynamic", "4")
-    return max(scan["steps"]["flops"]) / record["counts"]["bp"]["largest"]
+    return max(scan["steps"]["flops"]) / record["counts"][training.SCOPE]["bp"]["largest"]
 
 
 def _products(record: Record) -> str:
     each = [own["speedup"] for own in record["cases"].values()]
     return f"{min(each):.2g} to {max(each):.2g} in {len(each)} cases"
+
+
+def _shares(record: Record) -> dict[int, float]:
+    """Bytes of a device by number of devices, over those of one; without those not to be run."""
+    each = {
+        point["processes"]: point["methods"]["ppermute"]["bytes"]
+        for point in record["points"]
+        if point["methods"]["ppermute"].get("bytes")
+    }
+    return {p: own / each[1] for p, own in sorted(each.items())}
+
+
+def _stored(record: Record) -> str:
+    shares = _shares(record)
+    ours = ", ".join(f"p={p} {share:.2f}" for p, share in shares.items())
+    theirs = ", ".join(str(GPipe(p).held(p)[0].inputs) for p in shares)
+    return f"bytes of a device over those of one: {ours}; GPipe's first of p blocks holds {theirs}"
 
 
 CLAIMS = (
@@ -198,7 +221,9 @@ CLAIMS = (
         "vgg11",
         _accuracies,
         _learns,
-        because="the recorded network is at chance: it was trained for 60 steps",
+        "of a quarter of the channels, on 10,000 images",
+        because="of a quarter of the channels 18,000 weights are left, and they were trained again "
+        "for six epochs of 10,000 images",
     ),
     Claim(
         "figure 10",
@@ -226,7 +251,8 @@ CLAIMS = (
         "vgg11",
         _paths,
         lambda r: any(_scan(r, zeros)["path_to_linear"] < 1 for zeros in PRUNED),
-        because="products fill in: only L_m = 1 with one image's zeros is below 1",
+        because="products fill in, and the linear scan skips the same zeros: only L_m = 1 with "
+        "one image's zeros and class-uniform pruning is below 1",
     ),
     Claim(
         "early form, figure 7c",
@@ -235,7 +261,7 @@ CLAIMS = (
         "vgg11",
         lambda r: f"{_scan(r, 'dynamic', '4')['above_bp']} steps, to {_whole_scan(r):.0f} times it",
         lambda r: _scan(r, "dynamic", "4")["above_bp"] <= 1 and _whole_scan(r) < 2,
-        because="with one image's zeros in a network at chance",
+        because="with one image's zeros; of a quarter of the channels",
     ),
     Claim(
         "early form, figure 7a",
@@ -248,9 +274,13 @@ CLAIMS = (
     ),
     Claim(
         "section 3.6",
-        "a device stores max(n/p, 1) Jacobians, GPipe n/p + p activations",
+        "a device stores max(n/p, 1) Jacobians, where GPipe stores n/p + p activations",
         "",
-        because="both are counted (`schedule.held`, `bench mesh`), no table sets them side by side",
+        "mesh",
+        _stored,
+        lambda r: max(p * share for p, share in _shares(r).items()) <= 2,
+        "within a factor of two of n/p, as compiled; GPipe's are counted in its table",
+        because="a program takes more than twice n/p of what one device does",
     ),
     Claim("early form", "Monte-Carlo products, kinematic chains", because="not here"),
     Claim("appendix C", "VGG-16, PipeDream with Adam", because="not here; see stale pipelines"),

@@ -39,6 +39,23 @@ class Images(NamedTuple):
         images = self.pixels[rows].astype(np.float32) / 127.5 - 1
         return Batch(jnp.asarray(images), jnp.asarray(self.labels[rows]))
 
+    def take(self, rows: np.ndarray) -> "Images":
+        """The given rows."""
+        return Images(self.pixels[rows], self.labels[rows])
+
+    def jittered(self, rng: np.random.Generator, most: int = 4) -> "Images":
+        """Each image shifted by up to `most` pixels either way, black where none was, and every
+        other mirrored, at random."""
+        samples, size = self.pixels.shape[:2]
+        padded = np.pad(self.pixels, ((0, 0), (most, most), (most, most), (0, 0)))
+        moved = np.empty_like(self.pixels)
+        shifts = rng.integers(2 * most + 1, size=(samples, 2))
+        for image, whole, (y, x) in zip(moved, padded, shifts, strict=True):
+            image[:] = whole[y : y + size, x : x + size]
+        mirrored = rng.random(samples) < 0.5
+        moved[mirrored] = moved[mirrored, :, ::-1]
+        return Images(moved, self.labels)
+
     def shrunk(self, size: int) -> "Images":
         """Images of `size` x `size` pixels, each the mean of a square.
 

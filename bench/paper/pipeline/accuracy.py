@@ -53,7 +53,8 @@ def measure(point: tuple, options: Options) -> Result:
     _, task_name, rate, name = point
     schedule, blocks = SCHEDULES[name]
     task = tasks.task_of(task_name, options)
-    runs = [_run(task, schedule, blocks, rate, seed, options) for seed in range(options.seeds)]
+    optimiser = sgd(rate, options.momentum)
+    runs = [run(task, schedule, optimiser, blocks, seed, options) for seed in range(options.seeds)]
     return {
         "part": "accuracy",
         "task": task_name,
@@ -66,14 +67,15 @@ def measure(point: tuple, options: Options) -> Result:
     }
 
 
-def _run(
+def run(
     task: tasks.Task,
     schedule: pipeline.Schedule,
+    optimiser: optax.GradientTransformation,
     blocks: int,
-    rate: float,
     seed: int,
     options: Options,
 ) -> Result:
+    """Trains once: the mean loss of every epoch, and the test accuracy after it."""
     network = task.network(blocks)
     params, states = network.init(seed)
     epoch = len(task.train.labels) // options.batch
@@ -90,7 +92,7 @@ def _run(
     made = pipeline.run(
         network.blocks,
         schedule,
-        _sgd(rate, options.momentum),
+        optimiser,
         networks.loss,
         params,
         batches,
@@ -102,9 +104,14 @@ def _run(
 
 
 @functools.cache
-def _sgd(rate: float, momentum: float) -> optax.GradientTransformation:
-    """One for all runs: its updates are compiled once."""
-    return optax.sgd(rate, momentum=momentum)
+def sgd(
+    rate: float, momentum: float, late: tuple[int, ...] | None = None
+) -> optax.GradientTransformation:
+    """One for all runs: its updates are compiled once. ``late`` divides the rates of blocks."""
+    if late is None:
+        return optax.sgd(rate, momentum=momentum)
+    blocks = {str(k): optax.sgd(rate / max(m, 1), momentum=momentum) for k, m in enumerate(late)}
+    return optax.multi_transform(blocks, list(blocks))
 
 
 def _finite(value: float) -> float | None:

@@ -14,12 +14,13 @@ from bench.paper.pipeline.accuracy import SCHEDULES
 from bench.shared.bench import Options, Result
 from parscan_bp import pipeline
 
-_SHOWN = ("DSP(1,1,0;4,2,0)", "DSP(2,2,0;6,3,0)", "DSP(3,3,0;10,5,0)")
+SHOWN = ("DSP(1,1,0;4,2,0)", "DSP(2,2,0;6,3,0)", "DSP(3,3,0;10,5,0)")
+"""The shortest queues first: `constants` are taken of it, for the others."""
 
 
 def points(options: Options) -> dict[str, tuple]:
     """The three configurations of three blocks, on images, at the first learning rate."""
-    return {f"difference {name}": ("difference", name) for name in _SHOWN}
+    return {f"difference {name}": ("difference", name) for name in SHOWN}
 
 
 def measure(point: tuple, options: Options) -> Result:
@@ -28,8 +29,7 @@ def measure(point: tuple, options: Options) -> Result:
     Lemma 1 bounds the norm of the difference at block k, by replacing the backward weights of one
     block after the other with its forward ones, by a constant times the way that the weights of
     the blocks above went in between, sum_{i >= k} |w_i^b - w_i^f|. The constant (Lipschitz
-    constant times error gradient) is not known; recorded is the largest quotient, the least
-    constant for which the bound holds in this run.
+    constant times error gradient) is not known: `constants` has the least of another run.
     """
     schedule, blocks = SCHEDULES[point[1]]
     assert isinstance(schedule, pipeline.DSP)
@@ -73,6 +73,27 @@ def measure(point: tuple, options: Options) -> Result:
         executor=pipeline.Simulated(observe=look),
     )
     return {"part": "difference", "schedule": point[1], "decay_at": decay_at, "samples": found}
+
+
+def constants(samples: Sequence[Result]) -> list[float]:
+    """For each block the least constant for which Lemma 1's bound holds in a run; 0 at the last."""
+    return [
+        max((d / way for d, way in pairs if way > 0), default=0.0)
+        for pairs in _pairs_by_block(samples)
+    ]
+
+
+def quotients(samples: Sequence[Result], of: Sequence[float]) -> list[list[float]]:
+    """For each block but the last: the difference over the bound with these constants."""
+    return [
+        [d / (constant * way) for d, way in pairs if way > 0]
+        for constant, pairs in zip(of[:-1], _pairs_by_block(samples), strict=False)
+    ]
+
+
+def _pairs_by_block(samples: Sequence[Result]) -> list[list[tuple[float, float]]]:
+    each = [list(zip(s["difference"], s["way"], strict=True)) for s in samples]
+    return [list(block) for block in zip(*each, strict=True)]
 
 
 def _compare(

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
-from bench.paper.pipeline import remedies, speed
+from bench.paper.pipeline import difference, remedies, speed
 from bench.paper.pipeline.report import of_part
 from bench.shared import figures
 from bench.shared.bench import Result
@@ -20,6 +23,16 @@ _SHOWN = {
     "DSP(2,2,0;6,3,0)": ("#aa3377", "-"),
     "DSP(3,3,0;10,5,0)": ("#ee6677", "-"),
 }
+_MARKS = (
+    ("black", "|"),
+    ("black", "o"),
+    ("#4477aa", "s"),
+    ("#66ccee", "s"),
+    ("#228833", "^"),
+    ("#ccbb44", "D"),
+    ("#aa3377", "v"),
+)
+"""Without a delay, without a remedy, and with each of them."""
 _BLOCKS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
 
 
@@ -36,38 +49,51 @@ def draw(result: Result) -> Mapping[str, Figure]:
 
 
 def _accuracy(entries: list[Result]) -> Figure | None:
-    """Losses by epoch, and by modelled time: the mean of the seeds, and their spread."""
-    settings = list(dict.fromkeys((entry["task"], entry["rate"]) for entry in entries))
+    """Losses by epoch and by modelled time, and accuracies: means of the seeds, and their spread.
+
+    A curve ends with a cross where a seed diverged.
+    """
+    settings = sorted({(entry["task"], entry["rate"]) for entry in entries})
     if not settings:
         return None
-    figure = figures.new(8.4, 0.6 + 1.9 * len(settings))
+    figure = figures.new(8.6, 0.7 + 1.8 * len(settings))
     rows = figure.subplots(len(settings), 3, squeeze=False)
     for (task, rate), (loss, time, accuracy) in zip(settings, rows, strict=True):
         for entry in entries:
             if (entry["task"], entry["rate"]) == (task, rate) and entry["schedule"] in _SHOWN:
                 _curves(entry, loss, time, accuracy)
-        loss.set(xlabel="epoch", ylabel="training loss", title=f"{task}, rate {rate:g}")
-        time.set(xlabel="modelled time in F", ylabel="training loss")
+        for axes in (loss, time):
+            axes.set(yscale="log", ylabel="training loss")
+            plain_numbers(axes.yaxis)
+        loss.set(xlabel="epoch")
+        loss.set_title(f"{task}, learning rate {rate:g}", size=10)
+        time.set(xlabel="modelled time in forward passes")
         accuracy.set(xlabel="epoch", ylabel="test accuracy")
+        accuracy.set_ylim(bottom=0)
+        accuracy.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     handles, labels = rows[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
-def _curves(entry: Result, loss, time, accuracy) -> None:
+def _curves(entry: Result, loss: Axes, time: Axes, accuracy: Axes) -> None:
     colour, style = _SHOWN[entry["schedule"]]
     curves = [
         np.array([np.nan if value is None else value for value in run["losses"]])
         for run in entry["runs"]
     ]
-    epochs = np.arange(1, len(curves[0]) + 1)
+    mean, epochs = np.mean(curves, 0), np.arange(1, len(curves[0]) + 1)
     seconds = epochs * entry["batches_per_epoch"] * entry["time_per_batch"]
+    known = np.flatnonzero(np.isfinite(mean))
     for axes, x in ((loss, epochs), (time, seconds)):
-        axes.plot(x, np.mean(curves, 0), style, color=colour, label=entry["schedule"])
-        axes.set_yscale("log")
-    loss.fill_between(epochs, np.min(curves, 0), np.max(curves, 0), color=colour, alpha=0.15, lw=0)
+        axes.plot(x, mean, style, color=colour, label=entry["schedule"])
+        if 0 < len(known) < len(mean):
+            axes.plot(x[known[-1]], mean[known[-1]], "x", color=colour, ms=8)
     accuracies = [run["accuracies"] for run in entry["runs"]]
     accuracy.plot(epochs, np.mean(accuracies, 0), style, color=colour)
+    for axes, seeds in ((loss, curves), (accuracy, accuracies)):
+        least, most = np.min(seeds, 0), np.max(seeds, 0)
+        axes.fill_between(epochs, least, most, color=colour, alpha=0.12, lw=0)
 
 
 def _stragglers(entries: list[Result]) -> Figure | None:
@@ -82,61 +108,81 @@ def _stragglers(entries: list[Result]) -> Figure | None:
         axes.plot(at, percent, "o-", color=colour, label=name)
         if name in speed.TABLE_2:
             axes.plot(at, speed.TABLE_2[name], "x:", color=colour)
+    axes.plot([], [], "x:", color="#888888", label="the same in the paper's Table 2")
     axes.plot(at, at, color="black", lw=0.8, label="all blocks always slow")
     axes.set(xlabel="slow down of a block, %", ylabel="slow down of the pipeline, %", ylim=(0, 160))
-    axes.set_title("modelled (circles) and DSP's Table 2 (crosses; FR leaves at 359 %)", size=10)
+    axes.set_title(
+        "three blocks, event model (circles) and paper (crosses; FR goes on to 359 %)", size=10
+    )
     axes.legend(fontsize=8)
     return figure
 
 
 def _difference(entries: list[Result]) -> Figure | None:
-    """The norm of the difference at each block, and the way that Lemma 1 bounds it by."""
-    if not entries:
+    """The norm of the difference at each block, and Lemma 1's bound of it.
+
+    The bound's constants are those of the run with the shortest queues: there it is fitted.
+    """
+    fitted = {entry["schedule"]: entry["samples"] for entry in entries}.get(difference.SHOWN[0])
+    if fitted is None:
         return None
+    constants = difference.constants(fitted)
     figure = figures.new(4 * len(entries), 3.6)
     rows = figure.subplots(1, len(entries), sharey=True, squeeze=False)
     for entry, axes in zip(entries, rows[0], strict=True):
         at = [sample["batch"] for sample in entry["samples"]]
-        for k in range(len(entry["samples"][0]["difference"])):
-            apart = np.array([sample["difference"][k] for sample in entry["samples"]])
-            way = np.array([sample["way"][k] for sample in entry["samples"]])
-            moved = way > 0
-            constant = np.max(apart[moved] / way[moved]) if moved.any() else 0.0
-            axes.plot(at, apart, color=_BLOCKS[k], label=f"block {k}")
-            axes.plot(at, constant * way, ":", color=_BLOCKS[k])
+        # At the last block both are 0, which a logarithmic axis cannot show.
+        for k, constant in enumerate(constants[:-1]):
+            apart, way = (
+                np.array([sample[name][k] for sample in entry["samples"]])
+                for name in ("difference", "way")
+            )
+            axes.plot(at, apart, color=_BLOCKS[k], label=f"block {k + 1} of {len(constants)}")
+            axes.plot(at, constant * way, ":", color=_BLOCKS[k], label="bound of Lemma 1")
         axes.axvline(entry["decay_at"], color="grey", lw=0.8)
-        axes.set(xlabel="batch", yscale="log", title=entry["schedule"])
-    rows[0][0].set_ylabel("|G_DSP - G_BP| (dotted: Lemma 1)")
-    rows[0][0].legend(fontsize=8)
+        how = "fitted here" if entry["samples"] is fitted else "of the first panel"
+        axes.set(xlabel="batch", yscale="log")
+        axes.set_title(f"{entry['schedule']}\nconstants of the bound {how}", size=10)
+    rows[0][0].set_ylabel("norm of the difference of gradients")
+    handles, labels = rows[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
 
 
 def _remedies(entries: list[Result]) -> Figure | None:
-    """The share of the gap that each remedy closes; a bar that is cut has its value written on."""
+    """The last loss with each remedy, between that without a delay and that without a remedy."""
     if not entries:
         return None
-    names, least, most = [name for name in remedies.REMEDIES if name != "none"], -1, 1.3
-    figure = figures.new(7, 1.2 + 0.55 * len(entries))
+    figure = figures.new(8, 1.4 + 0.5 * len(entries))
     axes = figure.subplots()
-    for j, name in enumerate(names):
-        shares = [remedies.closed(entry["runs"], name) for entry in entries]
-        shown = [np.nan if share is None else share for share in shares]
-        place = np.arange(len(entries)) + (j - 2) * 0.16
-        axes.barh(place, shown, 0.16, label=name, color=(*_BLOCKS, "#aa3377")[j])
-        for y, share in zip(place, shown, strict=True):
-            if share < least or share > most:
-                how = {"ha": "left" if share < least else "right", "va": "center_baseline"}
-                x = np.clip(share, least + 0.01, most - 0.01)
-                axes.text(x, y, f"{share:.1f}", color="white", fontsize=7, **how)
-    labels = [_label(entry) for entry in entries]
-    axes.set_yticks(range(len(entries)), labels)
+    names = ["no delay", *remedies.REMEDIES]
+    losses = [
+        {name: remedies.mean_loss(entry["runs"][name]) for name in names} for entry in entries
+    ]
+    known = [value for own in losses for value in own.values() if value is not None]
+    diverged = 3 * max(known)
+    for name, (colour, marker) in zip(names, _MARKS, strict=True):
+        x = [diverged if own[name] is None else own[name] for own in losses]
+        # Those that would lie on each other lie below each other.
+        y = np.arange(len(entries)) + (names.index(name) - 3) * 0.09
+        axes.plot(x, y, marker, color=colour, label=name, ms=6)
+    axes.set_yticks(range(len(entries)), [_label(entry) for entry in entries])
     axes.invert_yaxis()
-    axes.axvline(0, color="black", lw=0.8)
-    axes.set(xlim=(least, most), xlabel="share of the gap in training loss that is closed")
-    axes.legend(fontsize=8, loc="lower right")
+    for place in np.arange(len(entries) - 1) + 0.5:
+        axes.axhline(place, color="#dddddd", lw=0.8)
+    axes.axvline(diverged / 1.7, color="black", lw=0.8)
+    axes.set(xscale="log", xlabel="last training loss, mean of the seeds; right: diverged")
+    plain_numbers(axes.xaxis, below=diverged / 2)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
 
 
+def plain_numbers(axis: Axis, below: float = np.inf) -> None:
+    """0.5, 1, 2 in place of powers of ten, along a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}" if x < below else ""))
+    axis.set_minor_locator(NullLocator())
+
+
 def _label(entry: Result) -> str:
-    diverged = ", diverged" if remedies.mean_loss(entry["runs"]["none"]) is None else ""
-    return f"{entry['optimiser']}, d={entry['delay']}{diverged}"
+    return f"{entry['optimiser']}, {entry['delay']} steps late"

@@ -1,6 +1,7 @@
 """Which remedy closes how much of the gap that late gradients open."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ from bench.shared.bench import Options, Result
 from parscan_bp import pipeline
 
 DELAYS = (2, 8, 16)
-OPTIMISERS = {
+Make = Callable[[float], optax.GradientTransformation]
+OPTIMISERS: Mapping[str, Make] = {
     "SGD": lambda rate: optax.sgd(rate, momentum=0.9),
     "Adam": optax.adam,
     "Muon": optax.contrib.muon,
@@ -46,7 +48,9 @@ def measure(point: tuple, options: Options) -> Result:
         side: pipeline.stale(optimiser, delay, remedies=remedies)
         for side, remedies in REMEDIES.items()
     }
-    runs = {side: _runs(task, own, side, options) for side, own in sides.items()}
+    runs = {
+        side: train_all(task, own, side == "prediction", options) for side, own in sides.items()
+    }
     return {
         "part": "remedies",
         "optimiser": name,
@@ -56,10 +60,13 @@ def measure(point: tuple, options: Options) -> Result:
     }
 
 
-def _runs(task: tasks.Task, optimiser: Any, side: str, options: Options) -> list[Result]:
-    """The last losses (mean of a tenth of the steps) and the test accuracy of each seed."""
+def train_all(task: tasks.Task, optimiser: Any, predict: bool, options: Options) -> list[Result]:
+    """The last losses (mean of a tenth of the steps) and the test accuracy of each seed.
+
+    With ``predict`` gradients are taken at `stale_params`.
+    """
     network, made = task.network(BLOCKS), []
-    train = _train(network, optimiser, side == "prediction")
+    train = _train(network, optimiser, predict)
     for seed in range(options.seeds):
         params, states = network.init(seed)
         batches = tasks.Batches(task.train, options.batch, options.steps, seed)
@@ -101,12 +108,22 @@ def _train(network: networks.Network, optimiser: Any, predict: bool):
 def closed(runs: dict[str, list[Result]], side: str) -> float | None:
     """The share of the gap between "none" and "no delay" that a remedy closes, of mean losses.
 
-    ``None`` where there is no gap, or no number: the run without a remedy diverged.
+    ``None`` where there is no gap that is larger than the seeds are apart, or no number: the run
+    without a remedy diverged.
     """
     means = {name: mean_loss(runs[name]) for name in ("no delay", "none", side)}
-    if any(mean is None for mean in means.values()) or means["none"] <= means["no delay"]:
+    if any(mean is None for mean in means.values()):
         return None
-    return (means["none"] - means[side]) / (means["none"] - means["no delay"])
+    gap = means["none"] - means["no delay"]
+    if gap <= max(spread(runs[name]) for name in ("no delay", "none")):
+        return None
+    return (means["none"] - means[side]) / gap
+
+
+def spread(runs: list[Result]) -> float:
+    """How far the last losses of the seeds are apart, where none diverged."""
+    losses = [run["loss"] for run in runs]
+    return max(losses) - min(losses)
 
 
 def mean_loss(runs: list[Result]) -> float | None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.paper.images import networks
-from bench.paper.vgg11 import step_counts
+from bench.paper.vgg11 import step_counts, training
 from bench.paper.vgg11.schedules import APPLY, PRODUCT
 from bench.shared import figures
 
@@ -23,6 +23,7 @@ _CONVENTIONS = (
     "paper's conventions: zeros of one image, unpruned BP",
     "zeros known before training, pruned linear scan",
 )
+_TESTED = "test accuracy {:.1%} unpruned, {:.1%} pruned"
 _TITLES = {
     step_counts.FULL_WEIGHTS: "unpruned",
     step_counts.STATIC: "pruned, zeros known before training",
@@ -30,9 +31,14 @@ _TITLES = {
 }
 
 
+def _counts(result: Result) -> dict[str, Any]:
+    """Those of the network that is drawn."""
+    return result["counts"][training.SCOPE]
+
+
 def figure10(result: Result) -> Figure:
     """Flops of each step of the truncated scan, in the paper's conventions and in static ones."""
-    counts = result["counts"]
+    counts = _counts(result)
     panels = _panels(1, 2)
     dense = counts["conventions"][step_counts.FULL_WEIGHTS]["scans"]["0"]["steps"]
     for axes, zeros in zip(panels, (step_counts.DYNAMIC, step_counts.STATIC), strict=True):
@@ -52,40 +58,36 @@ def figure10(result: Result) -> Figure:
 
 
 def figure7(result: Result) -> Figure:
-    """Latency of each step of the whole scan, measured and projected from flops."""
-    counts, times = result["counts"], result["steps"]
-    rate = times["product_rate"]
-    panels = _panels(2, 2)
+    """What each step of the whole scan takes: flops, and seconds where steps were timed."""
+    counts, times = _counts(result), result.get("steps")
     full, pruned = step_counts.FULL_WEIGHTS, step_counts.DYNAMIC
     levels = max(counts["conventions"][full]["scans"])
-    shown = [
-        (full, "(a) measured, ", times["seconds"][full][levels], times["seconds"][full]["0"]),
-        (full, "(b) projected, ", None, None),
-        (pruned, "(c) projected, ", None, None),
-        (
-            step_counts.STATIC,
-            "(d) measured, ",
-            times["seconds"][step_counts.STATIC][levels],
-            times["seconds"][step_counts.STATIC]["0"],
-        ),
-    ]
-    for axes, (zeros, title, measured, linear) in zip(panels, shown, strict=True):
+    panels = _panels(2 if times else 1, 2)
+    for axes, zeros in zip(panels[-2:], (full, pruned), strict=True):
         scans = counts["conventions"][zeros]["scans"]
-        steps = scans[levels]["steps"]
-        seconds = measured or [flops / rate for flops in steps["flops"]]
-        bound = max(s for s in linear or [f / rate for f in scans["0"]["steps"]["flops"]] if s)
-        bp = max(times["bp"]) if measured else counts["bp"]["largest"] / rate
-        _scatter(axes, steps, seconds, steps["dense"], tags_above=bp)
-        axes.axhline(bound, color=_LINEAR, ls="--", lw=1, label="largest step of the linear scan")
-        axes.axhline(bp, color=_BP, ls="--", lw=1, label="largest step of BP")
-        left_out = sum(s is None for s in seconds)
-        title += _TITLES[zeros] + f"\n{left_out} steps too large to run" * bool(left_out)
-        axes.set_title(title, size=9)
+        flops, linear = (scans[which]["steps"]["flops"] for which in (levels, "0"))
+        _whole(axes, scans[levels]["steps"], flops, linear, counts["bp"]["largest"])
+        axes.set_title(f"flops, {_TITLES[zeros]}", size=9)
+        axes.set(ylabel="flop")
+    for axes, zeros in zip(panels[:-2], (full, step_counts.STATIC), strict=False):
+        steps = counts["conventions"][zeros]["scans"][levels]["steps"]
+        seconds = times["seconds"][zeros]
+        _whole(axes, steps, seconds[levels], seconds["0"], max(times["bp"]))
+        left_out = sum(s is None for s in seconds[levels])
+        told = f"\n{left_out} steps too large to run" * bool(left_out)
+        axes.set_title(f"measured, {_TITLES[zeros]}{told}", size=9)
         axes.set(ylabel="seconds")
-    return _titled(
-        panels,
-        f"Figure 7: each step of the whole scan; projected at {rate / 1e9:.0f} Gflop/s",
-    )
+    return _titled(panels, "Figure 7: each step of the whole scan")
+
+
+def _whole(
+    axes: Axes, steps: dict[str, Any], values: list[Any], linear: list[Any], bp: float
+) -> None:
+    """The steps of the whole scan, and the largest of both baselines."""
+    _scatter(axes, steps, values, steps["dense"], tags_above=bp)
+    bound = max(value for value in linear if value)
+    axes.axhline(bound, color=_LINEAR, ls="--", lw=1, label="largest step of the linear scan")
+    axes.axhline(bp, color=_BP, ls="--", lw=1, label="largest step of BP")
 
 
 def figure8(result: Result) -> Figure:
@@ -100,16 +102,12 @@ def figure8(result: Result) -> Figure:
         dots = axes.scatter(left, right, 40, np.log10(flops), cmap="viridis", edgecolor="black")
         axes.figure.colorbar(dots, ax=axes, label="log10 flop")
         worst = sorted(range(len(rows)), key=lambda k: -flops[k])[:4]
-        for rank, k in enumerate(worst):
-            axes.annotate(
-                steps["name"][rows[k]],
-                (left[k], right[k]),
-                xytext=(-4, 6 if rank % 2 else -6),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=6,
-            )
+        for rank, k in enumerate(worst, 1):
+            where = {"textcoords": "offset points", "ha": "right", "va": "center"}
+            axes.annotate(str(rank), (left[k], right[k]), xytext=(-6, 0), fontsize=7, **where)
+        listed = (f"{rank} {steps['name'][rows[k]]}" for rank, k in enumerate(worst, 1))
+        axes.text(0.03, 0.97, "\n".join(listed), transform=axes.transAxes, va="top", fontsize=7)
+        axes.margins(0.15, 0.3)
         axes.set(xscale="log", yscale="log", ylabel="non-zeros, right operand")
 
     _each(result, panels, draw)
@@ -127,7 +125,7 @@ def figure9(result: Result) -> Figure:
             for k, kind in enumerate(steps["kind"])
             if kind == PRODUCT
         ]
-        names = result["counts"]["layers"] + [name for name, _ in made]
+        names = _counts(result)["layers"] + [name for name, _ in made]
         values = own["sparsity"] + [sparsity for _, sparsity in made]
         filled = [name.startswith("conv") and ".." not in name for name in names]
         at = np.arange(len(names))
@@ -146,11 +144,9 @@ def figure9(result: Result) -> Figure:
 
 def draw(result: Result) -> dict[str, Figure]:
     """The figures whose parts are there."""
-    counted = {"figure8": figure8, "figure9": figure9, "figure10": figure10}
+    counted = {"7": figure7, "8": figure8, "9": figure9, "10": figure10}
     makers = counted if "counts" in result else {}
-    if {"counts", "steps"} <= result.keys():
-        makers = {"figure7": figure7, **makers}
-    drawn = {f"_{name}": make(result) for name, make in makers.items()}
+    drawn = {f"_figure{name}": make(result) for name, make in makers.items()}
     for figure in drawn.values():
         figure.suptitle(f"{figure.get_suptitle()}\n{_learned(result)}", size=11)
     return drawn
@@ -158,11 +154,12 @@ def draw(result: Result) -> dict[str, Figure]:
 
 def _learned(result: Result) -> str:
     """What the network knows whose zeros are counted."""
-    if "training" not in result:
+    if "pruning" not in result:
         return "a network that is not recorded"
-    accuracy = result["training"]["retrained"]["test"]["accuracy"]
-    chance = ", at chance" if accuracy < 2 / networks.CLASSES else ""
-    return f"test accuracy of the pruned network {accuracy:.1%}{chance}"
+    before = result["training"]["test"]["accuracy"]
+    after = result["pruning"][training.SCOPE]["test"]["accuracy"]
+    chance = ", at chance" if after < 2 / networks.CLASSES else ""
+    return f"channels / {result['settings']['divisor']}; {_TESTED.format(before, after)}{chance}"
 
 
 def _panels(rows: int, columns: int, wide: bool = False) -> list[Axes]:
@@ -173,7 +170,7 @@ def _panels(rows: int, columns: int, wide: bool = False) -> list[Axes]:
 
 def _each(result: Result, panels: list[Axes], draw: Callable[[Axes, dict[str, Any]], None]) -> None:
     for axes, zeros in zip(panels, (step_counts.FULL_WEIGHTS, step_counts.DYNAMIC), strict=True):
-        draw(axes, result["counts"]["conventions"][zeros])
+        draw(axes, _counts(result)["conventions"][zeros])
         axes.set_title(_TITLES[zeros], size=10)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from bench.paper.vgg11 import step_counts
 from bench.paper.vgg11.schedules import PRODUCT
-from bench.shared import tables
+from bench.shared import pages, tables
 
 Result = dict[str, Any]
 
@@ -23,25 +23,49 @@ def text(result: Result) -> str:
 
 def _training(result: Result) -> str:
     training, settings = result["training"], result["settings"]
-    rows = []
-    for stage in ("trained", "pruned", "retrained"):
-        losses, test = training[stage].get("losses", []), training[stage]["test"]
-        last = f"{losses[-1]:.3f}" if losses else "-"
-        rows.append(
-            [stage, str(len(losses)), last, f"{test['loss']:.3f}", f"{test['accuracy']:.1%}"]
-        )
-    header = ["VGG-11", "steps", "training loss", "test loss", "test accuracy"]
-    kept = f"{training['kept']} of {training['weights']} weights kept"
     return (
-        tables.table(header, rows) + f"\n{kept}; {settings['images']} images, batch "
+        tables.table(*_stages(result)) + f"\n{training['weights']} weights, channels over "
+        f"{settings['divisor']}; {settings['train_images']} {settings['images']} images, batch "
         f"{settings['batch']}, Adam {settings['lr']}"
     )
 
 
+def training_page(result: Result) -> str:
+    """For a page: what each stage of training and pruning came to."""
+    return pages.markdown(*_stages(result))
+
+
+def _stages(result: Result) -> tuple[list[str], list[list[str]]]:
+    rows = [_stage("trained", result["training"])]
+    for scope, own in result.get("pruning", {}).items():
+        rows += [_stage(f"{scope}, {one['sparsity']:.0%} pruned", one) for one in own["stages"]]
+    return ["VGG-11", "epochs", "training loss", "test loss", "test accuracy"], rows
+
+
+def _stage(name: str, stage: Result) -> list[str]:
+    losses, test = stage["losses"], stage["test"]
+    numbers = [f"{losses[-1]:.3f}", f"{test['loss']:.3f}", f"{test['accuracy']:.1%}"]
+    return [name, str(len(losses)), *numbers]
+
+
 def _counts(result: Result) -> str:
-    counts = result["counts"]
+    each = (_counted(scope, counts) for scope, counts in result["counts"].items())
+    meaning = [f"  {name}: {what}" for name, what in step_counts.ZEROS.items()]
+    return "\n".join(
+        [
+            *each,
+            "BP is that of the unpruned net; linear is the sparse linear scan of the same "
+            "convention; path: critical path, unlimited workers",
+            *meaning,
+        ]
+    )
+
+
+def _counted(scope: str, counts: Result) -> str:
+    """The scans of the network that was pruned in one way."""
+    bp = counts["bp"]
     header = [
-        "flops, one image",
+        f"{scope}, flops, one image",
         *("L_m", "steps", "mm", "largest step"),
         *("steps > BP's largest", "steps > linear's largest"),
         *("path / BP", "path / linear", "2 workers / linear", "largest product"),
@@ -67,17 +91,8 @@ def _counts(result: Result) -> str:
                     ("" if all(steps["exact"]) else "<= ") + f"{max(products, default=0):.1e}",
                 ]
             )
-    meaning = [f"  {name}: {what}" for name, what in step_counts.ZEROS.items()]
-    bp = counts["bp"]
-    return "\n".join(
-        [
-            tables.table(header, rows),
-            f"BP is that of the unpruned net: {bp['total']:.3g} flop, largest step "
-            f"{bp['largest']:.3g}; linear is the sparse linear scan of the same convention; "
-            "path: critical path, unlimited workers",
-            *meaning,
-        ]
-    )
+    end = f"BP: {bp['total']:.3g} flop, largest step {bp['largest']:.3g}"
+    return f"{tables.table(header, rows)}\n{end}"
 
 
 def _steps(result: Result) -> str:
