@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-import parscan_bp as pb
 from bench.paper.grids import simulate
+from bench.paper.grids.machine import EQUATIONS
 from bench.paper.grids.networks import IMAGE, alexnet
 from parscan_bp.grids.cost.weights import weight_layers
 
@@ -85,7 +85,7 @@ def test_layers_are_those_of_the_bench():
 
 @pytest.mark.parametrize("processes", [1, 8, 32, 128, 512])
 def test_the_library_s_equations_are_these(processes):
-    rows, paper = weight_layers(alexnet(), IMAGE), pb.parallel.CORI_KNL.paper
+    rows, paper = weight_layers(alexnet(), IMAGE), EQUATIONS
     close = lambda seconds, want: seconds.total == pytest.approx(want, rel=1e-12)  # noqa: E731
     assert close(paper.batch(rows, processes), equation_4(processes))
     assert close(paper.model(rows, BATCH, processes), equation_8(BATCH, processes, 1))

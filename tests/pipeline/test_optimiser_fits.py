@@ -60,7 +60,7 @@ def test_it_is_refused_before_anything_runs(name, why):
 
 
 @pytest.mark.parametrize("why", ["line search", "value", "shapes"])
-def test_run_spmd_refuses_it_too(why):
+def test_spmd_refuses_it_too(why):
     optimiser, kind, words = REFUSED[why]
     how = {"schedule": pipeline.GPipe(2), "loss": cross_entropy, "batches": data(3)}
     with pytest.raises(kind, match=words):
