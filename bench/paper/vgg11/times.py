@@ -13,7 +13,7 @@ from bench.paper.vgg11.chain import Chain, paper_schedule, plan_of, scan, xla_vj
 from bench.paper.vgg11.schedules import APPLY, Span, Step
 from bench.shared import programs, timing
 from parscan_bp.operators import Operator, compose
-from parscan_bp.planner import Plan, Schedule
+from parscan_bp.planner import Plan, ProductOrder
 from parscan_bp.planner.outlook import steps
 
 VJP, PLANNED = "XLA's VJP", "planned"
@@ -160,7 +160,7 @@ def memory(of: Chain, limit: int) -> dict[str, Any]:
     }
 
 
-def _fits(plan: Plan, schedule: Schedule, most: float) -> bool:
+def _fits(plan: Plan, schedule: ProductOrder, most: float) -> bool:
     """Whether no product takes more flops; patterns of larger ones are not even looked for."""
     found = steps(schedule, plan.table, most / plan.table.machine.entries)
     if found is None:
