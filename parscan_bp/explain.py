@@ -164,7 +164,8 @@ def explain(
         if isinstance(forward_choice.forward, Forward):
             plan = plan_with(by_method(values.auto, forward_choice.forward))
     found = explained(plan)
-    fused = _fused_instead(plan_with) if solver is None and forward == "exact" else None
+    no_question = left is not None or solver is not None or forward != "exact"
+    fused = None if no_question else _fused_instead(plan_with)
     return dataclasses.replace(found, forward=forward_choice, fused=fused)
 
 
