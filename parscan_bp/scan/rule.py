@@ -185,7 +185,7 @@ class ScanRule:
         def linear(args, extra):
             return self.loop.by(LAX).outs(args, ())
 
-        return WithRule(values, jvp, None if self.loop.values.in_steps else linear)
+        return WithRule(values, jvp, None if self.loop.values.exact else linear)
 
     @functools.cached_property
     def _report(self) -> Callable[..., Report]:

@@ -86,6 +86,20 @@ def test_options_beside_it(which):
     _equal(got, want)
 
 
+def test_what_is_linear_and_only_transposed():
+    scan = lambda by, h: by(lambda h, _: (2 * h, h), h, None, length=3)  # noqa: E731
+    h, cts = CARRY[0], (CARRY[1], XS[:3])
+    got, want = (
+        jax.linear_transpose(functools.partial(scan, by), h)(cts) for by in (FUSED, lax.scan)
+    )
+    _equal(got, want)
+
+
+def test_no_steps():
+    got, want = (_loss(scan, PARAMS, CARRY, XS[:0]) for scan in (FUSED, lax.scan))
+    _equal(got, want)
+
+
 def _natives(f, *args):
     return jax.jit(f).lower(*args).as_text().count("custom_call @parscan_bp_")
 

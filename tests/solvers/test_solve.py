@@ -240,7 +240,7 @@ def _public(package, base):
 def test_the_tables_are_complete():
     # `Sharded` wants a mesh, and has its own tests.
     tried = {type(s) for s in SOLVERS.values()} | {pb.Sharded}
-    assert tried == _public(pb.solvers, pb.solvers.Solver)
+    assert tried == _public(pb, pb.solvers.Solver)
     assert all(s.needs in ("operators", "products") for s in SOLVERS.values())
     made = {type(make(2)) for name, make in STRUCTURES.items() if name != "identity"}
     # Those of the live sets of a graph, of which a chain is made, have their tests there.

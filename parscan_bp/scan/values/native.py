@@ -29,6 +29,8 @@ class Native(Values):
 
     def obstacle(self, staged, body):
         params = staged.equation.params
+        if not params["length"]:
+            return None  # nothing is made
         why = native.unsupported(
             body.jaxpr, body.num_consts, body.num_carry, params["length"], params["reverse"]
         )
