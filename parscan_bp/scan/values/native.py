@@ -29,6 +29,8 @@ class Native(Values):
 
     def obstacle(self, staged, body):
         params = staged.equation.params
+        if staged.symbolic_size is not None:
+            return f"forward={self!r}: {staged.symbolic_size}; forward='exact' takes any size"
         if not params["length"]:
             return None  # nothing is made
         why = native.unsupported(
