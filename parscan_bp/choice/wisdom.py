@@ -179,7 +179,7 @@ def check_can_be_written(name: str, thing: Any) -> None:
     """Raises `ValueError` unless later processes can make it again of its class and options."""
     kind = type(thing)
     try:
-        if kind_of(name_of(kind), None) is not kind:
+        if kind_of(name_of(kind), solvers) is not kind:
             raise ValueError("another class has its name now")
         json.dumps(described(thing))
     except (TypeError, ValueError, AttributeError) as error:
@@ -208,7 +208,7 @@ def kind_of(name: str, home: Any) -> Any:
     """
     module, colon, path = name.partition(":")
     if not colon:
-        return getattr(solvers if home is None else home, name)
+        return getattr(home, name)
     if module not in sys.modules:
         raise ValueError(f"{module}, which has {path}, is not imported")
     return functools.reduce(getattr, path.split("."), sys.modules[module])

@@ -9,6 +9,8 @@ slopes that follow from them.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Collection, Sequence
 
@@ -69,9 +71,23 @@ class Cut:
 
     def finish(self, inputs: Sequence[Array], kept: Sequence[Array]) -> list[Array]:
         """The results of the program, from what was kept."""
+        return evaluate(self.second, [*(inputs[k] for k in self.read), *kept])
+
+    @functools.cached_property
+    def read(self) -> tuple[int, ...]:
+        """The inputs that the second part reads, by their positions."""
         jaxpr = self.closed.jaxpr
-        second = part(jaxpr, [*jaxpr.invars, *self.kept], jaxpr.outvars, self.kept)
-        return evaluate(ClosedJaxpr(second, self.closed.consts), [*inputs, *kept])
+        second = part(jaxpr, jaxpr.invars, jaxpr.outvars, self.kept)
+        atoms = itertools.chain(second.outvars, *(eqn.invars for eqn in second.eqns))
+        needed = set(variables(list(atoms)))
+        return tuple(k for k, v in enumerate(jaxpr.invars) if v in needed)
+
+    @functools.cached_property
+    def second(self) -> ClosedJaxpr:
+        """The second part: the results, from the inputs that it reads, and what was kept."""
+        jaxpr = self.closed.jaxpr
+        inputs = [*(jaxpr.invars[k] for k in self.read), *self.kept]
+        return ClosedJaxpr(part(jaxpr, inputs, jaxpr.outvars, self.kept), self.closed.consts)
 
 
 class _Search:

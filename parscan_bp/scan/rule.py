@@ -60,7 +60,7 @@ class ScanRule:
         return self._outputs(args, self._prepared(args, extra)[0])
 
     def reported(self, args: Sequence[Array], extra: Extra) -> tuple[list[Array], Report]:
-        """The outputs, and the report on them and what derivatives are made of; see `reported`."""
+        """The outputs, and the report on them and on what derivatives are made of."""
         check_nothing_in_the_way(self.obstacle, self.scan.solver)
         extra, told = self._prepared(args, extra)
         outs = self._outputs(args, extra)

@@ -11,9 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-from jax.extend.core import ClosedJaxpr
 
-from parscan_bp.jaxprs.read import part, variables
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.linear_step import LinearStep
 
@@ -21,21 +19,14 @@ from parscan_bp.linearise.linear_step import LinearStep
 def arithmetic_inside(step: LinearStep) -> LinearStep:
     """The same map, that reads what `Cut` keeps and inputs of the step, and makes the rest."""
     known, cut = step.known, step.cut
-    jaxpr = cut.closed.jaxpr
-    second = part(jaxpr, [*jaxpr.invars, *cut.kept], jaxpr.outvars, cut.kept)
-    needed = {
-        v for atoms in (second.outvars, *(e.invars for e in second.eqns)) for v in variables(atoms)
-    }
-    at_hand = [k for k, v in enumerate(jaxpr.invars) if v in needed]
-    inputs = [*(jaxpr.invars[k] for k in at_hand), *cut.kept]
-    finish = ClosedJaxpr(second.replace(invars=inputs), cut.closed.consts)
+    count = len(cut.second.in_avals)
 
     def make(*values):
         shared = evaluate(known.unvarying, values)
-        return [*(values[k] for k in at_hand), *cut.make(values), *shared]
+        return [*(values[k] for k in cut.read), *cut.make(values), *shared]
 
     def run(k, v):
-        each, once = iter(evaluate(finish, k[: len(inputs)])), iter(k[len(inputs) :])
+        each, once = iter(evaluate(cut.second, k[:count])), iter(k[count:])
         whole = [next(each if varies else once) for varies in known.varies]
         return evaluate(step.apply, [*whole, *v])
 
