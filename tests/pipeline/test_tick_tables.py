@@ -58,6 +58,7 @@ def test_what_the_other_schedules_hold():
     assert of(pipeline.GPipe(8, recompute=False), "linearisations") == [8] * 4
     assert of(pipeline.OneFOneB(8), "linearisations") == [4, 3, 2, 1]
     assert of(pipeline.OneFOneB(2), "linearisations") == [2, 2, 2, 1]
+    assert of(pipeline.InterleavedOneFOneB(4, devices=2), "linearisations") == [4, 3, 2, 1]
     assert of(pipeline.PipeDream(), "linearisations") == [4, 3, 2, 1]
     assert of(pipeline.PipeDream(), "weights") == [4, 3, 2, 1]
     assert of(pipeline.PipeDream2BW(8), "linearisations") == [4, 3, 2, 1]
@@ -75,6 +76,16 @@ def test_bubbles_are_those_of_the_papers(blocks, parts):
         assert pipeline.bubble(schedule.table(blocks, 5), thirds) == pytest.approx(idle)
     plain = pipeline.BackPropagation().table(blocks, 3)
     assert pipeline.bubble(plain, thirds) == pytest.approx(1 - 1 / blocks)
+
+
+@pytest.mark.parametrize(
+    ("devices", "rounds", "parts"), [(2, 2, 4), (3, 2, 9), (4, 3, 8), (1, 3, 2)]
+)
+def test_several_blocks_a_device_leave_a_part_of_the_bubble(devices, rounds, parts):
+    table = pipeline.InterleavedOneFOneB(parts, devices).table(devices * rounds, 1)
+    idle = (devices - 1) / (rounds * parts + devices - 1)
+    assert pipeline.bubble(table, pipeline.Costs(1.0, 1.0)) == pytest.approx(idle)
+    assert table.ticks == 2 * (rounds * parts + devices - 1)
 
 
 @pytest.mark.parametrize(("blocks", "parts"), [(2, 3), (3, 7), (4, 8)])

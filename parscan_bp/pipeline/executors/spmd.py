@@ -42,7 +42,7 @@ class SpmdProgram(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Spmd(Executor):
-    """K blocks of one shape, each on its own devices, by one program for all stages.
+    """K blocks of one shape by one program for all stages: block k is on stage k mod D.
 
     The stages are those of a mesh axis, and the program one `jax.lax.scan` over the ticks of the
     `Table`. A stage does what the table says in branches; at the end of a tick one permutation
@@ -55,7 +55,7 @@ class Spmd(Executor):
     are of the same shapes. So are all batches, which lie on every stage.
 
     Args:
-      mesh: of devices, with the axis of the stages, along which it has K.
+      mesh: of devices, with the axis of the stages, along which it has D; K is a multiple of it.
       axis: its name.
       data: the axis over which the rows of every part of a batch are divided, if any: gradients
         are averaged over it before an update, the floats of states at the end. Each device's rows
@@ -63,11 +63,11 @@ class Spmd(Executor):
 
     Raises:
       TypeError, ValueError: if ``mesh`` is none, or has no such axes. By `run`, if the mesh has
-        another number of devices along ``axis`` than there are blocks; blocks, parameters or
+        no devices along ``axis`` for as many blocks each; blocks, parameters or
         batches differ, or rows cannot be divided.
       NotImplementedError: by `run`, if the schedule needs several hops, or several passes of one
-        kind at a block, in one tick: `FeaturesReplay`, `DelayedGradients`, `DSP` with a p or q of
-        0.
+        kind on a device, in one tick: `FeaturesReplay`, `DelayedGradients`, `DSP` with a p or q of
+        0; with several blocks a device most but `InterleavedOneFOneB`.
 
     Source: DSP (Xu, Huo, Huang), section 3, for the queues.
 
@@ -102,11 +102,16 @@ class Spmd(Executor):
     def run(self, job: Job) -> Trained:
         compiled, table = self.compiled(job), job.table
         *stacked, ticks = compiled.run(*compiled.arguments)
-        blocks = range(table.blocks)
-        own = [[jax.tree.map(lambda a, k=k: a[k], tree) for k in blocks] for tree in stacked]
-        if table.together:
-            own[2] = [own[2][0], *[()] * (table.blocks - 1)]
-        return Trained(own[0], own[1], own[2], _losses(table, ticks[-1]))
+        rows = np.argsort(_in_stages(range(table.blocks), self._stages))
+        states = [_row(stacked[2], 0)] + [()] * (table.blocks - 1)
+        if not table.together:
+            states = [_row(stacked[2], row) for row in rows]
+        own = [[_row(tree, row) for row in rows] for tree in stacked[:2]]
+        return Trained(*own, states, _losses(table, ticks[-1]))
+
+    @property
+    def _stages(self) -> int:
+        return self.mesh.shape[self.axis]
 
     def compiled(self, job: Job) -> SpmdProgram:
         """The program of a run, to look at; with the errors of `run`."""
@@ -114,7 +119,7 @@ class Spmd(Executor):
         block = self._block(job)
         check_alike("params", params)
         check_alike("states", states)
-        plan, rooms = instructions(table)
+        plan, rooms = instructions(table, self._stages)
         pieces = 1 if self.data is None else self.mesh.shape[self.data]
         weight, loss = weighed(job.loss, job.weight, table.parts * pieces)
         xs, labels = _rows(table, job.batches, pieces, weight)
@@ -123,10 +128,11 @@ class Spmd(Executor):
         check_fit(job.blocks, loss, pairs[0], params, states, job.key)
         check_parts(job.blocks, loss, pairs, params, states, job.key)
         begun = start_states(job.optimiser, params, job.optimiser_states, table.together)
-        if table.together:
-            # Every stage does the step of all.
-            begun = [begun[0]] * table.blocks
-        stacked = map(_stack, (params, states, begun))
+        # Every stage does the step of all, if there is one.
+        begun = [begun[0]] * self._stages if table.together else _in_stages(begun, self._stages)
+        stacked = map(
+            _stack, (_in_stages(params, self._stages), _in_stages(states, self._stages), begun)
+        )
         # Results are divided up outside of the program, where explicit axes would have to be
         # resolved.
         mesh = Mesh(self.mesh.devices, self.mesh.axis_names)
@@ -136,16 +142,17 @@ class Spmd(Executor):
                 (plan, *stacked, xs, labels, job.key), _specs(self.axis, self.data), strict=True
             )
         )
-        stage = StageProgram(block, job.optimiser, loss, table, rooms, self.axis, self.data)
+        stage = StageProgram(
+            block, job.optimiser, loss, table, rooms, self._stages, self.axis, self.data
+        )
         return SpmdProgram(_compiled(stage, mesh), arguments)
 
     def _block(self, job: Job) -> Block:
         """That which all blocks are."""
-        stages = self.mesh.shape[self.axis]
-        if len(job.blocks) != stages:
+        if len(job.blocks) % self._stages:
             raise ValueError(
-                f"blocks: got {len(job.blocks)} for {stages} devices along the axis {self.axis!r}; "
-                "one for each is wanted"
+                f"blocks: got {len(job.blocks)} for {self._stages} devices along the axis "
+                f"{self.axis!r}; one for each, or as many on each, are wanted"
             )
         for k, each in enumerate(job.blocks):
             if each != job.blocks[0]:
@@ -176,6 +183,15 @@ def _compiled(stage: StageProgram, mesh: Mesh) -> Callable[..., Any]:
 def _specs(axis: str, data: str | None) -> tuple[PartitionSpec, ...]:
     stages, rows = PartitionSpec(axis), PartitionSpec(None, None, data)
     return PartitionSpec(None, axis), stages, stages, stages, rows, rows, PartitionSpec()
+
+
+def _in_stages(of_blocks: Sequence[Any], stages: int) -> list[Any]:
+    """Those of stage 0 first, block 0, D, 2 D, ..., then those of the next one."""
+    return [each for first in range(stages) for each in of_blocks[first::stages]]
+
+
+def _row(tree: PyTree, row: int) -> PyTree:
+    return jax.tree.map(lambda a: a[row], tree)
 
 
 def _stack(trees: Sequence[PyTree]) -> PyTree:

@@ -55,6 +55,10 @@ class Schedule(abc.ABC):
         """For each block whether its linearisation is kept for the backward pass, or its input."""
         return (True,) * blocks
 
+    def devices_for(self, blocks: int) -> int:
+        """D, for how many devices the order is made: block k is on device k mod D."""
+        return blocks
+
     def on_the_way(self, blocks: int) -> int:
         """Batches that enter before block 0 has its first gradient, beside the gradient's own."""
         del blocks
@@ -85,7 +89,8 @@ class Schedule(abc.ABC):
             )
         tasks, keeps = tuple(self.tasks(blocks, batches)), self.keeps(blocks)
         how = {"lockstep": self.lockstep, "together": self.together}
-        return Table(str(self), blocks, batches, self.parts, keeps, tasks, **how)
+        devices = self.devices_for(blocks)
+        return Table(str(self), blocks, batches, self.parts, keeps, tasks, devices=devices, **how)
 
     def staleness(self, blocks: int) -> tuple[Staleness, ...]:
         """For each block how many updates late its two passes are, once the pipeline is full."""
