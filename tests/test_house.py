@@ -26,8 +26,8 @@ LAYERS = [
     {"scan"},
     {"chain", "loops"},
     {"graph"},
-    {"pipeline", "grids"},
-    {"explain", "diagnose", "adapters", "tuning", "parallel", "installation", "conformance"},
+    {"pipeline", "parallel"},
+    {"explain", "diagnose", "adapters", "tuning", "installation", "conformance"},
     {"within"},
     {"nnx", "linen", "plots", "pruning"},
     {"__init__"},
@@ -78,7 +78,7 @@ def test_importing_computes_nothing_and_loads_no_extra():
         "assert not [name for name in late if name.startswith('parscan_bp')], late;"
         "assert not {'flax', 'llvmlite', 'matplotlib', 'optax'} & set(sys.modules);"
         "assert not {'jax.experimental.pallas', 'parscan_bp.kernels.compat'} & set(sys.modules);"
-        "later = ('parscan_bp.parallel', 'parscan_bp.pipeline', 'parscan_bp.grids');"
+        "later = ('parscan_bp.parallel', 'parscan_bp.pipeline');"
         "assert not [name for name in sys.modules if name.startswith(later)];"
         "parscan_bp.parallel, parscan_bp.pipeline;"
         "after = jax.config.values;"  # Pallas of jax 0.10.1 has an option of its own

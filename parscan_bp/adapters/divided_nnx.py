@@ -9,10 +9,10 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from parscan_bp.arguments import described
-from parscan_bp.grids.layers.model import ModelParallel
-from parscan_bp.grids.layout import WHOLE, Layout, Split
-from parscan_bp.grids.placing import laid, mesh_here, put
 from parscan_bp.layers.traced import traced_layer
+from parscan_bp.parallel.grids.layers.model import ModelParallel
+from parscan_bp.parallel.grids.layout import WHOLE, Layout, Split
+from parscan_bp.parallel.grids.placing import laid, mesh_here, put
 from parscan_bp.types import Array
 
 

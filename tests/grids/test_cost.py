@@ -9,10 +9,10 @@ import pytest
 import parscan_bp as pb
 from bench.paper.grids.machine import EQUATIONS as PAPER
 from bench.paper.grids.networks import IMAGE, alexnet
-from parscan_bp.grids.cost.paper import Paper
-from parscan_bp.grids.cost.weights import weight_layers
 from parscan_bp.layers import Conv, Flatten, Linear, MaxPool
 from parscan_bp.parallel import Grid, best_grid, explain_grid
+from parscan_bp.parallel.grids.cost.paper import Paper
+from parscan_bp.parallel.grids.cost.weights import weight_layers
 
 ALEXNET = weight_layers(alexnet(), IMAGE)
 CONVOLUTIONS = {row.position for row in ALEXNET if not row.connected}

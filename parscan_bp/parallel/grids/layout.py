@@ -58,7 +58,7 @@ class Blocks:
       parts: number of blocks.
 
     Example:
-      >>> from parscan_bp.grids.layout import Blocks
+      >>> from parscan_bp.parallel.grids.layout import Blocks
       >>> Blocks(13, 4).block, Blocks(13, 4).padded
       (4, 16)
     """

@@ -9,9 +9,9 @@ from typing import ClassVar, final
 import jax
 from jax import lax
 
-from parscan_bp.grids.layers.base import ParallelLayer, check_types_vary
-from parscan_bp.grids.layout import Blocks, Layout, Split, block_of, joined, padded
-from parscan_bp.grids.traffic import Collective, LayerTraffic
+from parscan_bp.parallel.grids.layers.base import ParallelLayer, check_types_vary
+from parscan_bp.parallel.grids.layout import Blocks, Layout, Split, block_of, joined, padded
+from parscan_bp.parallel.grids.traffic import Collective, LayerTraffic
 from parscan_bp.types import Array
 
 

@@ -11,11 +11,11 @@ import jax
 
 from parscan_bp.arguments import as_int
 from parscan_bp.devices import Link, as_link
-from parscan_bp.grids.cost.paper import Paper, Seconds
-from parscan_bp.grids.cost.program import LayerTraffic, SentBytes
-from parscan_bp.grids.cost.weights import WeightLayer, weight_layers
-from parscan_bp.grids.grid import Grid
-from parscan_bp.grids.stack import LayerPlace, divide, grid_of_each
+from parscan_bp.parallel.grids.cost.paper import Paper, Seconds
+from parscan_bp.parallel.grids.cost.program import LayerTraffic, SentBytes
+from parscan_bp.parallel.grids.cost.weights import WeightLayer, weight_layers
+from parscan_bp.parallel.grids.grid import Grid
+from parscan_bp.parallel.grids.stack import LayerPlace, divide, grid_of_each
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.devices import Link
-from parscan_bp.grids.layers.base import Divided
-from parscan_bp.grids.stack import LayerPlace, Stack
-from parscan_bp.grids.traffic import Collective, totals
+from parscan_bp.parallel.grids.layers.base import Divided
+from parscan_bp.parallel.grids.stack import LayerPlace, Stack
+from parscan_bp.parallel.grids.traffic import Collective, totals
 from parscan_bp.trees import nbytes
 from parscan_bp.types import PyTree
 

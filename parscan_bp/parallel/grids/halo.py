@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.grids.layout import Blocks, Split, along
+from parscan_bp.parallel.grids.layout import Blocks, Split, along
 from parscan_bp.sparsity.windows import Axis
 from parscan_bp.types import Array
 
@@ -28,7 +28,7 @@ class Halo:
       parts: number of blocks.
 
     Example: windows of 3 need a row of each neighbour.
-      >>> from parscan_bp.grids.halo import Halo
+      >>> from parscan_bp.parallel.grids.halo import Halo
       >>> from parscan_bp.sparsity.windows import Axis
       >>> halo = Halo(Axis(8, 3, padding=(1, 1)), 4)
       >>> halo.firsts, halo.rows, halo.low, halo.high
