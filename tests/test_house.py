@@ -1,6 +1,7 @@
 """The layers of the package: imports go down only, and importing has no side effect."""
 
 import ast
+import graphlib
 import importlib
 import inspect
 import pathlib
@@ -48,6 +49,19 @@ def test_imports_go_down_only():
             if there != here and LEVEL[there] >= LEVEL[here]:
                 upward.append(f"{path.relative_to(ROOT)}:{node.lineno} imports {there}")
     assert not upward, upward
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Nor in what only a type checker reads."""
+    above = {}
+    for path in ROOT.rglob("*.py"):
+        own = above.setdefault(path.relative_to(ROOT.parent), set())
+        for node, _ in imports(path):
+            folder = pathlib.Path(*node.module.split("."))
+            parts = {folder / f"{alias.name}.py" for alias in node.names}
+            files = {part for part in parts if (ROOT.parent / part).exists()}
+            own |= files or {folder.with_suffix(".py")}
+    list(graphlib.TopologicalSorter(above).static_order())
 
 
 def test_imports_stand_at_the_top_of_their_file():

@@ -11,19 +11,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.cells.gated import Gated
 from parscan_bp.cells.stated import check_for_kernels
 from parscan_bp.kernels.rule import Rule
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.types import Array, PyTree
-
-if TYPE_CHECKING:
-    from parscan_bp.cells.gated import Gated
 
 Arrays = Sequence[Array]
 Params = Mapping[str, Array]

@@ -3,6 +3,7 @@
 import pytest
 from recurrence_cases import CELLS
 
+from parscan_bp.cells.fused import FusedCell
 from parscan_bp.kernels.rule import Rule
 from parscan_bp.kernels.tiles import MIN_ORDER, fused_tile, padded
 
@@ -21,7 +22,7 @@ def test_every_order_gives_each_thread_of_a_row_two_columns(itemsize):
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("cell", CELLS)
 def test_so_does_every_slice_of_a_weight(cell, itemsize):
-    form = CELLS[cell].fused()
+    form = FusedCell(CELLS[cell])
     for rule in form.forward_rule, form.backward_rule, form.backward_rule_of_last:
         for size in sorted({padded(size, itemsize) for size in range(1, 257)}):
             tile = fused_tile(rule, size, 1, itemsize)

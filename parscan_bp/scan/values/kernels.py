@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from parscan_bp import kernels, native
 from parscan_bp.arguments import check_bool
+from parscan_bp.cells import Gated
 from parscan_bp.cells.fused import FusedCell
 from parscan_bp.choice.facts import Choice
 from parscan_bp.linearise.base import Steps
@@ -93,8 +94,7 @@ class Fused(Values):
           ValueError: if the batch axes of carry and inputs differ.
         """
         body, of = step.body, step.cell
-        cell = None if of is None else of.cell.fused()
-        if of is None or cell is None:
+        if of is None or not isinstance(of.cell, Gated):
             raise NotImplementedError(
                 f"{TAKES}, got {'another step' if of is None else of.cell}; "
                 "forward='exact' takes any step"
@@ -122,6 +122,7 @@ class Fused(Values):
                 f"forward: the fused kernels take inputs and carry of the same batch axes, got "
                 f"{x.shape[:-1]} and {carry.shape[:-1]} for one step"
             )
+        cell = FusedCell(of.cell)
         cell.check(carry)
         widest = max(a.dtype.itemsize for a in body.const_avals)
         for rule in (cell.forward_rule, cell.backward_rule):
