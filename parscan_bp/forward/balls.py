@@ -27,7 +27,7 @@ from parscan_bp.jaxprs.primitive_kinds import (
 from parscan_bp.jaxprs.read import called, is_complex, is_inexact
 from parscan_bp.jaxprs.replay import bind, interpret
 
-Rule = Callable[..., Sequence[Ball]]
+BallRule = Callable[..., Sequence[Ball]]
 
 
 def evaluate_balls(closed: ClosedJaxpr, values: Sequence[Any]) -> list[Ball]:
@@ -66,7 +66,7 @@ def is_opaque(eqn: JaxprEqn) -> bool:
     return _rule(eqn) is smooth.opaque
 
 
-def _rule(eqn: JaxprEqn) -> Rule:
+def _rule(eqn: JaxprEqn) -> BallRule:
     name, floats = kind_of(eqn), any(map(is_inexact, eqn.outvars))
     if any(map(is_complex, (*eqn.invars, *eqn.outvars))):
         return smooth.linear if name in MOVES else smooth.opaque
@@ -92,7 +92,7 @@ def _scan(eqn, *operands):
     return within(eqn, whole, evaluate_balls)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, BallRule] = {
     **dict.fromkeys((*SUMS, "neg"), smooth.sum_of),
     "mul": smooth.product_of,
     "div": smooth.quotient,

@@ -28,7 +28,7 @@ from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
 
-Apply = Callable[[JaxprEqn, Sequence[Array]], Sequence[Array]]
+MakeResults = Callable[[JaxprEqn, Sequence[Array]], Sequence[Array]]
 """What makes an equation's results of its operands."""
 
 
@@ -66,7 +66,7 @@ def program_of(recurrence: Recurrence) -> tuple[ClosedJaxpr, jax.tree_util.PyTre
     return ClosedJaxpr(needed, closed.consts), jax.tree.structure(shape)
 
 
-def interpreted(recurrence: Recurrence, apply: Apply) -> Callable[[Carry, Inputs], Carry]:
+def interpreted(recurrence: Recurrence, apply: MakeResults) -> Callable[[Carry, Inputs], Carry]:
     """The step, each of its equations applied in another way."""
     closed, tree = program_of(recurrence)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from parscan_bp.graph.node import OfOne, Vertex
 from parscan_bp.graph.order import in_small_live_sets, live_sets, longest_path, needed_for
-from parscan_bp.graph.step import Part, StateStep, joined, values_of
+from parscan_bp.graph.step import LiveType, StateStep, joined, values_of
 from parscan_bp.layers import JointFunction
 from parscan_bp.layers.closures import opened, opened_joint
 from parscan_bp.layers.keys import key_of
@@ -32,7 +32,7 @@ class LiveSets:
 
     order: tuple[Vertex, ...]
     sets: tuple[tuple[str, ...], ...]
-    types: Mapping[str, Part]
+    types: Mapping[str, LiveType]
     batch: int
 
     @property
@@ -74,7 +74,7 @@ class LiveSets:
         """Nodes on the longest path from an input to an output."""
         return longest_path(self.order)
 
-    def _parts(self, k: int) -> tuple[Part, ...]:
+    def _parts(self, k: int) -> tuple[LiveType, ...]:
         return tuple(self.types[name] for name in self.sets[k])
 
 
@@ -103,7 +103,7 @@ def live_sets_of(
         xs = [types[read] for read in vertex.reads]
         types[name] = value_type(vertex, vertex.own(params), xs, batch)
         needed[name], own[name] = _opened(vertex, vertex.own(params), xs)
-    parts = {name: Part(tuple(t.shape[1:]), np.dtype(t.dtype)) for name, t in types.items()}
+    parts = {name: LiveType(tuple(t.shape[1:]), np.dtype(t.dtype)) for name, t in types.items()}
     nbytes = {name: _nbytes(part) for name, part in parts.items()}
     order = in_small_live_sets(needed, list(inputs), outputs, nbytes)
     sets = live_sets(order, list(inputs), outputs)
@@ -152,6 +152,6 @@ def _opened(vertex: Vertex, params: PyTree, xs: Sequence[Any]) -> tuple[Vertex, 
     return dataclasses.replace(vertex, joint=joint), params
 
 
-def _nbytes(part: Part) -> int:
+def _nbytes(part: LiveType) -> int:
     """Bytes of one entry of the batch."""
     return part.size * part.dtype.itemsize

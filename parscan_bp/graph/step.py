@@ -18,7 +18,7 @@ from parscan_bp.operators import BlockSparse, Identity
 from parscan_bp.types import Array
 
 
-class Part(NamedTuple):
+class LiveType(NamedTuple):
     """The type of one live value, without the batch."""
 
     features: tuple[int, ...]
@@ -57,8 +57,8 @@ class StateStep(Layer):
     joint: Joint
     reads: tuple[int, ...]
     keeps: tuple[int, ...]
-    entering: tuple[Part, ...]
-    made: Part
+    entering: tuple[LiveType, ...]
+    made: LiveType
 
     def __repr__(self):
         return f"node {self.name!r}, {self.joint}"
@@ -68,7 +68,7 @@ class StateStep(Layer):
         return self.name
 
     @property
-    def leaving(self) -> tuple[Part, ...]:
+    def leaving(self) -> tuple[LiveType, ...]:
         """The types of the values in the state after it."""
         return (*(self.entering[k] for k in self.keeps), self.made)
 
@@ -109,19 +109,19 @@ class StateStep(Layer):
         return [values[k] for k in self.reads]
 
 
-def joined(values: Sequence[Array], parts: Sequence[Part]) -> Array:
+def joined(values: Sequence[Array], parts: Sequence[LiveType]) -> Array:
     """Values of these types as a state (batch, total)."""
     dtype = jnp.result_type(*(part.dtype for part in parts))
     return jnp.concatenate([flat(value).astype(dtype) for value in values], axis=1)
 
 
-def pieces_of(state: Array, parts: Sequence[Part]) -> list[Array]:
+def pieces_of(state: Array, parts: Sequence[LiveType]) -> list[Array]:
     """The values in a state, flat and in its dtype."""
     edges = list(itertools.accumulate(part.size for part in parts))
     return jnp.split(state, edges[:-1], axis=1)
 
 
-def values_of(state: Any, parts: Sequence[Part]) -> list[Array]:
+def values_of(state: Any, parts: Sequence[LiveType]) -> list[Array]:
     """The values in a state, each of its own type."""
     pieces = zip(pieces_of(state, parts), parts, strict=True)
     return [v.reshape(v.shape[0], *part.features).astype(part.dtype) for v, part in pieces]

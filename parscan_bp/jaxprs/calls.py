@@ -18,7 +18,7 @@ import jax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from parscan_bp.jaxprs.control_flow import within
+from parscan_bp.jaxprs.control_flow import RunProgram, within
 from parscan_bp.jaxprs.hijax import kind_of, operation_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CONTROL_FLOW, PLAIN_CALLS
 from parscan_bp.jaxprs.read import called, is_differentiable
@@ -26,15 +26,12 @@ from parscan_bp.jaxprs.replay import RETRACED, alike, evaluate, varying_axes
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
-Run = Callable[[ClosedJaxpr, Sequence[Array]], Sequence[Array]]
-"""``(program, values) -> its results``, of the types that these have in it."""
-
 
 def _call(eqn, values, run):
     return run(called(eqn), values)
 
 
-def _of(eqn: JaxprEqn, run: Run) -> Callable[..., Sequence[Array]]:
+def _of(eqn: JaxprEqn, run: RunProgram) -> Callable[..., Sequence[Array]]:
     """What a call runs, as a function."""
     closed = called(eqn)
     return lambda *values: run(closed, values)
@@ -109,7 +106,7 @@ def _has_tangent(value: Any) -> bool:
     return is_differentiable(jax.typeof(value))
 
 
-def _retraced(closed: ClosedJaxpr, values: Sequence[Array], run: Run) -> ClosedJaxpr:
+def _retraced(closed: ClosedJaxpr, values: Sequence[Array], run: RunProgram) -> ClosedJaxpr:
     """The program for the types of these values."""
     return jax.make_jaxpr(lambda *v: run(closed, v))(*values)
 

@@ -13,7 +13,7 @@ from jax import lax
 
 from parscan_bp.linearise.active import NOTHING, Active
 from parscan_bp.linearise.answered import answered
-from parscan_bp.linearise.base import Kind, Linearisation, Steps
+from parscan_bp.linearise.base import Linearisation, LinearisationKind, Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.linearise.passes import Grouped, rewritten
@@ -42,7 +42,7 @@ class ByProducts(Linearisation):
       one_function: whether that loop is one function, see `Linearisation.in_one_function`.
     """
 
-    kind: ClassVar[Kind] = "matrix-free"
+    kind: ClassVar[LinearisationKind] = "matrix-free"
     is_products = True
     can_keep = True
 

@@ -13,7 +13,7 @@ from parscan_bp.layers import Layer
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.types import Array, PyTree
 
-Apply = Callable[[PyTree, PyTree, PyTree, Array], tuple[PyTree, PyTree]]
+ApplyBlock = Callable[[PyTree, PyTree, PyTree, Array], tuple[PyTree, PyTree]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Block:
       >>> block = pb.pipeline.Block(noisy)
     """
 
-    apply: Apply
+    apply: ApplyBlock
 
     def __post_init__(self):
         if not callable(self.apply):

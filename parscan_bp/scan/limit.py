@@ -11,7 +11,7 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.body import Body
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.step import Step
-from parscan_bp.scan.storage import Costs, Storage, whole, within
+from parscan_bp.scan.storage import Storage, StoredBytes, whole, within
 from parscan_bp.scan.values.base import Pass
 from parscan_bp.trees import nbytes
 
@@ -63,6 +63,6 @@ def storage_of_lax(staged: Staged, memory_limit: int | None) -> Storage | None:
         raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {why}")
     body = Body.of_scan(staged.equation)
     carry = nbytes(list(body.carry_avals))
-    costs = Costs(carry, carry + body.nbytes, body.x_bytes, body.const_bytes, lambda n: 0)
+    costs = StoredBytes(carry, carry + body.nbytes, body.x_bytes, body.const_bytes, lambda n: 0)
     stored = within(staged.equation.params["length"], costs, memory_limit)
     return stored if stored.sizes else None

@@ -28,7 +28,7 @@ from parscan_bp.measured import measured
 
 
 @dataclasses.dataclass(frozen=True)
-class Costs:
+class StoredBytes:
     """Bytes that a derivative stores.
 
     Attributes:
@@ -66,7 +66,7 @@ class Storage:
     """
 
     length: int
-    costs: Costs
+    costs: StoredBytes
     sizes: tuple[int, ...] = ()
 
     @functools.cached_property
@@ -87,7 +87,7 @@ class Storage:
         return f"{self.kept}: about {self.bytes:,} bytes"
 
 
-def within(length: int, costs: Costs, limit: int) -> Storage:
+def within(length: int, costs: StoredBytes, limit: int) -> Storage:
     """The storage of a scan: of the fewest levels that meet a limit, the longest stretch in cache.
 
     Args:
@@ -113,7 +113,7 @@ def within(length: int, costs: Costs, limit: int) -> Storage:
     )
 
 
-def whole(length: int, costs: Costs, limit: int) -> Storage:
+def whole(length: int, costs: StoredBytes, limit: int) -> Storage:
     """The storage of steps that are not taken apart, as those of a device among several.
 
     Raises:

@@ -43,7 +43,7 @@ class Compiled:
         )
 
 
-class Program:
+class GradientProgram:
     """The value and gradient of a sum of all floats that a function returns.
 
     Args:

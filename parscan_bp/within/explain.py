@@ -14,7 +14,7 @@ from parscan_bp.jaxprs.replay import bind
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.trees import nbytes, replace_at
 from parscan_bp.within.dispatch import Dispatch
-from parscan_bp.within.outputs import Loop, loop_of
+from parscan_bp.within.outputs import ScanCall, loop_of
 from parscan_bp.within.program import Arguments, program_of
 from parscan_bp.within.replacement import Only, Replacement
 from parscan_bp.within.rewrite import rewritten
@@ -154,7 +154,7 @@ class _Explaining(Dispatch):
             self._found[site.index] = self._explained(site, loop)
         return super().scanned(site, loop, left)
 
-    def _explained(self, site: Site, loop: Loop) -> ScanWithin:
+    def _explained(self, site: Site, loop: ScanCall) -> ScanWithin:
         found = _described(site, self._how)
         call = lambda **named: explain(loop.step, loop.init, loop.xs, **site.how, **named)  # noqa: E731
         try:

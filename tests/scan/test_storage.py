@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.scan.storage import Costs, Storage, within
+from parscan_bp.scan.storage import Storage, StoredBytes, within
 from tests.quickly import jit_quickly
 
 DTYPE = jnp.zeros(()).dtype
@@ -22,7 +22,7 @@ H, T = 8, 90
 
 
 def costs(carry=64, step=64, x=0, shared=0, each=0):
-    return Costs(carry, step, x, shared, lambda n: each * min(n, 4))
+    return StoredBytes(carry, step, x, shared, lambda n: each * min(n, 4))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 100, 1023, 4096, 10**6])

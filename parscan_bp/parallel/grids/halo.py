@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.parallel.grids.layout import Blocks, Split, along
+from parscan_bp.parallel.grids.layout import AxisBlocks, Split, along
 from parscan_bp.sparsity.windows import Axis
 from parscan_bp.types import Array
 
@@ -39,14 +39,14 @@ class Halo:
     parts: int
 
     @property
-    def inputs(self) -> Blocks:
+    def inputs(self) -> AxisBlocks:
         """The blocks of the input."""
-        return Blocks(self.axis.size, self.parts)
+        return AxisBlocks(self.axis.size, self.parts)
 
     @property
-    def outputs(self) -> Blocks:
+    def outputs(self) -> AxisBlocks:
         """The blocks of the output."""
-        return Blocks(self.axis.outputs, self.parts)
+        return AxisBlocks(self.axis.outputs, self.parts)
 
     def _first(self, part: int) -> int:
         """The first entry of the spread input that a block sees."""

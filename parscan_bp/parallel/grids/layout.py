@@ -50,7 +50,7 @@ def joined(*splits: Split) -> Split:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class AxisBlocks:
     """An axis in equal blocks, one for each part; what the last ones lack is padding.
 
     Attributes:
@@ -110,9 +110,9 @@ class Layout:
         """Over what a sum over the batch and the domain goes."""
         return joined(self.data, *self.domain)
 
-    def blocks(self, spatial: Sequence[int]) -> tuple[Blocks, ...]:
+    def blocks(self, spatial: Sequence[int]) -> tuple[AxisBlocks, ...]:
         """The blocks of each spatial axis."""
-        return tuple(Blocks(size, self.spatial(k).parts) for k, size in enumerate(spatial))
+        return tuple(AxisBlocks(size, self.spatial(k).parts) for k, size in enumerate(spatial))
 
     def spec(self, rank: int) -> PartitionSpec:
         """Of an activation with so many axes."""
@@ -137,7 +137,7 @@ class Layout:
 
 def block_of(x: Array, dimension: int, split: Split) -> Array:
     """This device's block of an axis, whose end is padded with zeros where it has to be."""
-    blocks = Blocks(x.shape[dimension], split.parts)
+    blocks = AxisBlocks(x.shape[dimension], split.parts)
     if split.parts == 1:
         return x
     x = padded(x, dimension, blocks.padded)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from parscan_bp.pipeline.schedules.task import Kind, Task
+from parscan_bp.pipeline.schedules.task import Task, TaskKind
 
 
 class NextTask(NamedTuple):
     """What a device does next; of several blocks, with block ``round D + d`` of device d of D."""
 
-    kind: Kind
+    kind: TaskKind
     batch: int
     part: int = 0
     round: int = 0
@@ -33,7 +33,7 @@ def clocked(
       ValueError: if the orders wait for each other for ever.
     """
     tasks: list[Task] = []
-    finished: set[tuple[Kind, int, int, int]] = set()
+    finished: set[tuple[TaskKind, int, int, int]] = set()
     devices, blocks = len(orders), rounds * len(orders)
     position = [0] * devices
     updates = [0] * blocks

@@ -18,7 +18,7 @@ from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.primitives.zeros import instantiated, is_zero
 from parscan_bp.scan.step import Step
-from parscan_bp.scan.values.base import Made, Pass, Values
+from parscan_bp.scan.values.base import Pass, PassResult, Values
 from parscan_bp.scan.values.native import Native
 from parscan_bp.solvers import Sweep
 from parscan_bp.types import Array
@@ -150,7 +150,7 @@ class _InKernels(Pass):
 
     def run(self, loop, args, states):
         carry, ys, after = self._run(*self.scanned.body.split(args))
-        return Made(carry, ys, after, loop.answers(args, after))
+        return PassResult(carry, ys, after, loop.answers(args, after))
 
     @functools.cached_property
     def _run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:

@@ -12,7 +12,7 @@ import jax
 from parscan_bp.arguments import as_int
 from parscan_bp.devices import Link, as_link
 from parscan_bp.parallel.grids.cost.paper import Paper, Seconds
-from parscan_bp.parallel.grids.cost.program import LayerTraffic, SentBytes
+from parscan_bp.parallel.grids.cost.program import LayerCost, SentBytes
 from parscan_bp.parallel.grids.cost.weights import WeightLayer, weight_layers
 from parscan_bp.parallel.grids.grid import Grid
 from parscan_bp.parallel.grids.stack import LayerPlace, divide, grid_of_each
@@ -33,7 +33,7 @@ class GridPlan:
     """
 
     grids: tuple[Grid, ...]
-    rows: tuple[LayerTraffic, ...]
+    rows: tuple[LayerCost, ...]
     places: tuple[LayerPlace, ...]
     seconds: float
     memory: int
@@ -72,12 +72,12 @@ class GridPlan:
         )
 
 
-def _kernel_spec(row: LayerTraffic) -> str:
+def _kernel_spec(row: LayerCost) -> str:
     leaves = jax.tree.leaves(row.specs, is_leaf=lambda a: isinstance(a, jax.sharding.PartitionSpec))
     return str(max(leaves, key=len)) if leaves else ""
 
 
-def _sent(row: LayerTraffic, direction: str) -> str:
+def _sent(row: LayerCost, direction: str) -> str:
     return ", ".join(f"{kind} {size:.3g}" for kind, size in row.bytes_sent(direction).items())
 
 

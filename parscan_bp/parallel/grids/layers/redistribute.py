@@ -10,7 +10,7 @@ import jax
 from jax import lax
 
 from parscan_bp.parallel.grids.layers.base import ParallelLayer, check_types_vary
-from parscan_bp.parallel.grids.layout import Blocks, Layout, Split, block_of, joined, padded
+from parscan_bp.parallel.grids.layout import AxisBlocks, Layout, Split, block_of, joined, padded
 from parscan_bp.parallel.grids.traffic import Collective, LayerTraffic
 from parscan_bp.types import Array
 
@@ -97,7 +97,7 @@ class Redistribute(ParallelLayer):
         for k in reversed(self.exchanges) if self._spreads else self.exchanges:
             split, size = domain[k], self.features[k]
             if self._spreads:
-                x = padded(x, k + 1, Blocks(size, split.parts).padded)
+                x = padded(x, k + 1, AxisBlocks(size, split.parts).padded)
                 x = lax.all_to_all(x, split.axes, k + 1, 0, tiled=True)
             else:
                 x = lax.all_to_all(x, split.axes, 0, k + 1, tiled=True)
@@ -149,7 +149,7 @@ class Redistribute(ParallelLayer):
         domain = self.after.domain if self._spreads else self.before.domain
         for k in reversed(self.exchanges) if self._spreads else self.exchanges:
             split = domain[k]
-            blocks = Blocks(self.features[k], split.parts)
+            blocks = AxisBlocks(self.features[k], split.parts)
             if self._spreads:
                 shape[k + 1] = blocks.padded
             sent.append(Collective("all-to-all", math.prod(shape) * x.dtype.itemsize, split.parts))
