@@ -10,7 +10,7 @@ import jax
 
 from parscan_bp.adapters.flax_cells import LINEN, view_of
 from parscan_bp.adapters.linen_block import as_block as as_block
-from parscan_bp.adapters.masking import Masked, masked, masked_for
+from parscan_bp.adapters.masking import Masked, masked_for, with_mask
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.arguments import check_bool
 from parscan_bp.explain import Explanation, all_explained
@@ -119,7 +119,7 @@ class RNN(nn.RNN):
         """
         turned = self.reverse if reverse is None else reverse
         check_has_all_steps(self.solver, reverse=turned, seq_lengths=seq_lengths is not None)
-        sequence = masked(inputs, mask, reset)
+        sequence = with_mask(inputs, mask, reset)
         if isinstance(sequence, Masked):
             sequence = sequence.directed(
                 self.cell.num_feature_axes,

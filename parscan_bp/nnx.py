@@ -8,7 +8,7 @@ from typing import Any
 
 from parscan_bp.adapters.fixed import is_fixed
 from parscan_bp.adapters.flax_cells import NNX, view_of
-from parscan_bp.adapters.masking import Masked, masked, masked_for
+from parscan_bp.adapters.masking import Masked, masked_for, with_mask
 from parscan_bp.adapters.nnx_block import as_block as as_block
 from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.arguments import check_bool
@@ -164,7 +164,7 @@ class RNN(FlaxRNN):
         }
         used = {"reverse": options["reverse"], "seq_lengths": seq_lengths is not None}
         check_has_all_steps(self.solver, **used)
-        cell, sequence = self.cell, masked(inputs, mask, reset)
+        cell, sequence = self.cell, with_mask(inputs, mask, reset)
         if isinstance(sequence, Masked):
             sequence = sequence.directed(
                 cell.num_feature_axes,

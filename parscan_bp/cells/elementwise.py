@@ -118,7 +118,7 @@ class _Places(Interpreter[AxisPlaces | None]):
         return y and (None, *y)
 
 
-def check_alike(name: str, function: Callable, *args: Any) -> Any:
+def check_units_alike(name: str, function: Callable, *args: Any) -> Any:
     """Raises where a function does not treat all numbers alike, of which ``args`` are some.
 
     Args:

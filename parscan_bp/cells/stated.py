@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from parscan_bp.arguments import as_int, described
-from parscan_bp.cells.elementwise import check_alike, check_elementwise
+from parscan_bp.cells.elementwise import check_elementwise, check_units_alike
 
 WEIGHTS = "wi", "wh"
 
@@ -17,9 +17,9 @@ WEIGHTS = "wi", "wh"
 class Stated(Protocol):
     """What is read of a `Gated` cell here."""
 
-    input_parts: Any
-    states: Any
-    past: Any
+    input_parts: ClassVar[int]
+    states: ClassVar[int]
+    past: ClassVar[tuple[int, ...]]
 
     @property
     def biases(self) -> Any: ...
@@ -82,9 +82,9 @@ def check_for_kernels(cell: Stated) -> None:
     """Raises unless the three functions treat all units alike, as a kernel's tiles want them to.
 
     Raises:
-      NotImplementedError: see `check_alike`.
+      NotImplementedError: see `check_units_alike`.
     """
-    _walk(cell, jax.ShapeDtypeStruct((), jnp.float32), check_alike)
+    _walk(cell, jax.ShapeDtypeStruct((), jnp.float32), check_units_alike)
 
 
 def _walk(cell: Stated, aval: Any, check: Callable) -> None:

@@ -44,7 +44,7 @@ class Limits:
 
 
 @functools.lru_cache
-def limits() -> Limits:
+def cpu_limits() -> Limits:
     """Those of CPUs; `parscan_bp.autotune` replaces them by a measurement.
 
     Example:

@@ -22,7 +22,7 @@ from parscan_bp.diagnose.passes import (
     push_values,
 )
 from parscan_bp.diagnose.steps import StepLoop, steps_of
-from parscan_bp.diagnose.target import Objective, target_of
+from parscan_bp.diagnose.target import Objective, objective_of
 from parscan_bp.jaxprs.read import differentiable
 from parscan_bp.report import cotangents as pseudo_random
 from parscan_bp.trees import replace_at
@@ -102,7 +102,7 @@ def diagnose(
     # NaN is what is looked for.
     with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
         values = push_values(steps, most)
-        target = target_of(loss, cotangents, out, [*values.last, *values.ys])
+        target = objective_of(loss, cotangents, out, [*values.last, *values.ys])
         faults = Faults(steps, names, values, most)
         found = [*faults.of_values(), *faults.of_target(target)]
         tangents, why = _attempt("Jacobians", lambda: _pushed(steps, values, most))

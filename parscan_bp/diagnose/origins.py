@@ -68,7 +68,8 @@ class MadeArrays:
 
         The way back goes to the worst of the sources, as long as it is bad. The `MadeArray` is the
         last on it that is worse than all its sources: of infinity - infinity what made the
-        infinite, and the difference only if that came in from outside. ``None`` if the array is fine.
+        infinite, and the difference only if that came in from outside. ``None`` if the array is
+        fine.
         """
         level, at = worst(self.read([variable])[0], threshold)
         made: MadeArray | None = None

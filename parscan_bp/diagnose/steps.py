@@ -103,10 +103,14 @@ def steps_of(
         [*map(_constant, closed.consts), *_paths("carry", init), *_paths("xs", xs)],
         [*_paths("carry", init), *_paths("ys", out[1])],
     )
-    return StepLoop(opened(closed), closed.consts, start, rows, n, bool(reverse)), names, out
+    return (
+        StepLoop(with_consts_as_inputs(closed), closed.consts, start, rows, n, bool(reverse)),
+        names,
+        out,
+    )
 
 
-def opened(closed: ClosedJaxpr) -> ClosedJaxpr:
+def with_consts_as_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program with its constants as the first inputs."""
     jaxpr = closed.jaxpr
     names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)

@@ -16,7 +16,7 @@ from parscan_bp.arguments import described
 from parscan_bp.diagnose.derivatives import Some, of_jaxpr, pull
 from parscan_bp.diagnose.levels import of_each, worst_entry
 from parscan_bp.diagnose.search import BadSource, Search
-from parscan_bp.diagnose.steps import opened
+from parscan_bp.diagnose.steps import with_consts_as_inputs
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.jaxprs.stage import to_be_traced
@@ -57,7 +57,7 @@ class Objective:
         return search.cotangent(self.program, self.operands, one, skipped + k)
 
 
-def target_of(
+def objective_of(
     loss: Callable | None, cotangents: PyTree, out: PyTree, results: Sequence[Any]
 ) -> Objective:
     """See `diagnose`; ``out`` has the types of ``(carry, ys)``, ``results`` its leaves."""
@@ -82,7 +82,7 @@ def _of_loss(loss: Callable, out: PyTree, results: Sequence[Any]) -> Objective:
     is_real = hasattr(made, "dtype") and jnp.issubdtype(made.dtype, jnp.floating)
     if not is_real or made.shape:
         raise TypeError(f"loss: got one that returns {made}; a real scalar is wanted")
-    program, operands = opened(closed), [*closed.consts, *results]
+    program, operands = with_consts_as_inputs(closed), [*closed.consts, *results]
     value = evaluate(program, operands)[0]
     given = pull(of_jaxpr(program), operands, [jnp.ones_like(value)])
     return Objective(given[len(closed.consts) :], value, program, operands)

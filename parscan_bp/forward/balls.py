@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 from parscan_bp.forward import kink_rules as kinks
 from parscan_bp.forward import smooth_rules as smooth
 from parscan_bp.forward.ball import Ball, filled, shaped
-from parscan_bp.jaxprs.control_flow import within
+from parscan_bp.jaxprs.control_flow import run_inside
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import (
     CALLS,
@@ -89,7 +89,7 @@ def _cond(eqn, which, *operands):
 
 def _scan(eqn, *operands):
     whole = [filled(b, atom.aval) for b, atom in zip(operands, eqn.invars, strict=True)]
-    return within(eqn, whole, evaluate_balls)
+    return run_inside(eqn, whole, evaluate_balls)
 
 
 RULES: dict[str, BallRule] = {

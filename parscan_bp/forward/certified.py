@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from parscan_bp.arguments import as_written, check_bool, described
 
-CertifiedMethod = TypeVar("Method", bound="Certified")
+CertifiedMethod = TypeVar("CertifiedMethod", bound="Certified")
 
 CERTIFICATES = ("estimate", "bound")
 """What `Certified` may ask for."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from parscan_bp.graph.node import OfOne, Vertex
 from parscan_bp.graph.order import in_small_live_sets, live_sets, longest_path, needed_for
-from parscan_bp.graph.step import LiveType, StateStep, joined, values_of
+from parscan_bp.graph.step import LiveType, StateStep, joined_state, live_values
 from parscan_bp.layers import JointFunction
-from parscan_bp.layers.closures import opened, opened_joint
+from parscan_bp.layers.closures import opened_joint, with_closed_over
 from parscan_bp.layers.keys import key_of
 from parscan_bp.types import Array, PyTree
 
@@ -52,11 +52,11 @@ class LiveSets:
 
     def entering(self, inputs: Mapping[str, Array]) -> Array:
         """s_0, (batch, total)."""
-        return joined([inputs[name] for name in self.sets[0]], self._parts(0))
+        return joined_state([inputs[name] for name in self.sets[0]], self._parts(0))
 
     def leaving(self, state: Array) -> dict[str, Array]:
         """The values of the outputs, by name."""
-        return dict(zip(self.sets[-1], values_of(state, self._parts(-1)), strict=True))
+        return dict(zip(self.sets[-1], live_values(state, self._parts(-1)), strict=True))
 
     def nbytes(self, k: int) -> int:
         """Bytes of s_k, for the whole batch."""
@@ -140,12 +140,12 @@ def value_type(
 
 
 def _opened(vertex: Vertex, params: PyTree, xs: Sequence[Any]) -> tuple[Vertex, PyTree]:
-    """A node that closes over no traced value, see `layers.closures.opened`."""
+    """A node that closes over no traced value, see `layers.closures.with_closed_over`."""
     joint = vertex.joint
     if key_of(joint) is not None:
         return vertex, params
     if isinstance(joint, OfOne):
-        (layer,), (params,) = opened([joint.layer], [params], xs[0])
+        (layer,), (params,) = with_closed_over([joint.layer], [params], xs[0])
         joint = OfOne(layer)
     elif isinstance(joint, JointFunction):
         joint, params = opened_joint(joint, params, xs)

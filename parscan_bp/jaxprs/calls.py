@@ -18,7 +18,7 @@ import jax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from parscan_bp.jaxprs.control_flow import RunProgram, within
+from parscan_bp.jaxprs.control_flow import RunProgram, run_inside
 from parscan_bp.jaxprs.hijax import kind_of, operation_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CONTROL_FLOW, PLAIN_CALLS
 from parscan_bp.jaxprs.read import called, is_differentiable
@@ -136,7 +136,7 @@ MADE_AGAIN: dict[str, Callable[..., Sequence[Array]]] = {
     "remat2": _checkpoint,
     "custom_jvp_call": _custom_jvp,
     "custom_vjp_call": _custom_vjp,
-    **dict.fromkeys(CONTROL_FLOW, within),
+    **dict.fromkeys(CONTROL_FLOW, run_inside),
     "custom_linear_solve": _linear_solve,
     "custom_vmap_call": _custom_vmap,
 }

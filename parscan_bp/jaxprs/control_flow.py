@@ -12,11 +12,10 @@ from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.originals import lax_scan
 
 RunProgram = Callable[[ClosedJaxpr, Sequence[Any]], Sequence[Any]]
-"""``(jaxpr, values) -> its results``, in the types that these have in it; of a loop, in those that it
-began with."""
+"""``(jaxpr, values) -> its results``, in the types that these have in it, or a loop began with."""
 
 
-def within(eqn: JaxprEqn, values: Sequence[Any], run: RunProgram) -> list[Any]:
+def run_inside(eqn: JaxprEqn, values: Sequence[Any], run: RunProgram) -> list[Any]:
     """The results of control flow, what is inside of it being run in another way.
 
     Args:

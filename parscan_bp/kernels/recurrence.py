@@ -155,10 +155,10 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     ]
     grid = {"batch": -(-batch // samples)}
     how = {"grid": grid, "scratch": scratch, "interpret": interpret}
-    x, *made = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
+    x, *made = compat.kernel(body, name=kernel_name(rule), out=out, **how)(v, weights, first)
     return x[:, :batch, :, :size], None if sums is None else sums.joined(*made)
 
 
-def name_of(rule: Rule) -> str:
+def kernel_name(rule: Rule) -> str:
     """The kernel's name in the program."""
     return f"recurrence_{rule.name}"

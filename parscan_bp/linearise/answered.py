@@ -36,7 +36,7 @@ from parscan_bp.jaxprs.replay import bind, evaluate, inlined, interpret
 from parscan_bp.linearise.body import Body
 from parscan_bp.types import Array
 
-AnyLinear = TypeVar("Linear", bound=Any)
+AnyLinear = TypeVar("AnyLinear", bound=Any)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

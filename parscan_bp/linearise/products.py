@@ -16,7 +16,7 @@ from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Linearisation, LinearisationKind, Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.linear_step import LinearStep
-from parscan_bp.linearise.passes import Grouped, rewritten
+from parscan_bp.linearise.passes import Grouped, fastest
 from parscan_bp.linearise.preactivations import Preactivations
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.measured import measured
@@ -121,7 +121,7 @@ class ByProducts(Linearisation):
             in_turn = self.body.unbatchable is not None
             step = LinearStep.of(traced, shared, own, vector, in_turn=in_turn)
             grouped = self._grouped(cotangent=cotangent)
-            step = rewritten(step, grouped, one_function=self.one_function)
+            step = fastest(step, grouped, one_function=self.one_function)
             self._made[key] = traced.jaxpr, step
         return self._made[key][1]
 

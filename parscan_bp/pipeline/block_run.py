@@ -16,8 +16,8 @@ from parscan_bp.pipeline.programs import (
     Programs,
     Reads,
     is_float,
-    key_of,
     programs_of,
+    random_key_of,
     update_of,
 )
 from parscan_bp.pipeline.schedules import Table, Task
@@ -151,7 +151,7 @@ class BlockRun:
         k, part = self.number, (task.batch, task.part)
         labels = post.take("labels", (k, *part)) if k == self._last else None
         x = post.take("output", (k - 1, *part))
-        reads = Reads(x, self.state, key_of(self.key, k, *part), labels)
+        reads = Reads(x, self.state, random_key_of(self.key, k, *part), labels)
         if self._keeps:
             y, state, self.linearisations[part] = self._programs.linearise(weights, reads)
         else:

@@ -12,7 +12,7 @@ import numpy as np
 
 from parscan_bp.arguments import described
 from parscan_bp.pipeline.blocks import Block
-from parscan_bp.pipeline.programs import Loss, Reads, key_of, programs_of
+from parscan_bp.pipeline.programs import Loss, Reads, programs_of, random_key_of
 from parscan_bp.types import Array, PyTree
 
 Weight = Callable[[PyTree], Any]
@@ -146,7 +146,7 @@ def _output(
 ) -> PyTree:
     """What the last block makes of a part of the first batch."""
     for k, block in enumerate(blocks):
-        reads = Reads(x, states[k], key_of(key, k, 0, part), None)
+        reads = Reads(x, states[k], random_key_of(key, k, 0, part), None)
         try:
             # From the host: the next block may have its parameters on another device.
             x = jax.device_get(programs_of(block, None, k == 0).forward(params[k], reads)[0])

@@ -22,7 +22,7 @@ from parscan_bp.pipeline.executors.workers import Workers
 from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, check_like, one_each
 from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
 from parscan_bp.pipeline.job import as_key, check_run, weighed
-from parscan_bp.pipeline.layers import joined, layer_seconds, split_of
+from parscan_bp.pipeline.layers import joined_block, layer_seconds, split_of
 from parscan_bp.pipeline.parts import check_parts
 from parscan_bp.pipeline.pipeline_report import (
     BlockReport,
@@ -292,7 +292,7 @@ class BasePipeline(abc.ABC):
             split = tuple(b - a for a, b in itertools.pairwise(cuts))
         ends = list(itertools.accumulate(split, initial=0))
         cut = lambda values: [values[a:b] for a, b in itertools.pairwise(ends)]  # noqa: E731
-        blocks = [joined(tuple(own)) for own in cut(self._layers)]
+        blocks = [joined_block(tuple(own)) for own in cut(self._layers)]
         own_params, own_states = cut(params), cut(states)
         schedule = schedule_for(self._schedule, self._optimiser, own_params)
         check_fit(blocks, self._loss, pair, own_params, own_states, key)

@@ -11,7 +11,7 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.body import Body
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.step import Step
-from parscan_bp.scan.storage import Storage, StoredBytes, whole, within
+from parscan_bp.scan.storage import Storage, StoredBytes, whole, within_limit
 from parscan_bp.scan.values.base import Pass
 from parscan_bp.trees import nbytes
 
@@ -43,7 +43,7 @@ def storage_of(
         # A stretch of each device's steps is none of the scan's, and what is cut off of one is not
         # what is cut off of all.
         return functools.cache(functools.partial(whole, costs=costs, limit=memory_limit))
-    storage = functools.cache(functools.partial(within, costs=costs, limit=memory_limit))
+    storage = functools.cache(functools.partial(within_limit, costs=costs, limit=memory_limit))
     storage(step.length)  # raises here
     return storage
 
@@ -64,5 +64,5 @@ def storage_of_lax(staged: Staged, memory_limit: int | None) -> Storage | None:
     body = Body.of_scan(staged.equation)
     carry = nbytes(list(body.carry_avals))
     costs = StoredBytes(carry, carry + body.nbytes, body.x_bytes, body.const_bytes, lambda n: 0)
-    stored = within(staged.equation.params["length"], costs, memory_limit)
+    stored = within_limit(staged.equation.params["length"], costs, memory_limit)
     return stored if stored.sizes else None

@@ -238,7 +238,7 @@ class Step:
     @functools.cached_property
     def key(self) -> str:
         """By which a measurement of the scan is remembered."""
-        return wisdom.key_of(self.body, self.length, self.unroll)
+        return wisdom.scan_key(self.body, self.length, self.unroll)
 
     @functools.cached_property
     def probe(self) -> Probe:

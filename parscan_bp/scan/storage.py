@@ -87,7 +87,7 @@ class Storage:
         return f"{self.kept}: about {self.bytes:,} bytes"
 
 
-def within(length: int, costs: StoredBytes, limit: int) -> Storage:
+def within_limit(length: int, costs: StoredBytes, limit: int) -> Storage:
     """The storage of a scan: of the fewest levels that meet a limit, the longest stretch in cache.
 
     Args:

@@ -21,9 +21,9 @@ from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
 from parscan_bp.scan.values.options import NAMES
 from parscan_bp.solvers import Solver
 from parscan_bp.solvers.base import check_is_solver
-from parscan_bp.tuning.candidates import LAX, candidates
+from parscan_bp.tuning.candidates import LAX, solver_candidates
 from parscan_bp.tuning.program import Compiled, GradientProgram, drawn
-from parscan_bp.tuning.result import Tuning, decide, with_forward
+from parscan_bp.tuning.result import Tuning, decide, with_methods
 from parscan_bp.types import PyTree
 
 GROUPS = ("params", "init", "xs")
@@ -116,7 +116,7 @@ def autotune(
         name: program(functools.partial(scan, **how, forward=method))
         for name, method in methods.items()
     }
-    return with_forward(race.of(question, unrolled | programs), question.key, methods)
+    return with_methods(race.of(question, unrolled | programs), question.key, methods)
 
 
 def _methods(forward: Sequence[str | Forward]) -> dict[str, Forward]:
@@ -231,7 +231,7 @@ class _Races:
     def of(self, question: Question, others: Mapping[str, GradientProgram] | None = None) -> Tuning:
         """Races the candidates for one of the questions; other programs take part beside them."""
         chosen = question.by_rules()
-        solvers = candidates(question.facts) | dict(self._more)
+        solvers = solver_candidates(question.facts) | dict(self._more)
         solvers.setdefault(str(chosen), chosen.solver)
         programs: dict[str, Callable[[], Compiled]] = {
             name: functools.partial(self._compiled, Trial(question.key, solver))

@@ -88,7 +88,7 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
-def program_of(f: Callable, given: Arguments) -> TracedFunction:
+def traced_function(f: Callable, given: Arguments) -> TracedFunction:
     """The program of a call.
 
     Raises:

@@ -16,7 +16,7 @@ from parscan_bp.cells.fused import FusedCell
 from parscan_bp.kernels import fused_recurrence, interpreter, reference
 from parscan_bp.kernels.fused import largest_hidden
 from parscan_bp.kernels.opened import opened
-from parscan_bp.kernels.tiles import fused_tile, padded
+from parscan_bp.kernels.tiles import fused_tile, padded_order
 
 TOLERANCE = 2e-5
 """Of the largest number, in float32: a thousand steps, each of which rounds."""
@@ -101,7 +101,7 @@ def test_cotangents_of_the_last_carry(cell, length, reverse, capfd):
 def test_sums_over_samples_that_share_a_multiprocessor(cell, length, batch, size, reverse, capfd):
     """The last of which work on fewer."""
     rule = FusedCell(CELLS[cell]).backward_rule
-    tile = fused_tile(rule, padded(size, 4), batch, 4)
+    tile = fused_tile(rule, padded_order(size, 4), batch, 4)
     assert tile.sums and batch % tile.samples
     case = draw(cell, length, batch, size, reverse=reverse)
     case.check(functools.partial(fused_recurrence, interpret=interpreter(detect_races=True)), 2e-6)

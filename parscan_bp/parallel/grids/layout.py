@@ -42,7 +42,7 @@ class Split:
 WHOLE = Split()
 
 
-def joined(*splits: Split) -> Split:
+def by_axes_of_all(*splits: Split) -> Split:
     """The division by the axes of all."""
     axes = (axis for split in splits for axis in split.axes)
     sizes = (size for split in splits for size in split.sizes)
@@ -108,7 +108,7 @@ class Layout:
     @property
     def samples(self) -> Split:
         """Over what a sum over the batch and the domain goes."""
-        return joined(self.data, *self.domain)
+        return by_axes_of_all(self.data, *self.domain)
 
     def blocks(self, spatial: Sequence[int]) -> tuple[AxisBlocks, ...]:
         """The blocks of each spatial axis."""

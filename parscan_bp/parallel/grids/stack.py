@@ -30,7 +30,7 @@ from parscan_bp.parallel.grids.layers.domain import DomainParallel
 from parscan_bp.parallel.grids.layers.model import ModelParallel
 from parscan_bp.parallel.grids.layers.redistribute import Redistribute
 from parscan_bp.parallel.grids.layout import Layout, padded
-from parscan_bp.parallel.grids.placing import cut, laid, mesh_here, put
+from parscan_bp.parallel.grids.placing import cut, laid, mesh_here, put_on_mesh
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
 
@@ -98,7 +98,7 @@ class Stack:
         over a parameter, as `optax.adafactor` does, counts its zeros.
         """
         divided = self._by_layer(params, lambda layer, own: layer.placed(own))
-        return put(divided, self.specs(divided), self.mesh)
+        return put_on_mesh(divided, self.specs(divided), self.mesh)
 
     def collect(self, params: Sequence[PyTree]) -> list[PyTree]:
         """Parameters or gradients as the undivided stack has them."""

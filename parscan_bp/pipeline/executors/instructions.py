@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parscan_bp.pipeline.block_run import Where
 from parscan_bp.pipeline.executors.slots import allocate
 from parscan_bp.pipeline.schedules import Table, Task
 
@@ -149,9 +150,6 @@ def check_hops(table: Table, devices: int) -> None:
             )
 
 
-Where = tuple[int, int, int]
-
-
 def _column(
     table: Table, device: int, devices: int
 ) -> tuple[dict[str, np.ndarray], list[tuple[int, ...]]]:
@@ -169,7 +167,8 @@ def _column(
     arrives = lambda ticks: {n: _moment(t, _ARRIVAL) for n, t in ticks.items()}  # noqa: E731
     x, rooms_x = allocate(_lives(arrives(from_below), _reads(up)))
     ct, rooms_ct = allocate(_lives(arrives(from_above), _reads(down)))
-    kept, rooms_kept = {}, {}
+    kept: dict[Hashable, int] = {}
+    rooms_kept: dict[Role, int] = {}
     roles = roles_of(table)
     for role in {roles[k] for k in mine}:
         writes = {_where(t): _moment(t.tick, _FORWARD) for t in up if roles[t.block] == role}
@@ -211,7 +210,7 @@ def _column(
         for value, tick in ticks.items():
             fill(tick, **{name: slots[value]})
     newest = [weights[k, table.batches] for k in mine]
-    rooms = [
+    rooms: list[tuple[int, ...]] = [
         (rooms_x, rooms_ct, rooms_kept[roles[k]], rooms_weights, slot)
         for k, slot in zip(mine, newest, strict=True)
     ]

@@ -103,11 +103,11 @@ class Spmd(Executor):
         compiled, table = self.compiled(job), job.table
         *stacked, ticks = compiled.run(*compiled.arguments)
         rows = np.argsort(_in_stages(range(table.blocks), self._stages))
-        states = [_row(stacked[2], 0)] + [()] * (table.blocks - 1)
+        params, states = ([_row(tree, row) for row in rows] for tree in stacked[:2])
+        own = [_row(stacked[2], 0), *[()] * (table.blocks - 1)]
         if not table.together:
-            states = [_row(stacked[2], row) for row in rows]
-        own = [[_row(tree, row) for row in rows] for tree in stacked[:2]]
-        return Trained(*own, states, _losses(table, ticks[-1]))
+            own = [_row(stacked[2], row) for row in rows]
+        return Trained(params, states, own, _losses(table, ticks[-1]))
 
     @property
     def _stages(self) -> int:

@@ -26,8 +26,8 @@ from parscan_bp.pipeline.programs import (
     Reads,
     apply_updates,
     is_float,
-    key_of,
     programs_of,
+    random_key_of,
 )
 from parscan_bp.pipeline.schedules import Table
 from parscan_bp.types import Array, PyTree
@@ -192,7 +192,7 @@ class _Run:
         below = [(there, here) for here, there in above]
         return lax.ppermute(up, axis, above), lax.ppermute(down, axis, below)
 
-    def _block(self, at: Array) -> Array:
+    def _block(self, at: Array | int) -> Array:
         """That of a round."""
         return at * self.stage.stages + self.here
 
@@ -203,7 +203,7 @@ class _Run:
         block = self._block(now.round)
         x = jax.tree.map(lambda a, b: jnp.where(block == 0, a, b), data, arrived)
         weights, before = ring.get(carry.weights, now.weights), ring.get(carry.state, now.round)
-        key = key_of(self.key, block, now.batch, now.part)
+        key = random_key_of(self.key, block, now.batch, now.part)
         reads = Reads(x, before, key, row(self.labels))
 
         def of(at: int) -> Callable[[], Any]:
@@ -271,7 +271,7 @@ class _Run:
         weights = ring.get(carry.weights, now.back_weights)
         arrived = ring.get(carry.ct, now.ct)
         block = self._block(now.back_round)
-        key = key_of(self.key, block, now.back_batch, now.back_part)
+        key = random_key_of(self.key, block, now.back_batch, now.back_part)
         labels = _row(self.labels, now.back_batch, now.back_part)
         none = ring.zeros_like(self.own), ring.zeros_like(self.x)
 

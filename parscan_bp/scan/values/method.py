@@ -17,7 +17,7 @@ from jax import lax
 
 from parscan_bp.arguments import described
 from parscan_bp.forward import Forward, ForwardReport
-from parscan_bp.forward.evaluate import LoopFunctions, evaluate
+from parscan_bp.forward.evaluate import LoopFunctions, certified_run
 from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import differentiable, is_differentiable, scan_counts
@@ -164,7 +164,7 @@ class _ByMethod(Pass):
         start = self._turned(guess) or None
         functions = LoopFunctions(step, self._sequential(step, solver, length))
         args = consts, init, own_xs, length, start, line
-        after, own, told = evaluate(self.method, functions, *args)
+        after, own, told = certified_run(self.method, functions, *args)
         made = [*self._turned(after), *self._turned(own)]
         return dataclasses.replace(told, states=()), made
 

@@ -10,7 +10,14 @@ import jax
 from jax import lax
 
 from parscan_bp.parallel.grids.layers.base import ParallelLayer, check_types_vary
-from parscan_bp.parallel.grids.layout import AxisBlocks, Layout, Split, block_of, joined, padded
+from parscan_bp.parallel.grids.layout import (
+    AxisBlocks,
+    Layout,
+    Split,
+    block_of,
+    by_axes_of_all,
+    padded,
+)
 from parscan_bp.parallel.grids.traffic import Collective, LayerTraffic
 from parscan_bp.types import Array
 
@@ -81,7 +88,7 @@ class Redistribute(ParallelLayer):
         return [(k, split) for k, split in found if split.axes]
 
     def apply(self, params, x):
-        axes = joined(self.before.samples, self.after.samples).axes
+        axes = by_axes_of_all(self.before.samples, self.after.samples).axes
         if axes:
             check_types_vary("Redistribute", axes)
         return self._exchanged(x) if self.exchanges else self._cut(self._gathered(x))
@@ -114,7 +121,7 @@ class Redistribute(ParallelLayer):
     def _cut(self, x: Array) -> Array:
         if not self._cuts:
             return x
-        new = joined(*(split for _, split in self._cuts))
+        new = by_axes_of_all(*(split for _, split in self._cuts))
         # At once: the cotangent is summed over all of them in one all-reduce.
         x = lax.pcast(x, new.axes, to="varying")
         for dimension, split in self._cuts:
@@ -140,7 +147,7 @@ class Redistribute(ParallelLayer):
                 shape[dimension] = self.features[dimension - 1]
         if not self._cuts:
             return LayerTraffic(tuple(forward))
-        group = joined(*(split for _, split in self._cuts)).parts
+        group = by_axes_of_all(*(split for _, split in self._cuts)).parts
         whole = Collective("all-reduce", math.prod(shape) * x.dtype.itemsize, group)
         return LayerTraffic(tuple(forward), (whole,))
 
