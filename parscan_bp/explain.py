@@ -23,8 +23,8 @@ from parscan_bp.scan.api import (
     parameters_of,
     plan_of,
 )
-from parscan_bp.scan.heard import plans_heard, traced_anew
 from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
+from parscan_bp.scan.plan_record import recorded_plans, traced_anew
 from parscan_bp.scan.segments import segmented
 from parscan_bp.scan.values.auto import ForwardChoice, by_method, choose_forward
 from parscan_bp.scan.values.base import Values
@@ -210,9 +210,9 @@ def explain_calls(fun: Callable[..., Any], *args: PyTree) -> tuple[Explanation, 
         jax.tree.map(lambda leaf, k=k: as_array(f"args[{k}]", leaf), arg)
         for k, arg in enumerate(args)
     )
-    with plans_heard() as heard:
+    with recorded_plans() as plans:
         traced_anew(fun, *args)
-    return all_explained(fun, heard)
+    return all_explained(fun, plans)
 
 
 def all_explained(fun: Callable[..., Any], plans: Sequence[PlanOrLeft]) -> tuple[Explanation, ...]:

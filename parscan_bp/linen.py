@@ -19,7 +19,7 @@ from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
-from parscan_bp.scan.heard import plans_heard
+from parscan_bp.scan.plan_record import recorded_plans
 from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.scan.within import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
@@ -163,9 +163,9 @@ class RNN(nn.RNN):
         As of other methods, ``rnn.apply(variables, inputs, method="explain")``; what is run is the
         call.
         """
-        with plans_heard() as heard:
+        with recorded_plans() as plans:
             self(*args, **kwargs)
-        return all_explained(self, heard)[-1]
+        return all_explained(self, plans)[-1]
 
 
 def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):

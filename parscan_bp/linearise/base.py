@@ -92,8 +92,8 @@ class Linearisation(abc.ABC):
         """The same that reads the answers of the step, where there are any."""
         return self, None
 
-    def in_one_function(self) -> Linearisation:
-        """The same for a loop that is one function, see `Solver.is_one_function`."""
+    def for_one_function(self) -> Linearisation:
+        """The same for a loop that is one function, see `Solver.one_function`."""
         return self
 
     def restricted(self, carry: tuple[int, ...]) -> Linearisation | None:

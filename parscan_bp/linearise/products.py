@@ -39,7 +39,7 @@ class ByProducts(Linearisation):
 
     Attributes:
       body: the step.
-      one_function: whether that loop is one function, see `Linearisation.in_one_function`.
+      one_function: whether that loop is one function, see `Linearisation.for_one_function`.
     """
 
     kind: ClassVar[LinearisationKind] = "matrix-free"
@@ -52,7 +52,7 @@ class ByProducts(Linearisation):
     def answered(self):
         return answered(self)
 
-    def in_one_function(self):
+    def for_one_function(self):
         return dataclasses.replace(self, one_function=True)
 
     def restricted(self, carry):

@@ -141,8 +141,8 @@ def _solved(
     if choice.solver is None:
         stored = storage_of_lax(step.staged, memory_limit)
         return ScanPlan(step.staged, choice, step, facts, stored=stored)
-    if choice.solver.is_one_function:
-        linear = linear.in_one_function()
+    if choice.solver.one_function:
+        linear = linear.for_one_function()
     linear, answered = linear.answered()
     loop = ScanLoop(step.staged.equation, step.body, choice.solver, values, step.hoist, answered)
     linear_scan = LinearScan(linear, choice.solver, step.length, step.reverse, values.adjoint)
