@@ -4,8 +4,8 @@ from bench.paper.claims.claim import Claim, Record
 from bench.paper.grids import report, simulate
 from bench.paper.grids.machine import EQUATIONS
 from bench.paper.grids.simulate import Bar
+from bench.paper.grids.weights import weight_layers
 from parscan_bp.layers import Conv
-from parscan_bp.parallel.grids.cost.weights import weight_layers
 
 STATED = "16 x 32"
 """P_r x P_c of the speedups in the text."""

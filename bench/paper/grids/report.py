@@ -10,10 +10,10 @@ from bench.paper.grids import simulate
 from bench.paper.grids.machine import CORI_KNL, EQUATIONS
 from bench.paper.grids.networks import IMAGE, alexnet
 from bench.paper.grids.simulate import Bar
+from bench.paper.grids.weights import weight_layers
 from bench.shared import figures, tables
 from parscan_bp.layers import Conv
 from parscan_bp.parallel import best_grid
-from parscan_bp.parallel.grids.cost.weights import weight_layers
 
 Result = dict[str, Any]
 _HATCHED = "weights' all-reduce"

@@ -8,9 +8,9 @@ from typing import Any
 
 from bench.paper.grids.machine import EQUATIONS, PROGRAM
 from bench.paper.grids.networks import IMAGE, alexnet
+from bench.paper.grids.weights import weight_layers
 from parscan_bp.layers import Flatten, Layer
 from parscan_bp.parallel import Grid, divide
-from parscan_bp.parallel.grids.cost.weights import weight_layers
 
 SCALING = (8, 32, 128, 512)
 """P of figures 6, 7 and 9."""
