@@ -12,7 +12,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_bool, described
+from parscan_bp.arguments import described
 from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.block_run import block_runs
 from parscan_bp.pipeline.blocks import Block
@@ -31,7 +31,6 @@ from parscan_bp.pipeline.pipeline_report import (
     modelled_bubble,
 )
 from parscan_bp.pipeline.programs import Loss, Optimiser
-from parscan_bp.pipeline.progress import Progress
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.updating import schedule_for
 from parscan_bp.planner.balanced import balanced
@@ -151,27 +150,21 @@ class BasePipeline(abc.ABC):
             own.restart(self._before)
         return jnp.stack(losses) if losses else jnp.zeros(0)
 
-    def fit(self, batches: Iterable[tuple[PyTree, PyTree]], *, progress: bool = False) -> Array:
+    def fit(self, batches: Iterable[tuple[PyTree, PyTree]]) -> Array:
         """All batches, one after the other, then `finish`.
 
         Args:
-          batches: pairs (x, labels).
-          progress: whether a line on the terminal says how far it is.
+          batches: pairs (x, labels); ``tqdm(batches)`` shows how far it is.
 
         Returns:
           (batches,), their losses.
         """
-        check_bool("progress", progress)
         if isinstance(batches, str | Mapping) or not isinstance(batches, Iterable):
             raise TypeError(
                 f"batches: got {described(batches)}; what can be iterated over, to pairs (x, "
                 "labels), is wanted"
             )
-        losses = []
-        bar = Progress(batches, shown=progress)
-        for batch in bar:
-            bar.loss = self.step(batch)
-            losses += [] if bar.loss is None else [bar.loss]
+        losses = [loss for loss in map(self.step, batches) if loss is not None]
         return jnp.concatenate([*(jnp.reshape(loss, 1) for loss in losses), self.finish()])
 
     def save(self, path: str | os.PathLike) -> None:
