@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.blocks import Network
 from parscan_bp.pipeline.optimiser_state import start_states
 from parscan_bp.pipeline.programs import (
     Loss,
@@ -243,16 +243,14 @@ class BlockRun:
 
 
 def block_runs(
-    blocks: Sequence[Block],
+    network: Network,
     table: Table,
     optimiser: Optimiser,
     loss: Loss,
-    key: Array,
-    params: Sequence[PyTree],
-    states: Sequence[PyTree],
-    optimiser_states: Sequence[PyTree] | None,
+    optimiser_states: Sequence[PyTree] | None = None,
 ) -> list[BlockRun]:
     """All blocks at the start; ``None`` for fresh states of the optimiser."""
+    blocks, params, states, key = network
     last = len(blocks) - 1
     # Made here: who called would keep them alive.
     begun = start_states(optimiser, params, optimiser_states, table.together)

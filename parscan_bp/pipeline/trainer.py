@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from parscan_bp.arguments import described
 from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.block_run import block_runs
-from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.blocks import Block, Network
 from parscan_bp.pipeline.executors.stream import Stream
 from parscan_bp.pipeline.executors.threads import devices_of
 from parscan_bp.pipeline.executors.workers import Workers
@@ -23,7 +23,6 @@ from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, check
 from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
 from parscan_bp.pipeline.job import as_key, check_run, weighed
 from parscan_bp.pipeline.layers import joined_block, layer_seconds, split_of
-from parscan_bp.pipeline.parts import check_parts
 from parscan_bp.pipeline.pipeline_report import (
     BlockReport,
     PipelineReport,
@@ -286,17 +285,15 @@ class BasePipeline(abc.ABC):
         ends = list(itertools.accumulate(split, initial=0))
         cut = lambda values: [values[a:b] for a, b in itertools.pairwise(ends)]  # noqa: E731
         blocks = [joined_block(tuple(own)) for own in cut(self._layers)]
-        own_params, own_states = cut(params), cut(states)
-        schedule = schedule_for(self._schedule, self._optimiser, own_params)
-        check_fit(blocks, self._loss, pair, own_params, own_states, key)
-        check_parts(blocks, self._loss, pairs, own_params, own_states, key)
+        network = Network(blocks, cut(params), cut(states), key)
+        schedule = schedule_for(self._schedule, self._optimiser, network.params)
+        check_fit(network, self._loss, pairs)
         stream = Stream(schedule, self._blocks)
         table = schedule.table(self._blocks, stream.ahead + 1)
-        start = key, own_params, own_states, None
-        runs = block_runs(blocks, table, self._optimiser, self._loss, *start)
+        runs = block_runs(network, table, self._optimiser, self._loss)
         box: Any = {}
         if entries is not None:
-            put_back(runs, box, Structures(blocks, runs, x, labels, key), entries)
+            put_back(runs, box, Structures(network, runs, x, labels), entries)
         # Nothing has changed before: who gave a batch that does not fit may give another one.
         self._example = jax.eval_shape(lambda: pair) if entries is None else pair
         self._split, self._seconds = split, seconds

@@ -21,7 +21,7 @@ from parscan_bp.pipeline.executors.stage_program import StageProgram
 from parscan_bp.pipeline.fitting import check_alike, check_batch, check_fit, check_one_shape
 from parscan_bp.pipeline.job import Job, weighed
 from parscan_bp.pipeline.optimiser_state import start_states
-from parscan_bp.pipeline.parts import Weight, check_parts, shares
+from parscan_bp.pipeline.parts import Weight, shares
 from parscan_bp.pipeline.schedules import Table
 from parscan_bp.types import Array, PyTree
 
@@ -124,9 +124,8 @@ class Spmd(Executor):
         weight, loss = weighed(job.loss, job.weight, table.parts * pieces)
         xs, labels = _rows(table, job.batches, pieces, weight)
         pairs = _pieces(xs, labels, pieces)
-        check_one_shape(block, pairs[0][0], params[0], states[0], job.key)
-        check_fit(job.blocks, loss, pairs[0], params, states, job.key)
-        check_parts(job.blocks, loss, pairs, params, states, job.key)
+        check_one_shape(job.network, pairs[0][0])
+        check_fit(job.network, loss, pairs)
         begun = start_states(job.optimiser, params, job.optimiser_states, table.together)
         # Every stage does the step of all, if there is one.
         begun = [begun[0]] * self._stages if table.together else _in_stages(begun, self._stages)
