@@ -109,8 +109,8 @@ def check_fit(network: Network, loss: Loss, pairs: Sequence[tuple[PyTree, PyTree
             ) from error
         if _types(state) != _types(network.states[k]):
             raise ValueError(
-                f"blocks[{k}]: its state {_told(network.states[k])} becomes {_told(state)}; the same "
-                "is wanted"
+                f"blocks[{k}]: its state {_told(network.states[k])} becomes {_told(state)}; "
+                "the same is wanted"
             )
         x = y
     try:

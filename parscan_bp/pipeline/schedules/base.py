@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from typing import ClassVar
 
-from parscan_bp.arguments import as_int
+from parscan_bp.arguments import as_int, set_ints
 from parscan_bp.pipeline.schedules.table import Held, Staleness, Table
 from parscan_bp.pipeline.schedules.task import Task
 
@@ -107,6 +107,20 @@ class Schedule(abc.ABC):
         fields = dataclasses.fields(self)
         given = [f"{f.name}={getattr(self, f.name)}" for f in fields if not _is_default(self, f)]
         return f"{type(self).__name__}({', '.join(given)})" if given else type(self).__name__
+
+
+@dataclasses.dataclass(frozen=True)
+class InMicrobatches(Schedule):
+    """Base of the schedules that cut a batch into M parts."""
+
+    microbatches: int
+
+    def __post_init__(self):
+        set_ints(self, microbatches=1)
+
+    @property
+    def parts(self) -> int:
+        return self.microbatches
 
 
 def _is_default(schedule: Schedule, field: dataclasses.Field) -> bool:

@@ -7,14 +7,14 @@ import dataclasses
 from typing import final
 
 from parscan_bp.arguments import set_ints
-from parscan_bp.pipeline.schedules.base import Schedule
+from parscan_bp.pipeline.schedules.base import InMicrobatches
 from parscan_bp.pipeline.schedules.orders import NextTask, clocked
 from parscan_bp.pipeline.schedules.task import Task
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class InterleavedOneFOneB(Schedule):
+class InterleavedOneFOneB(InMicrobatches):
     """`OneFOneB` over D devices with V = K / D blocks each: block k is on device k mod D.
 
     A device does D micro-batches with its first block, then the same with its next one, and so on.
@@ -42,20 +42,16 @@ class InterleavedOneFOneB(Schedule):
       0.111111
     """
 
-    microbatches: int
     devices: int
 
     def __post_init__(self):
-        set_ints(self, microbatches=1, devices=1)
+        super().__post_init__()
+        set_ints(self, devices=1)
         if self.microbatches % self.devices:
             raise ValueError(
                 f"microbatches: got {self.microbatches} for {self.devices} devices; a multiple of "
                 f"{self.devices} is wanted"
             )
-
-    @property
-    def parts(self) -> int:
-        return self.microbatches
 
     def tasks(self, blocks: int, batches: int) -> list[Task]:
         rounds = blocks // self.devices
