@@ -48,7 +48,7 @@ def cpu_limits() -> Limits:
     """Those of CPUs; `parscan_bp.autotune` replaces them by a measurement.
 
     Example:
-      >>> limits().handful
+      >>> cpu_limits().handful
       4
     """
     numbers = measured("cpu")

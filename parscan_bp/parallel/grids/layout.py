@@ -58,8 +58,8 @@ class AxisBlocks:
       parts: number of blocks.
 
     Example:
-      >>> from parscan_bp.parallel.grids.layout import Blocks
-      >>> Blocks(13, 4).block, Blocks(13, 4).padded
+      >>> from parscan_bp.parallel.grids.layout import AxisBlocks
+      >>> AxisBlocks(13, 4).block, AxisBlocks(13, 4).padded
       (4, 16)
     """
 
