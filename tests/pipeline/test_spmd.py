@@ -222,6 +222,56 @@ def test_several_hops_a_tick_are_refused_by_name(name):
     assert f"schedule: {table.name} " in str(told.value)
 
 
+class Waiting(pipeline.Schedule):
+    """A batch goes up and down, and in a tick of their own come the updates by it."""
+
+    def tasks(self, blocks, batches):
+        task, made = pipeline.Task, []
+        for n in range(batches):
+            up = (2 * blocks + 1) * n
+            end = up + 2 * blocks
+            made += [task("forward", up + k, k, n, version=n) for k in range(blocks)]
+            made += [task("backward", end - 1 - k, k, n, version=n) for k in range(blocks)][::-1]
+            made += [task("update", end, k, n, version=n) for k in range(blocks)]
+        return made
+
+
+def test_updates_may_wait(run_on_devices):
+    """What they are made of is kept until then."""
+    run_on_devices(_waits, 2)
+
+
+def _waits():
+    blocks = [lambda w, x: jnp.tanh(w * x)] * 2
+    rest = (optax.sgd(0.5), lambda y, labels: jnp.mean((y - labels) ** 2), [jnp.ones(())] * 2)
+    given = (blocks, Waiting(), *rest, [(jnp.ones(4), jnp.full(4, 0.3))] * 4)
+    mesh = Mesh(np.array(jax.devices()[:2]), ("stage",))
+    made, wanted = pipeline.run(*given, executor=pipeline.Spmd(mesh)), pipeline.run(*given)
+    np.testing.assert_array_equal(made.losses, wanted.losses)
+    np.testing.assert_array_equal(made.params, wanted.params)
+    assert wanted.losses[-1] < 0.2 * wanted.losses[0]
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        # Kind and batch, in which tick, with weights of which version.
+        ("F0-0-0 B0-1-0 U0-1-0 F1-1-1 B1-2-1 U1-2-1", "updates block 0 in tick 1 and reads the"),
+        ("F0-0-0 F1-1-0 B0-2-0 B1-3-0 U0-4-0 U1-5-1", "begins with the gradient of batch 1 at bl"),
+    ],
+)
+def test_updates_between_passes_are_refused_by_name(order, words):
+    kinds = {"F": "forward", "B": "backward", "U": "update"}
+    tasks = []
+    for each in order.split():
+        what, tick, version = each.split("-")
+        task = pipeline.Task(kinds[what[0]], int(tick), 0, int(what[1]), version=int(version))
+        tasks.append(task)
+    with pytest.raises(NotImplementedError, match=words) as told:
+        instructions(pipeline.Table("Own", 1, 2, 1, (True,), tuple(tasks)), 1)
+    assert str(told.value).startswith("schedule: Own ")
+
+
 def test_rings_have_the_room_that_dsp_states():
     for name, case in CASES.items():
         if not name.startswith("DSP") or name in SEVERAL_HOPS:

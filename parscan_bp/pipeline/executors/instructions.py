@@ -104,9 +104,10 @@ def instructions(table: Table, devices: int) -> tuple[Instructions, Rooms]:
 
     Raises:
       NotImplementedError: if the table needs more than one hop, or more than one pass of a kind at
-        a device, in a tick; names it.
+        a device, in a tick, or what `check_updates` says; names it.
     """
     check_hops(table, devices)
+    check_updates(table)
     made = [_column(table, d, devices) for d in range(devices)]
     fields = {
         name: np.stack([column[name] for column, _ in made], axis=1)
@@ -148,6 +149,37 @@ def check_hops(table: Table, devices: int) -> None:
                 "stages one hop takes a tick (DSP with p, q >= 1, GPipe, 1F1B, ...). "
                 "executor=Threads() runs it"
             )
+
+
+def check_updates(table: Table) -> None:
+    """Raises `NotImplementedError` unless updates come last in a tick, and a block sums up the
+    gradient of one batch at a time."""
+    made: dict[tuple[int, int], int] = {}
+    summed: dict[int, int] = {}
+    for task in table.tasks:
+        k, n = task.block, task.batch
+        if task.kind == "update":
+            made[k, task.version + 1] = task.tick
+            summed.pop(k, None)
+            continue
+        if made.get((k, task.version)) == task.tick:
+            raise NotImplementedError(
+                f"schedule: {table.name} updates block {k} in tick {task.tick} and reads the new "
+                "weights in the same one; with one program for all stages updates come last in a "
+                "tick. executor=Threads() runs it"
+            )
+        if task.kind in ("backward", "weight_gradient") and summed.setdefault(k, n) != n:
+            raise NotImplementedError(
+                f"schedule: {table.name} begins with the gradient of batch {n} at block {k} before "
+                f"the update by batch {summed[k]}; with one program for all stages a block has "
+                "one gradient at a time. executor=Threads() runs it"
+            )
+
+
+def updates_wait(table: Table) -> bool:
+    """Whether a batch's gradient is used later than in the tick in which it is whole."""
+    whole = {(t.block, t.batch): t.tick for t in table.tasks if t.kind in _BACKWARD}
+    return any(t.tick > whole[t.block, t.batch] for t in table.tasks if t.kind == "update")
 
 
 def _column(

@@ -67,7 +67,8 @@ class Spmd(Executor):
         batches differ, or rows cannot be divided.
       NotImplementedError: by `run`, if the schedule needs several hops, or several passes of one
         kind on a device, in one tick: `FeaturesReplay`, `DelayedGradients`, `DSP` with a p or q of
-        0; with several blocks a device most but `InterleavedOneFOneB`.
+        0; with several blocks a device most but `InterleavedOneFOneB`. If one of your own updates
+        weights before they are read in the same tick, or sums up two batches' gradients at once.
 
     Source: DSP (Xu, Huo, Huang), section 3, for the queues.
 

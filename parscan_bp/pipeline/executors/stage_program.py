@@ -19,6 +19,7 @@ from parscan_bp.pipeline.executors.instructions import (
     Instructions,
     Rooms,
     roles_of,
+    updates_wait,
 )
 from parscan_bp.pipeline.programs import (
     Loss,
@@ -132,8 +133,7 @@ class _Run:
         roles = roles_of(table)
         self.roles = sorted(set(roles))
         self.role_at = [self.roles.index(role) for role in roles]
-        # Of one part, and without waiting for others, it is used in the tick in which it is made.
-        self.keeps_gradient = table.parts > 1 or table.together
+        self.keeps_gradient = table.parts > 1 or updates_wait(table)
         # The first stage makes the gradient of its input, too: all devices have one program.
         self.programs = [
             programs_of(stage.block, stage.loss if role.is_last else None, False)
