@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.forward import kink_rules as kinks
 from parscan_bp.forward import smooth_rules as smooth
-from parscan_bp.forward.ball import Ball, filled, shaped
+from parscan_bp.forward.ball import Ball, filled_ball, shaped
 from parscan_bp.jaxprs.control_flow import run_inside
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import (
@@ -47,7 +47,7 @@ def evaluate_balls(closed: ClosedJaxpr, values: Sequence[Any]) -> list[Ball]:
       1.0 0.5
     """
     found = interpret(closed, values, _apply)
-    return [filled(v, a) for v, a in zip(found, closed.out_avals, strict=True)]
+    return [filled_ball(v, a) for v, a in zip(found, closed.out_avals, strict=True)]
 
 
 def _apply(eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
@@ -88,7 +88,7 @@ def _cond(eqn, which, *operands):
 
 
 def _scan(eqn, *operands):
-    whole = [filled(b, atom.aval) for b, atom in zip(operands, eqn.invars, strict=True)]
+    whole = [filled_ball(b, atom.aval) for b, atom in zip(operands, eqn.invars, strict=True)]
     return run_inside(eqn, whole, evaluate_balls)
 
 

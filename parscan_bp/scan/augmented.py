@@ -30,7 +30,7 @@ from parscan_bp.primitives.linear_solve import LinearSolve, SubSystem
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Tangent
-from parscan_bp.solvers.results import added, solved
+from parscan_bp.solvers.results import checked_sum, solved
 from parscan_bp.trees import add
 
 
@@ -158,7 +158,7 @@ class _Augmented:
             state, summed, (stacked, lambdas) = solved(scan.solver, system, packed)
             start = linear.unpack(state, cotangent=True)
         summed = linear.const_cotangents(primal.consts, summed, moving)
-        consts, xs = (added(scan.solver, *pair) for pair in ((consts, summed), (xs, stacked)))
+        consts, xs = (checked_sum(scan.solver, *pair) for pair in ((consts, summed), (xs, stacked)))
         return consts, add(init, start), xs, lambdas, last, dy
 
     def _outputs(self, residuals):

@@ -50,7 +50,7 @@ def solved_ragged_observed(solver: Solver, system: Ragged) -> tuple[list[Any], R
     return _checked_ragged(solver, "run_ragged_observed", made, system), rounds
 
 
-def added(solver: Solver, to: Sequence[Array], contributions: Sequence[Array]) -> list[Array]:
+def checked_sum(solver: Solver, to: Sequence[Array], contributions: Sequence[Array]) -> list[Array]:
     """The sum of both, which have the same shapes if the solver summed or stacked as it should.
 
     Raises:
