@@ -39,7 +39,7 @@ class StageState(NamedTuple):
 
     Attributes:
       weights: a ring of versions, of all rounds.
-      optimiser_state: of each round; of one step for all blocks, that alone.
+      optimiser_states: of each round, a list; of one step for all blocks, that alone.
       state: of each round.
       states: of each round, sum of the states that the parts of a batch have left so far.
       gradient: of each round, sum over the parts of a batch so far; an empty tuple where it need
@@ -49,7 +49,7 @@ class StageState(NamedTuple):
     """
 
     weights: PyTree
-    optimiser_state: PyTree
+    optimiser_states: list[PyTree]
     state: PyTree
     states: PyTree
     gradient: PyTree
@@ -108,7 +108,8 @@ class StageProgram:
         if self.data is not None:
             # Each device has seen its own rows only.
             losses, state = _mean((losses, state), self.data)
-        return newest, state, carry.optimiser_state, losses[None]
+        begun = jax.tree.map(lambda *own: jnp.stack(own), *carry.optimiser_states)
+        return newest, state, begun, losses[None]
 
 
 class _Run:
@@ -154,12 +155,13 @@ class _Run:
 
     def start(self, optimiser_states: PyTree) -> StageState:
         rooms, parts = self.stage.rooms, self.table.parts
+        states = 1 if self.table.together else self.rounds
         weights = ring.empty(max(rooms.weights), self.own)
         for at in range(self.rounds):
             weights = ring.put(weights, at, _of(self.params, at))
         return StageState(
             weights=weights,
-            optimiser_state=optimiser_states,
+            optimiser_states=[_of(optimiser_states, at) for at in range(states)],
             state=self.states,
             states=ring.zeros_like(self.states) if parts > 1 else (),
             gradient=ring.zeros_like(self.params) if self.keeps_gradient else (),
@@ -304,7 +306,7 @@ class _Run:
         gradient, down = lax.switch(which, branches)
         if not self.keeps_gradient:
             # That of the round which is updated, if one is.
-            return carry, jax.tree.map(lambda g: jnp.stack([g] * self.rounds), gradient), down
+            return carry, [gradient] * self.rounds, down
         adds = (now.backward != NOTHING) & (now.backward != INPUT_GRADIENT)
         total = jax.tree.map(
             lambda s, g: jnp.where(adds, jnp.where(now.first == 1, g, s + g), s),
@@ -312,16 +314,17 @@ class _Run:
             gradient,
         )
         totals = ring.put(carry.gradient, now.back_round, total)
-        return carry._replace(gradient=totals), totals, down
+        each = [_of(totals, at) for at in range(self.rounds)]
+        return carry._replace(gradient=totals), each, down
 
-    def _update(self, carry: StageState, now: Instructions, gradients: PyTree) -> StageState:
+    def _update(self, carry: StageState, now: Instructions, gradients: list[PyTree]) -> StageState:
         due = [now.update[at] == 1 for at in range(self.rounds)]
         old = [ring.get(carry.weights, now.old[at]) for at in range(self.rounds)]
         # Each in a branch of its own, as in programs of their own: in one, XLA may round a product
         # and a sum at once.
         means = [
-            lax.cond(each, self._batch_mean, lambda gradient: gradient, _of(gradients, at))
-            for at, each in enumerate(due)
+            lax.cond(each, self._batch_mean, lambda gradient: gradient, own)
+            for each, own in zip(due, gradients, strict=True)
         ]
 
         def step(update: Callable[..., Any], due: Array, *args: PyTree) -> tuple[PyTree, PyTree]:
@@ -329,13 +332,11 @@ class _Run:
             return lax.cond(due, update, idle, *args)
 
         if self.table.together:
-            state = _of(carry.optimiser_state, 0)
-            updates, *states = step(self._of_all, due[0], means, state, old)
+            updates, *states = step(self._of_all, due[0], means, *carry.optimiser_states, old)
         else:
-            own = [_of(carry.optimiser_state, at) for at in range(self.rounds)]
             steps = [
                 step(self.stage.optimiser.update, *each)
-                for each in zip(due, means, own, old, strict=True)
+                for each in zip(due, means, carry.optimiser_states, old, strict=True)
             ]
             updates, states = map(list, zip(*steps, strict=True))
         weights = carry.weights
@@ -346,8 +347,7 @@ class _Run:
                 ring.get(weights, now.new[at]),
             )
             weights = ring.put(weights, now.new[at], new)
-        state = jax.tree.map(lambda *own: jnp.stack(own), *states)
-        return carry._replace(weights=weights, optimiser_state=state)
+        return carry._replace(weights=weights, optimiser_states=states)
 
     def _batch_mean(self, gradient: PyTree) -> PyTree:
         """Of a batch, over its parts and the devices that have them."""
