@@ -16,6 +16,7 @@ from parscan_bp.explain import Explanation, explain_calls
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
+from parscan_bp.scan.custom_vjp import by_custom_vjp
 from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.scan.within import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps
@@ -70,6 +71,8 @@ class RNN(FlaxRNN):
       memory_limit: as in `parscan_bp.scan`, bytes.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`. A layer within another, as in `Bidirectional`, is not to.
+      custom_vjp: whether a call is one `jax.custom_vjp`, reverse mode only, as by
+        `parscan_bp.custom_vjp_scan`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -98,6 +101,7 @@ class RNN(FlaxRNN):
         forward: str | Fused | Forward | Auto = "exact",
         memory_limit: int | None = None,
         report: bool = False,
+        custom_vjp: bool = False,
     ):
         super().__init__(
             cell,
@@ -113,10 +117,12 @@ class RNN(FlaxRNN):
         checked_solver(solver, "auto", memory_limit)
         checked_forward(forward, report)
         check_bool("report", report)
+        check_bool("custom_vjp", custom_vjp)
         self.solver = solver
         self.forward = forward
         self.memory_limit = memory_limit
         self.report = report
+        self.custom_vjp = custom_vjp
 
     def __call__(
         self,
@@ -190,6 +196,7 @@ class RNN(FlaxRNN):
         how: dict[str, Any] = {"solver": self.solver, "forward": self.forward, "view": view}
         how |= {"memory_limit": self.memory_limit}
         how |= {"anew": not is_fixed((layer, rngs)), "report": self.report}
+        how |= {"custom_vjp": self.custom_vjp}
         run = split_inputs(functools.partial(_solve, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
 
@@ -208,9 +215,10 @@ class RNN(FlaxRNN):
         return explain_calls(call, state, inputs, kwargs)[-1]
 
 
-def _solve(run: Callable, *args: PyTree, report: bool, **how: Any):
+def _solve(run: Callable, *args: PyTree, report: bool, custom_vjp: bool, **how: Any):
     """`solve_within` of a function with split inputs, whose result stands beside these."""
-    made = solve_within(run, *args, report=report, **how)
+    solve = functools.partial(solve_within, run, report=report, **how)
+    made = by_custom_vjp(solve, *args, asked=custom_vjp)
     if not report:
         return made
     (inputs, result), told = made

@@ -98,9 +98,11 @@ class Pass(abc.ABC):
       exact: whether its values are those of `jax.lax.scan`, bit for bit.
       scan: makes one step after the other, by the step's own program, as `jax.lax.scan` does but
         for rounding; ``None`` where all steps are there at once.
+      is_native: whether on a CPU it is one native function.
     """
 
     exact: bool = False
+    is_native: bool = False
     scan: Callable | None = None
 
     @abc.abstractmethod
