@@ -49,7 +49,8 @@ class Spmd(Executor):
     sends outputs up, another one error gradients down, and nothing else is sent; but for an
     optimiser that wants all gradients at once, for which every stage gathers them, and all weights,
     at the end of a batch, and holds the optimiser's state of all. What `Simulated` computes, to the
-    last bit; with ``data`` up to rounding, as means are taken in another order.
+    last bit; up to rounding with ``data``, as means are taken in another order, and with such an
+    optimiser, whose sums XLA may fuse otherwise in a larger program.
 
     All blocks are the same one, ``[block] * K``, whose y has the shape and dtype of x; their params
     are of the same shapes. So are all batches, which lie on every stage.
