@@ -111,7 +111,12 @@ def test_a_schedule_of_ones_own_is_run_by_all():
     for executor in (pipeline.Threads(), Dispatched(tuple(jax.devices()))):
         assert networks.same_bits(pipeline.run(*given, executor=executor), wanted)
     fed = pipeline.Pipeline(
-        functions, params, split=3, schedule=Clockwork(), optimiser=given[2], loss=cross_entropy
+        functions,
+        params,
+        split=(1, 1, 1),
+        schedule=Clockwork(),
+        optimiser=given[2],
+        loss=cross_entropy,
     )
     np.testing.assert_array_equal(fed.fit(data(10)), wanted.losses)
     fed.close()
