@@ -29,7 +29,7 @@ def _nested(a, xs):
 
 
 def _in_cond(a, xs):
-    return lax.cond(a[0] > 0, lambda a: _rnn(a, xs), lambda a: _nested(a, xs), a)
+    return lax.cond(a[0] > 0, lambda a: _rnn(a, xs), lambda a: _rnn(-a, xs), a)
 
 
 def _in_switch_of_a_loop(a, xs):
