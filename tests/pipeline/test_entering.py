@@ -12,7 +12,7 @@ from networks import placed, same_bits
 
 from parscan_bp import pipeline
 
-SCHEDULES = (pipeline.DSP((1, 1, 0), (4, 2, 0)), pipeline.GPipe(2))
+SCHEDULES = (pipeline.DSP((1, 0), (2, 0)), pipeline.GPipe(2))
 BATCHES = 14
 
 
@@ -28,15 +28,15 @@ def error(y, labels):
 
 def given(schedule, batches):
     """The arguments of executors."""
-    params = placed([jnp.eye(4, dtype=jnp.float32) / 2] * 3)
-    return [block] * 3, schedule, networks.sgd(0.01, momentum=0.9), error, params, batches
+    params = placed([jnp.eye(4, dtype=jnp.float32) / 2] * 2)
+    return [block] * 2, schedule, networks.sgd(0.01, momentum=0.9), error, params, batches
 
 
 def fed(schedule):
     """A `Pipeline` of the same."""
     functions, _, optimiser, loss, params, _ = given(schedule, [])
     own = {"schedule": schedule, "optimiser": optimiser, "loss": loss}
-    return pipeline.Pipeline(functions, params, split=(1, 1, 1), **own)
+    return pipeline.Pipeline(functions, params, split=(1, 1), **own)
 
 
 def batches_of_numpy():
@@ -158,9 +158,9 @@ def test_random_keys_are_the_simulators(schedule):
     rest = {"schedule": schedule, "optimiser": networks.sgd(0.01), "loss": error}
     key = placed(jax.random.key(3))
     layer = pipeline.Block(dropout)
-    own = pipeline.Pipeline([layer] * 3, params, split=(1, 1, 1), key=key, **rest)
+    own = pipeline.Pipeline([layer] * 2, params, split=(1, 1), key=key, **rest)
     losses = own.fit(batches)
-    wanted = pipeline.run([layer] * 3, params=params, batches=batches, key=key, **rest)
+    wanted = pipeline.run([layer] * 2, params=params, batches=batches, key=key, **rest)
     assert same_bits(losses, wanted.losses) and same_bits(own.params, wanted.params)
     own.close()
 

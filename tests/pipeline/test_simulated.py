@@ -319,7 +319,7 @@ def test_an_optimiser_with_labels_is_each_blocks_own():
         {"trained": networks.sgd(0.1), "kept": optax.set_to_zero()}, labels
     )
     block = lambda w, x: x * w["slope"] + w["offset"]  # noqa: E731
-    params = {"slope": jnp.full((), 0.5), "offset": jnp.ones(())}
+    params = placed({"slope": np.float32(0.5), "offset": np.float32(1)})
     batches = [(jnp.ones(4), jnp.zeros(4))] * 3
     loss = lambda y, labels: jnp.mean((y - labels) ** 2)  # noqa: E731
     how = (pipeline.PipeDream(), optimiser, loss, [params] * 2, batches)
