@@ -70,7 +70,7 @@ def check(schedule, blocks):
 def test_each_block_is_on_its_device_with_the_simulators_bits_after_40_ticks(
     run_on_devices, schedule, blocks
 ):
-    run_on_devices(MANY + f"check({schedule}, {blocks})", blocks, optimised=True)
+    run_on_devices(MANY + f"check({schedule}, {blocks})", 4, optimised=True)
 
 
 @EACH

@@ -67,7 +67,7 @@ def test_one_of_ones_own_has_the_simulators_bits(case):
 
 
 def test_one_of_ones_own_puts_blocks_where_it_likes(run_on_devices):
-    run_on_devices(check_placed, 2, optimised=True)
+    run_on_devices(check_placed, 4, optimised=True)
 
 
 def check_placed():
@@ -152,7 +152,7 @@ def test_an_executor_needs_its_one_method():
 
 
 def test_spmd_wants_one_block_for_all_stages(run_on_devices):
-    run_on_devices(check_other_blocks, 2)
+    run_on_devices(check_other_blocks, 4)
 
 
 def check_other_blocks():

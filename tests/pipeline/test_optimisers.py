@@ -118,7 +118,7 @@ def _square(blocks):
 
 @pytest.mark.parametrize("name", ["ZeroBubble"])
 def test_executors_agree_on_an_optimiser_of_all_blocks(name, run_on_devices):
-    run_on_devices(check_executors, 2, (name,))
+    run_on_devices(check_executors, 4, (name,))
 
 
 def check_executors(name):
@@ -144,7 +144,7 @@ def check_executors(name):
 
 
 def test_one_program_for_all_stages_updates_all_at_once_without_parts(run_on_devices):
-    run_on_devices(check_one_program, 2)
+    run_on_devices(check_one_program, 4)
 
 
 def check_one_program():

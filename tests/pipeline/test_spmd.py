@@ -52,7 +52,7 @@ def check(schedule, blocks, optimiser, block=alike.residual, params=None, **opti
     ],
 )
 def test_dsp_has_the_simulators_bits_after_40_ticks(run_on_devices, schedule, blocks, optimiser):
-    run_on_devices(RUN + f"check({schedule}, {blocks}, {optimiser})", blocks, optimised=True)
+    run_on_devices(RUN + f"check({schedule}, {blocks}, {optimiser})", 4, optimised=True)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_dsp_has_the_simulators_bits_after_40_ticks(run_on_devices, schedule, bl
     ],
 )
 def test_parts_are_summed_as_the_simulator_sums_them(run_on_devices, name):
-    run_on_devices(RUN + f"check(CASES[{name!r}].schedule, 3, optax.adamw(1e-2))", 3)
+    run_on_devices(RUN + f"check(CASES[{name!r}].schedule, 3, optax.adamw(1e-2))", 4)
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ for schedule in (PAPER["DSP(1,1,0;4,2,0)"], pipeline.GPipe(3)):
     check(schedule, 3, optax.sgd(0.05), pipeline.Block(alike.noisy), states=[state] * 3,
           key=jax.random.key(5))
 """
-    run_on_devices(RUN + program, 3)
+    run_on_devices(RUN + program, 4)
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def own(seed):
 block = pipeline.as_block(alike.STACK)
 check(alike.TWO, 2, optax.sgd(0.1), block, [own(k) for k in range(2)])
 """
-    run_on_devices(RUN + program, 2)
+    run_on_devices(RUN + program, 4)
 
 
 COUNT = (
@@ -131,7 +131,7 @@ def test_two_permutations_a_tick_and_nothing_else(run_on_devices, schedule):
 table, stats = found({schedule}, 3, mesh=line(3))
 assert stats == {{"collective-permute": Collectives(2 * table.ticks, 2 * table.ticks * sent)}}
 """
-    run_on_devices(COUNT + program, 3)
+    run_on_devices(COUNT + program, 4)
 
 
 @pytest.mark.reads_compiled
