@@ -47,14 +47,19 @@ def switched_off() -> Iterator[None]:
 def remove_oldest(folder: pathlib.Path = FOLDER, most: int = MOST_BYTES) -> None:
     """Until half of what it may hold is left, once it holds more.
 
-    JAX's own bound reads the times of all entries under a lock whenever it writes one.
+    JAX's own bound reads the times of all entries under a lock whenever it writes one. Entries that
+    another run removes meanwhile are none.
     """
-    oldest = sorted(folder.glob("*-cache"), key=lambda path: path.stat().st_mtime)
-    held = sum(path.stat().st_size for path in oldest)
+    entries = []
+    for path in folder.glob("*-cache"):
+        with contextlib.suppress(FileNotFoundError):
+            about = path.stat()
+            entries.append((about.st_mtime, about.st_size, path))
+    held = sum(size for _, size, _ in entries)
     if held <= most:
         return
-    for path in oldest:
+    for _, size, path in sorted(entries):
         if held <= most // 2:
             break
-        held -= path.stat().st_size
-        path.unlink()
+        held -= size
+        path.unlink(missing_ok=True)

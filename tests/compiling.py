@@ -44,6 +44,7 @@ def _single(modules: int) -> frozenset[str]:
             values = list(vars(module).values())
             found |= {v.__name__ for v in values if isinstance(v, jitted)}
             found |= {v.name for v in values if isinstance(v, Primitive)}
+            found |= {v.__name__ for v in values if isinstance(v, jax.numpy.ufunc)}
     return frozenset(found - NOT_SINGLE)
 
 

@@ -147,7 +147,7 @@ def _loop(functions: Any, ages: Ages, optimiser: Any, params: Any, batches: Any)
     versions = [[own] for own in params]
     apart = not (ages.flushed and len(params) > 1)
     state = [optimiser.init(own) for own in params] if apart else optimiser.init(params)
-    update, losses = jax.jit(optimiser.update), []
+    losses = []
 
     def last(own, h, labels):
         return masked(functions[-1](own, h), labels)
@@ -167,20 +167,24 @@ def _loop(functions: Any, ages: Ages, optimiser: Any, params: Any, batches: Any)
             gradients.insert(0, own)
         return loss, gradients
 
+    @jax.jit
+    def moved(gradients, state, newest):
+        if apart:
+            made = [optimiser.update(*each) for each in zip(gradients, state, newest, strict=True)]
+            updates, state = map(list, zip(*made, strict=True))
+        else:
+            updates, state = optimiser.update(gradients, state, newest)
+        return optax.apply_updates(newest, updates), state
+
     for n, (x, labels) in enumerate(batches):
         forward, backward = (
             [own[max(0, n - d)] for own, d in zip(versions, late, strict=True)]
             for late in (ages.forward, ages.backward)
         )
         loss, gradients = passes(forward, backward, x, labels)
-        newest = [own[-1] for own in versions]
         losses.append(loss)
-        if apart:
-            made = [update(*each) for each in zip(gradients, state, newest, strict=True)]
-            updates, state = map(list, zip(*made, strict=True))
-        else:
-            updates, state = update(gradients, state, newest)
-        for own, new in zip(versions, optax.apply_updates(newest, updates), strict=True):
+        made, state = moved(gradients, state, [own[-1] for own in versions])
+        for own, new in zip(versions, made, strict=True):
             own.append(new)
     return [own[-1] for own in versions], losses
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import parscan_bp as pb
+from tests.quickly import jit_quickly
 
 
 def zero_over_zero(carry, x):
@@ -89,16 +90,31 @@ def _line(step):
 
 def test_the_faults_are_where_they_are_said_to_be():
     """By the gradients of shorter and shorter scans, and by their values."""
-    for name in ("sqrt at 0", "an infinite branch that where does not take"):
-        step, init, xs, _, at, *_ = CASES[name]
-        last = lambda h, xs, step=step: jnp.sum(jax.lax.scan(step, h, xs)[0])  # noqa: E731
-        assert np.isfinite(last(init, xs))
+    of_slopes = ("sqrt at 0", "an infinite branch that where does not take")
+    of_values = ("0/0 in a leaf", "overflow of a product")
+
+    def slopes_of(name, init, xs):
+        step, at = CASES[name][0], CASES[name][4]
+        last = lambda h, xs: jnp.sum(jax.lax.scan(step, h, xs)[0])  # noqa: E731
         carry = jax.lax.scan(step, init, xs[:at])[0]
-        assert np.isnan(jax.grad(last)(carry, xs[at:])).any()
         after = step(carry, xs[at])[0]
-        assert np.isfinite(jax.grad(last)(after, xs[at + 1 :])).all()
-    for name in ("0/0 in a leaf", "overflow of a product"):
-        step, init, xs, _, at, leaf, *_ = CASES[name]
-        before, after = (jax.lax.scan(step, init, xs[:n])[0] for n in (at, at + 1))
-        key = leaf.split("'")[1]
-        assert np.isfinite(before[key]).all() and not np.isfinite(after[key]).all()
+        slopes = jax.grad(last)(carry, xs[at:]), jax.grad(last)(after, xs[at + 1 :])
+        return last(init, xs), *slopes
+
+    def values_of(name, init, xs):
+        step, at, leaf = CASES[name][0], *CASES[name][4:6]
+        ends = (jax.lax.scan(step, init, xs[:n])[0] for n in (at, at + 1))
+        return [end[leaf.split("'")[1]] for end in ends]
+
+    @jit_quickly
+    def run(given):
+        by = dict.fromkeys(of_slopes, slopes_of) | dict.fromkeys(of_values, values_of)
+        return {name: f(name, *given[name]) for name, f in by.items()}
+
+    found = run({name: case[1:3] for name, case in CASES.items()})
+    for name in of_slopes:
+        value, before, after = found[name]
+        assert np.isfinite(value) and np.isnan(before).any() and np.isfinite(after).all()
+    for name in of_values:
+        before, after = found[name]
+        assert np.isfinite(before).all() and not np.isfinite(after).all()

@@ -40,8 +40,8 @@ def _gradients(library, cell, x, **keywords):
         loss = lambda model, x: scalar(model(x, return_carry=True))  # noqa: E731
         return nnx_jit_once(nnx.grad(loss, argnums=(0, 1)))(library.RNN(cell, **keywords), x)
     model = library.RNN(cell, return_carry=True, **keywords)
-    variables = jit_once(model.init)(jax.random.key(0), x)
-    return jit_once(jax.grad(lambda v, x: scalar(model.apply(v, x)), (0, 1)))(variables, x)
+    grad = jax.grad(lambda v, x: scalar(model.apply(v, x)), (0, 1))
+    return jit_once(lambda x: grad(model.init(jax.random.key(0), x), x))(x)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """`parscan_bp.linen` against `flax.linen`: values bit for bit, collections, gradients."""
 
+import functools
 import inspect
 
 import flax.linen as nn
@@ -10,7 +11,7 @@ from flax_cases import FLOAT, HIDDEN, LENGTHS, OPTIONS, TIME, assert_close, inpu
 
 import parscan_bp as pb
 import parscan_bp.linen
-from tests.family import compare_outputs
+from tests.family import compare_outputs, jit_once
 
 CELLS = (nn.SimpleCell, nn.GRUCell, nn.MGUCell, nn.LSTMCell, nn.OptimizedLSTMCell)
 FAST = {"SimpleCell-time_major", "LSTMCell-plain", "OptimizedLSTMCell-seq_lengths"}
@@ -38,21 +39,25 @@ def _same(theirs, ours, variables, call, case, **how):
     got, want = (m.apply(variables, x, **call, **how) for m in (ours, theirs))
     compare_outputs(got, want, case=case)
 
-    def grad(model):
-        def loss(params, x):
-            return scalar(model.apply({**variables, "params": params}, x, **call, **how))
+    def loss(model, params, x):
+        return scalar(model.apply({**variables, "params": params}, x, **call, **how))
 
-        return jax.grad(loss, (0, 1))(variables["params"], x)
+    grads = [jax.grad(functools.partial(loss, model), (0, 1)) for model in (ours, theirs)]
+    both = jit_once(lambda *at: [grad(*at) for grad in grads])(variables["params"], x)
+    assert_close(*both, case=case)
 
-    assert_close(grad(ours), grad(theirs), case=case)
+
+def _init(models, *args, **call):
+    """Variables of each, in one program."""
+    return jit_once(lambda: [m.init(jax.random.key(0), *args, **call) for m in models])()
 
 
 @pytest.mark.parametrize(("kind", "name"), list(_grid()))
 def test_parameters_values_and_gradients_are_those_of_flax(kind, name):
     theirs, ours = _layer(nn, kind, name), _layer(pb.linen, kind, name, solver=SOLVER)
     call = OPTIONS[name]
-    variables = theirs.init(jax.random.key(0), inputs(call), **call)
-    compare_outputs(ours.init(jax.random.key(0), inputs(call), **call), variables)
+    variables, own = _init((theirs, ours), inputs(call), **call)
+    compare_outputs(own, variables)
     _same(theirs, ours, variables, call, f"{kind.__name__}, {name}")
 
 
@@ -79,7 +84,7 @@ BAD_CALLS = {
 
 @pytest.mark.parametrize("call", BAD_CALLS.values(), ids=BAD_CALLS)
 def test_mistakes_are_reported_as_flax_reports_them(call):
-    variables = nn.RNN(nn.GRUCell(HIDDEN, param_dtype=FLOAT)).init(jax.random.key(0), inputs())
+    (variables,) = _init([nn.RNN(nn.GRUCell(HIDDEN, param_dtype=FLOAT))], inputs())
     raised = []
     for library in (nn, pb.linen):
         with pytest.raises(Exception) as info:
@@ -119,7 +124,7 @@ def test_collections_and_random_streams_do_what_they_do_in_flax():
     theirs, ours = nn.RNN(Stateful(), **options), pb.linen.RNN(Stateful(), solver=SOLVER, **options)
     carry, x = jnp.zeros((3, HIDDEN), FLOAT), inputs()[:, 0]
     keys = dict(zip(("params", "dropout"), jax.random.split(jax.random.key(0)), strict=True))
-    variables = Stateful().init(keys, carry, x)
+    variables = jit_once(lambda: Stateful().init(keys, carry, x))()
     variables = {k: {"cell": v} for k, v in variables.items() if k != "intermediates"}
     # Flax makes float32 statistics, which a float64 input turns into float64 ones.
     stats = jax.tree.map(lambda a: a.astype(FLOAT), variables["batch_stats"])

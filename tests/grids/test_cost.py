@@ -30,9 +30,13 @@ net = [
 ]
 tall, wide = Grid(data=2, height=4), Grid(data=2, height=2, width=2)
 model, batch = Grid(data=2, model=4), Grid(data=8)
-for grids in ([tall] * 5 + [model] * 2, [batch, wide, wide, wide, batch, Grid(model=8), batch]):
-    check_program(divide(net, (13, 11, 4), grids), 16, PROGRAM)
+check_program(divide(net, (13, 11, 4), {grids}), 16, PROGRAM)
 """
+DIVISIONS = [
+    "[tall, wide, wide, wide, batch, Grid(model=8), model]",
+    pytest.param("[tall] * 5 + [model] * 2", marks=pytest.mark.slow),
+    pytest.param("[batch, wide, wide, wide, batch, Grid(model=8), batch]", marks=pytest.mark.slow),
+]
 
 NETWORKS = """
 import jax
@@ -144,8 +148,9 @@ def test_the_domain_sends_more_than_the_batch():
 
 
 @pytest.mark.reads_compiled
-def test_the_program_is_what_compiled_layers_send(run_on_devices):
-    run_on_devices(PROGRAM, 8)
+@pytest.mark.parametrize("grids", DIVISIONS)
+def test_the_program_is_what_compiled_layers_send(run_on_devices, grids):
+    run_on_devices(PROGRAM.format(grids=grids), 8)
 
 
 @pytest.mark.reads_compiled

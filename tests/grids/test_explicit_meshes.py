@@ -103,10 +103,10 @@ with pytest.raises(ValueError, match="mesh: got axes of types .*; either all are
     with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"), axis_types=kinds)):
         stack.place(params)
 with jax.set_mesh(stack.mesh):  # its own
-    close(stack(stack.place(params), x), plain(params, jnp.asarray(x)))
+    close(jax.jit(stack)(stack.place(params), x), jax.jit(plain)(params, x))
 inside = r"x: it is a device's own part, along the mesh axes .*Inside, Stack.on_device"
 with pytest.raises(ValueError, match=inside):
-    jax.shard_map(lambda x: stack(placed, x), **part)(x)
+    jax.eval_shape(jax.shard_map(lambda x: stack(placed, x), **part), x)
 with pytest.raises(ValueError, match=inside):
     jax.pmap(lambda x: stack(placed, x))(np.stack([x] * 8))
 with pytest.raises(ValueError, match=r"Stack.on_device: the program does not run along .*'data'"):
@@ -114,7 +114,7 @@ with pytest.raises(ValueError, match=r"Stack.on_device: the program does not run
 whole = divide([Linear(12)], (7,), Grid(data=8))
 with pytest.raises(NotImplementedError, match="Stack.on_device: .* with check_vma=True"):
     part = {**part, "mesh": whole.mesh, "check_vma": False}
-    jax.shard_map(lambda x: whole.on_device(params[:1], x), **part)(x)
+    jax.eval_shape(jax.shard_map(lambda x: whole.on_device(params[:1], x), **part), x)
 with pytest.raises(ValueError, match=r"params.2..'bias'.: got shape .5,., .* place or init"):
     stack(params, x)
 other = pb.layers.init([Linear(13), jnp.tanh, Linear(5)], jax.random.key(0), (7,))

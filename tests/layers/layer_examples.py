@@ -61,8 +61,8 @@ class Example:
         """Parameters and a batch of inputs; no parameter is left at 0 or 1."""
         rng = np.random.default_rng(seed)
         params = self.layer.init(jax.random.key(seed), self.features)
-        move = lambda a: a + 0.1 * jnp.asarray(rng.uniform(0.5, 1, a.shape), a.dtype)  # noqa: E731
-        params = jax.tree.map(move, params)
+        move = lambda a: np.asarray(a) + 0.1 * rng.uniform(0.5, 1, a.shape).astype(a.dtype)  # noqa: E731
+        params = jax.tree.map(jnp.asarray, jax.tree.map(move, params))
         if isinstance(self.layer, Dropout):
             params = jnp.asarray(rng.random((BATCH, *self.features)) < 0.5)
         shape = (BATCH, *self.features)

@@ -8,7 +8,7 @@ from layer_examples import BATCH, DILATED_POOLS, EXAMPLES, REST, THINNED, Exampl
 
 from parscan_bp.layers import LAYERS, Dropout
 from parscan_bp.layers.base import flat
-from tests.family import jit_once
+from tests.family import together
 
 RTOL = 1e-12 if jnp.result_type(float) == jnp.float64 else 1e-6
 
@@ -39,13 +39,20 @@ def one_example(layer, params, x):
 
 
 @pytest.mark.parametrize("example", [*THINNED, *REST], ids=repr)
-def test_operator_and_pullback_equal_automatic_differentiation(example: Example):
+def test_operator_and_pullback_equal_automatic_differentiation(example: Example, request):
+    *linear, (got, want) = together(request, derivatives_of)
+    check_operator(*linear, example.exact)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.dtype == b.dtype
+        if b.dtype != jax.dtypes.float0:
+            assert_equal(a, b, False)
+
+
+def derivatives_of(example: Example):
     layer = example.layer
-    params, x = example.draw()
     # A mask has a batch axis, parameters do not.
     mask = isinstance(layer, Dropout)
 
-    @jit_once
     def run(params, x):
         y, vjp = jax.vjp(lambda params: layer.apply(params, x), params)
         ct = jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)
@@ -59,29 +66,26 @@ def test_operator_and_pullback_equal_automatic_differentiation(example: Example)
         cts = (layer.pullback(params, x, y, ct), *vjp(ct))
         return operator, operator.as_dense(), operator.matvec(flat(ct)), ct, jacobians, cts
 
-    *linear, (got, want) = run(params, x)
-    check_operator(*linear, example.exact)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert a.dtype == b.dtype
-        if b.dtype != jax.dtypes.float0:
-            assert_equal(a, b, False)
+    return run, example.draw()
 
 
 @pytest.mark.parametrize("example", DILATED_POOLS, ids=repr)
-def test_dilated_max_pools_equal_forward_mode(example: Example):
+def test_dilated_max_pools_equal_forward_mode(example: Example, request):
     """JAX has no VJP of a dilated max-pool; its JVP is the reference."""
-    layer = example.layer
-    _, x = example.draw()
 
-    @jit_once
-    def run(x):
-        y = layer.apply(None, x)
-        operator = layer.adjoint_operator(None, x, y)
-        columns = jax.vmap(jax.jacfwd(lambda x: one_example(layer, None, x)))(x)
-        jacobians = columns.reshape(BATCH, -1, x[0].size)
-        return operator, operator.as_dense(), operator.matvec(flat(y)), y, jacobians
+    def prepare(example):
+        layer = example.layer
 
-    check_operator(*run(x), exact=True)
+        def run(x):
+            y = layer.apply(None, x)
+            operator = layer.adjoint_operator(None, x, y)
+            columns = jax.vmap(jax.jacfwd(lambda x: one_example(layer, None, x)))(x)
+            jacobians = columns.reshape(BATCH, -1, x[0].size)
+            return operator, operator.as_dense(), operator.matvec(flat(y)), y, jacobians
+
+        return run, example.draw()[1:]
+
+    check_operator(*together(request, prepare), exact=True)
 
 
 def test_there_is_an_example_of_every_layer():

@@ -7,6 +7,7 @@ import pytest
 from layer_examples import DILATED_POOLS, EXAMPLES
 
 from parscan_bp.layers import MaxPool
+from tests.family import together
 
 ALL = [*EXAMPLES, *DILATED_POOLS]
 SAYING = [
@@ -32,28 +33,38 @@ def assert_close(got, want):
 
 
 @pytest.mark.parametrize("example", SOME, ids=repr)
-def test_work_can_be_divided_as_the_layer_says(example):
-    layer, (params, x) = example.layer, example.draw()
-    y, spatial = layer.apply(params, x), example.features[:-1]
-    if layer.channels_apart:
-        some = layer.apply(params, x)[..., :1]
-        assert all(leaf.shape[-1] == y.shape[-1] for leaf in jax.tree.leaves(params))
-        other = jax.tree.map(lambda leaf: leaf.at[..., 1:].set(7.0), params)
-        assert_close(layer.apply(other, x)[..., :1], some)
-    if layer.places_apart and spatial:
-        order = np.random.default_rng(0).permutation(spatial[0])
-        assert_close(layer.apply(params, x[:, order]), y[:, order])
-    windows = None if layer.places_apart else layer.windows(spatial)
-    if windows is not None:
-        assert y.shape[1:-1] == tuple(axis.outputs for axis in windows)
-        inside = jnp.ones((1, *spatial, 1), x.dtype)
-        pads = tuple(axis.padding for axis in windows)
-        assert_close(layer.slide(params, x, pads, inside), y)
-        if all(axis.spread == 1 for axis in windows):  # all padding in the input, none around it
-            around = ((0, 0), *pads, (0, 0))
-            x = jnp.pad(x, around, constant_values=layer.padding_value)
-            none = ((0, 0),) * len(pads)
-            assert_close(layer.slide(params, x, none, jnp.pad(inside, around)), y)
+def test_work_can_be_divided_as_the_layer_says(example, request):
+    for got, want in together(request, lambda example: (divided(example), example.draw())):
+        assert_close(got, want)
+
+
+def divided(example):
+    """A function to pairs that are to be equal."""
+    layer, spatial = example.layer, example.features[:-1]
+
+    def run(params, x):
+        y, pairs = layer.apply(params, x), []
+        if layer.channels_apart:
+            assert all(leaf.shape[-1] == y.shape[-1] for leaf in jax.tree.leaves(params))
+            other = jax.tree.map(lambda leaf: leaf.at[..., 1:].set(7.0), params)
+            pairs.append((layer.apply(other, x)[..., :1], y[..., :1]))
+        if layer.places_apart and spatial:
+            order = np.random.default_rng(0).permutation(spatial[0])
+            pairs.append((layer.apply(params, x[:, order]), y[:, order]))
+        windows = None if layer.places_apart else layer.windows(spatial)
+        if windows is not None:
+            assert y.shape[1:-1] == tuple(axis.outputs for axis in windows)
+            inside = jnp.ones((1, *spatial, 1), x.dtype)
+            pads = tuple(axis.padding for axis in windows)
+            pairs.append((layer.slide(params, x, pads, inside), y))
+            if all(axis.spread == 1 for axis in windows):  # all padding in the input, none around
+                around = ((0, 0), *pads, (0, 0))
+                x = jnp.pad(x, around, constant_values=layer.padding_value)
+                none = ((0, 0),) * len(pads)
+                pairs.append((layer.slide(params, x, none, jnp.pad(inside, around)), y))
+        return pairs
+
+    return run
 
 
 def test_a_dilated_maximum_has_the_derivative_of_its_operator():

@@ -7,6 +7,7 @@ import pytest
 from jax.experimental import sparse
 
 from parscan_bp import layers
+from tests.family import together
 
 RNG = np.random.default_rng(0)
 IMAGE = jnp.asarray(RNG.normal(size=(2, 4, 4, 2)))
@@ -39,7 +40,16 @@ def test_every_layer_has_a_case():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_the_jacobian(name):
+def test_it_is_the_jacobian(name, request):
+    (plain, transposed), want = together(request, jacobians_of)
+    for matrix in (plain, transposed):
+        assert isinstance(matrix, sparse.BCOO) and matrix.unique_indices and matrix.indices_sorted
+    dense, turned = (sparse_to_dense(matrix) for matrix in (plain, transposed))
+    np.testing.assert_allclose(np.broadcast_to(dense, want.shape), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(turned, np.swapaxes(dense, -1, -2), rtol=1e-5, atol=1e-6)
+
+
+def jacobians_of(name):
     layer, x = CASES[name]
     known = layers.as_layer(layer)
     params = known.init(jax.random.key(0), x.shape[1:], x.dtype)
@@ -49,19 +59,20 @@ def test_it_is_the_jacobian(name):
     def flat(v, x):
         return known.apply(params, v.reshape(x.shape)[None])[0].ravel()
 
-    @jax.jit
     def run(x):
         made = [layers.jacobian_bcoo(layer, params, x, transposed=t) for t in (False, True)]
         return made, jax.vmap(lambda x: jax.jacobian(flat)(x.ravel(), x))(x)
 
-    (plain, transposed), want = run(x)
-    for matrix in (plain, transposed):
-        assert isinstance(matrix, sparse.BCOO) and matrix.unique_indices and matrix.indices_sorted
-    np.testing.assert_allclose(
-        np.broadcast_to(plain.todense(), want.shape), want, rtol=1e-4, atol=1e-5
-    )
-    turned = np.swapaxes(plain.todense(), -1, -2)
-    np.testing.assert_allclose(transposed.todense(), turned, rtol=1e-5, atol=1e-6)
+    return run, (x,)
+
+
+def sparse_to_dense(matrix):
+    """A batched one, by its indices."""
+    made = np.zeros(matrix.shape, matrix.dtype)
+    data, indices = np.asarray(matrix.data), np.asarray(matrix.indices)
+    for at in np.ndindex(data.shape[:-1]):
+        np.add.at(made[at], tuple(np.broadcast_to(indices, (*data.shape, 2))[at].T), data[at])
+    return made
 
 
 def test_the_pattern_is_that_of_the_layer():

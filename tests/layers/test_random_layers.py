@@ -19,7 +19,7 @@ from parscan_bp.layers import (
     activations,
     init,
 )
-from tests.family import jit_once
+from tests.family import together
 
 # Relative to the largest entry of a leaf, or to this.
 LEAST = 0.5
@@ -65,23 +65,25 @@ def assert_close(got, want, exact):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_layer_equals_automatic_differentiation(seed):
+def test_a_random_layer_equals_automatic_differentiation(seed, request):
+    got, want, *exact = together(request, ours_and_theirs)
+    assert_close(got, want, *(exact or [want]))
+
+
+def ours_and_theirs(seed):
+    """A function to derivatives by a solver, by JAX, and of bfloat16 those of single precision."""
     case = random_case(seed)
     solver = SOLVERS[seed // 2 % 3]
     if any(type(layer) is Function for layer in case.layers) and solver == pb.Blelloch():
         solver = None  # it takes no matrix-free operators
-    run = functools.partial(pb.chain, solver=solver)
-    got, want = (evaluate(f, case.layers, case.params, case.x) for f in (run, plain))
-    exact = want
+    runs, at = [functools.partial(pb.chain, solver=solver), plain], (case.params, case.x)
+    ats = [at, at]
     if case.x.dtype == jnp.bfloat16:
-        wide = jax.tree.map(_widened, (case.params, case.x))
-        exact = evaluate(plain, case.layers, *wide)
-    assert_close(got, want, exact)
-
-
-def evaluate(run, layers, params, x):
-    one = functools.partial(derivatives, functools.partial(run, layers))
-    return jit_once(one)(params, x)
+        runs.append(plain)
+        ats.append(jax.tree.map(_widened, at))
+    runs = [functools.partial(run, case.layers) for run in runs]
+    each = lambda *ats: [derivatives(f, *own) for f, own in zip(runs, ats, strict=True)]  # noqa: E731
+    return each, ats
 
 
 def _widened(leaf):

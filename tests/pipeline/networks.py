@@ -35,6 +35,11 @@ def cross_entropy(scores, labels):
     return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
 
 
+def placed(tree):
+    """On the first device, for good: all executors that have one device then share programs."""
+    return jax.device_put(tree, jax.local_devices()[0])
+
+
 def widths(blocks):
     """Each of its own, so that an array tells its place."""
     return [4, *(5 + k for k in range(blocks - 1)), CLASSES]
@@ -51,19 +56,21 @@ def net(blocks, seed=0, dtype=jnp.float32):
         }
         for a, b in itertools.pairwise(sizes)
     ]
-    return [*[hidden] * (blocks - 1), head], params
+    return [*[hidden] * (blocks - 1), head], placed(params)
 
 
 def data(batches, seed=1, dtype=jnp.float32, rows=ROWS):
     """Batches of noise with labels."""
     rng = np.random.default_rng(seed)
-    return [
-        (
-            jnp.asarray(rng.normal(size=(rows, 4)), dtype),
-            jnp.asarray(rng.integers(CLASSES, size=rows)),
-        )
-        for _ in range(batches)
-    ]
+    return placed(
+        [
+            (
+                jnp.asarray(rng.normal(size=(rows, 4)), dtype),
+                jnp.asarray(rng.integers(CLASSES, size=rows)),
+            )
+            for _ in range(batches)
+        ]
+    )
 
 
 def whole(blocks):
@@ -110,10 +117,18 @@ def run(schedule, blocks=3, batches=30, optimiser=None, dtype=jnp.float32, **opt
     return made, log
 
 
+def apart(optimiser):
+    """Each block of a list for itself."""
+    return optax.GradientTransformation(
+        lambda params: [optimiser.init(own) for own in params],
+        lambda *trees: list(map(list, zip(*map(optimiser.update, *trees), strict=True))),
+    )
+
+
 def largest_difference(a, b):
     """Over all leaves."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return max(float(jnp.max(jnp.abs(x - y))) for x, y in pairs)
+    return max(float(np.max(np.abs(np.asarray(x) - np.asarray(y)))) for x, y in pairs)
 
 
 def same_bits(a, b):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import networks
 import numpy as np
 import pytest
-from networks import cross_entropy, data, net, same_bits
+from networks import cross_entropy, data, net, placed, same_bits
 from schedule_cases import CASES
 
 import parscan_bp as pb
@@ -40,7 +40,7 @@ MANY = """
 import sys
 sys.path.insert(0, "tests/pipeline")
 import jax, optax
-from networks import cross_entropy, data, net, same_bits
+from networks import cross_entropy, data, net, placed, same_bits
 from schedule_cases import PAPER
 from parscan_bp import pipeline
 
@@ -70,7 +70,7 @@ def check(schedule, blocks):
 def test_each_block_is_on_its_device_with_the_simulators_bits_after_40_ticks(
     run_on_devices, schedule, blocks
 ):
-    run_on_devices(MANY + f"check({schedule}, {blocks})", blocks, optimised=True)
+    run_on_devices(MANY + f"check({schedule}, {blocks})", 4, optimised=True)
 
 
 @EACH
@@ -104,10 +104,10 @@ def test_states_keys_and_layers_are_those_of_the_simulator():
         pipeline.PipeDream2BW(2),
         SGD,
         cross_entropy,
-        [jnp.ones(4), weights],
+        placed([jnp.ones(4), weights]),
         data(6),
     )
-    options = {"states": [jnp.zeros(4), ()], "key": jax.random.key(7)}
+    options = placed({"states": [jnp.zeros(4), ()], "key": jax.random.key(7)})
     assert same_bits(
         pipeline.run(*given, **options, executor=pipeline.Threads()),
         pipeline.run(*given, **options),

@@ -36,9 +36,9 @@ def _run(blocks, schedule, params, states=None, observe=None):
         schedule,
         optimiser,
         cross_entropy,
-        params,
+        networks.placed(list(params)),
         data(12),
-        states=states,
+        states=networks.placed(states),
         executor=pipeline.Simulated(observe=observe),
     )
 
@@ -62,7 +62,7 @@ def test_layers_of_chain_are_a_block(schedule):
 def test_modules_of_linen_are_blocks(schedule):
     modules = [nn.Sequential([nn.Dense(5), jnp.tanh]), nn.Sequential([nn.Dense(6), jnp.tanh])]
     modules.append(nn.Dense(3))
-    x, made = data(1)[0][0], []
+    x, made = np.asarray(data(1)[0][0]), []
     for k, module in enumerate(modules):
         variables = module.init(jax.random.key(k), x)
         made.append(parscan_bp.linen.as_block(module, variables))
@@ -84,7 +84,7 @@ class Normalised(nn.Module):
 
 
 def test_linens_statistics_and_random_streams():
-    x = data(1)[0][0]
+    x = np.asarray(data(1)[0][0])
     variables = Normalised().init(jax.random.key(0), x, train=False)
     block, params, state = parscan_bp.linen.as_block(Normalised(), variables, train=True)
     y, moved = block.apply(params, state, x, jax.random.key(1))
@@ -137,7 +137,7 @@ def test_nnxs_streams_are_replayed_and_move_once_a_batch():
     count = lambda state: [  # noqa: E731
         int(leaf) for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.integer)
     ]
-    replay = functools.partial(block.apply, params, x=data(1)[0][0], key=None)
+    replay = functools.partial(block.apply, params, x=np.asarray(data(1)[0][0]), key=None)
     y, moved = replay(state)
     np.testing.assert_array_equal(y, replay(state)[0])
     assert not np.array_equal(y, replay(moved)[0])

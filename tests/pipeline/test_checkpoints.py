@@ -1,6 +1,7 @@
 """Checkpoints that are damaged or of other dtypes; what there is to report after one."""
 
 import jax.numpy as jnp
+import networks
 import numpy as np
 import optax
 import pytest
@@ -17,7 +18,7 @@ def _pipeline(dtype=jnp.float32, optimiser=None):
         params,
         split=(1, 1, 1),
         schedule=pipeline.DSP((1, 1, 0), (4, 2, 0)),
-        optimiser=optax.sgd(0.1, momentum=0.9) if optimiser is None else optimiser,
+        optimiser=networks.sgd(0.1, momentum=0.9) if optimiser is None else optimiser,
         loss=cross_entropy,
     )
 

@@ -208,14 +208,14 @@ def test_the_structure_of_a_batch_can_be_written():
 
 
 def test_what_it_measures_decides_the_split_and_is_reported():
-    functions, params = net(6)
+    functions, params = net(4)
     schedule = pipeline.DSP((1, 1, 0), (4, 2, 0))
     own = pipeline.Pipeline(functions, params, schedule=schedule, optimiser=SGD, loss=cross_entropy)
     assert own.split is None
     with pytest.raises(ValueError, match="report: no batch has left"):
         own.report()
     own.fit(data(12))
-    assert sum(own.split) == 6 and len(own.split) == 3
+    assert sum(own.split) == 4 and len(own.split) == 3
     report = own.report()
     assert report.batches == 12 and 0 <= report.bubble < 1 and 0 <= report.modelled < 1
     assert [block.layers for block in report.blocks] == list(own.split)

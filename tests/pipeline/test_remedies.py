@@ -14,39 +14,47 @@ from parscan_bp import pipeline
 RATE = 0.3
 
 
-def _steps(optimiser, gradients, w0, *, predict=False):
+def _steps(optimiser, gradients, w0):
     """The weights of every step; gradients of (step, weights)."""
+    return _steps_of([optimiser], gradients, w0)[0]
+
+
+def _steps_of(optimisers, gradients, w0, predicting=()):
+    """Those of each optimiser, in one program; one that predicts is asked for gradients there."""
     given = isinstance(gradients, list)
 
-    def step(carry, g):
-        w, state = carry
-        at = pipeline.stale_params(state, w) if predict else w
-        updates, state = optimiser.update(g if given else gradients(at), state, w)
-        return (w + updates, state), w + updates
+    def train_by(optimiser, w, draws):
+        def step(carry, g):
+            w, state = carry
+            at = pipeline.stale_params(state, w) if optimiser in predicting else w
+            updates, state = optimiser.update(g if given else gradients(at), state, w)
+            return (w + updates, state), w + updates
+
+        length = None if given else 60
+        return jax.lax.scan(step, (w, optimiser.init(w)), draws, length=length)[1]
 
     @jit_quickly
     def train(w, draws):
-        return jax.lax.scan(step, (w, optimiser.init(w)), draws, length=60 if not given else None)[
-            1
-        ]
+        return [train_by(each, w, draws) for each in optimisers]
 
-    w = jnp.asarray(w0, jnp.float32)
-    history = train(w, jnp.stack(gradients) if given else None)
-    return np.concatenate([w[None], history])
+    w = np.asarray(w0, np.float32)
+    histories = train(w, np.stack(gradients) if given else None)
+    return [np.concatenate([w[None], history]) for history in histories]
 
 
 def _draws(count, seed=0):
     rng = np.random.default_rng(seed)
-    return [jnp.asarray(rng.normal(size=3), jnp.float32) for _ in range(count)]
+    return [rng.normal(size=3).astype(np.float32) for _ in range(count)]
 
 
 @pytest.mark.parametrize("delay", [1, 2, 5])
 def test_the_learning_rate_falls_with_the_delay(delay):
     draws = _draws(12)
-    plain = _steps(pipeline.stale(optax.sgd(1.0), delay), draws, [0.0] * 3)
-    for power, anneal in itertools.product((1.0, 0.5), (None, 4)):
-        remedy = pipeline.LearningRateByStaleness(power, anneal)
-        ours = _steps(pipeline.stale(optax.sgd(1.0), delay, remedies=[remedy]), draws, [0.0] * 3)
+    given = [*itertools.product((1.0, 0.5), (None, 4))]
+    remedies = [[], *([pipeline.LearningRateByStaleness(*each)] for each in given)]
+    late = [pipeline.stale(optax.sgd(1.0), delay, remedies=each) for each in remedies]
+    plain, *all_ours = _steps_of(late, draws, [0.0] * 3)
+    for (power, anneal), ours in zip(given, all_ours, strict=True):
         for n in range(12):
             left = 1.0 if anneal is None else 1 - min(max(n - delay, 0) / anneal, 1)
             wanted = (plain[n + 1] - plain[n]) / delay ** (power * left)
@@ -119,68 +127,71 @@ def test_each_remedy_helps_where_a_delay_makes_gradient_descent_diverge():
     curve = lambda w: w  # noqa: E731
     rate, delay = 0.4, 4
 
-    def end(*remedies, predict=False, strength=1.0):
-        optimiser = pipeline.stale(optax.sgd(rate * strength), delay, remedies=remedies)
-        return float(jnp.abs(_steps(optimiser, curve, [1.0], predict=predict)[-1])[0])
+    def late(rate, *remedies):
+        return pipeline.stale(optax.sgd(rate), delay, remedies=remedies)
 
-    late = end()
-    assert late > 2.0 and end(strength=0.5) < 0.1
-    assert end(pipeline.LearningRateByStaleness()) < 0.1
+    each = [
+        late(rate),
+        late(rate / 2),
+        late(rate, pipeline.LearningRateByStaleness()),
+        late(rate, pipeline.DelayCompensation(0.3)),
+        late(rate, pipeline.DelayCompensation(0.3, decay=0.9)),
+    ]
+    plain, half, slower, *compensated = [abs(w[-1, 0]) for w in _steps_of(each, curve, [1.0])]
+    assert plain > 2.0 and half < 0.1 and slower < 0.1
     # g = w here: g g^T is a Hessian near |w| = 1, and too small where the weights are small.
-    assert end(pipeline.DelayCompensation(0.3)) < late
-    assert end(pipeline.DelayCompensation(0.3, decay=0.9)) < late
+    assert max(compensated) < plain
 
 
 def test_feedback_and_prediction_bring_back_the_decay_without_a_delay():
     """On w^2 / 2: w falls by 1 - rate a step, faster with late gradients, which are too large."""
     delay, rate = 3, 0.03
 
-    def apart(*remedies, predict=False):
-        optimiser = pipeline.stale(optax.sgd(rate), delay, remedies=remedies)
-        got = _steps(optimiser, lambda w: w, [1.0], predict=predict)
-        return abs(float(got[60, 0] / got[40, 0]) ** (1 / 20) - (1 - rate))
-
-    late = apart()
+    remedies = [], [pipeline.ErrorFeedback()], [pipeline.WeightPrediction()]
+    each = [pipeline.stale(optax.sgd(rate), delay, remedies=own) for own in remedies]
+    late, fed_back, predicted = (
+        abs(float(w[60, 0] / w[40, 0]) ** (1 / 20) - (1 - rate))
+        for w in _steps_of(each, lambda w: w, [1.0], predicting=each[2:])
+    )
     assert late > 1e-3
-    assert apart(pipeline.ErrorFeedback()) < 0.5 * late
-    assert apart(pipeline.WeightPrediction(), predict=True) < 0.2 * late
+    assert fed_back < 0.5 * late
+    assert predicted < 0.2 * late
 
 
 def test_remedies_apply_one_after_the_other_and_never_to_a_stage_in_time():
     draws = _draws(6)
     pair = [pipeline.LearningRateByStaleness(), pipeline.ErrorFeedback()]
-    both = _steps(pipeline.stale(optax.sgd(1.0), 2, remedies=pair), draws, [0.0] * 3)
-    alone = _steps(pipeline.stale(optax.sgd(1.0), 2, remedies=pair[1:]), draws, [0.0] * 3)
+    sgd = optax.sgd(1.0)
+    late = (pipeline.stale(sgd, 2, remedies=own) for own in (pair, pair[1:]))
+    each = [*late, sgd, pipeline.stale(sgd, 0, remedies=pair)]
+    both, alone, plain, in_time = _steps_of(each, draws, [0.0] * 3)
     for n in range(6):
         wanted = (alone[n + 1] - alone[n]) / 2
         np.testing.assert_allclose(both[n + 1] - both[n], wanted, atol=1e-6)
-    plain = _steps(optax.sgd(1.0), draws, [0.0] * 3)
-    in_time = _steps(pipeline.stale(optax.sgd(1.0), 0, remedies=pair), draws, [0.0] * 3)
     np.testing.assert_array_equal(in_time, plain)
 
 
 def test_unified_momentum_is_its_equations_and_what_it_is_known_to_be():
     draws, rate, beta = _draws(10), 0.2, 0.7
-    for s in (0.0, 0.4, 1.0, 1 / (1 - beta)):
-        got = _steps(pipeline.unified_momentum(rate, beta, s), draws, [1.0] * 3)
+    known = {
+        0.0: optax.sgd(rate, momentum=beta),
+        0.4: None,
+        1.0: optax.sgd(rate, momentum=beta, nesterov=True),
+        1 / (1 - beta): optax.sgd(rate / (1 - beta)),
+    }
+    ours = [pipeline.unified_momentum(rate, beta, s) for s in known]
+    chained = optax.chain(optax.clip(1.0), ours[2])
+    theirs = [each for each in known.values() if each]
+    *made, last = _steps_of([*ours, *theirs, chained], draws, [1.0] * 3)
+    for s, got in zip(known, made[:4], strict=True):
         w = ys = np.ones(3)
         for n, g in enumerate(np.asarray(draws, np.float64)):
             y, ys_new = w - rate * g, w - s * rate * g
             w, ys = y + beta * (ys_new - ys), ys_new
             np.testing.assert_allclose(got[n + 1], w, atol=1e-5)
-    known = {
-        0.0: optax.sgd(rate, momentum=beta),
-        1.0: optax.sgd(rate, momentum=beta, nesterov=True),
-        1 / (1 - beta): optax.sgd(rate / (1 - beta)),
-    }
-    for s, theirs in known.items():
-        ours, wanted = (
-            _steps(each, draws, [1.0] * 3)
-            for each in (pipeline.unified_momentum(rate, beta, s), theirs)
-        )
-        np.testing.assert_allclose(ours, wanted, atol=1e-5)
-    chained = optax.chain(optax.clip(1.0), pipeline.unified_momentum(rate, beta, 1.0))
-    assert _steps(chained, draws, [0.0] * 3)[-1].shape == (3,)
+    for got, wanted in zip([made[0], *made[2:4]], made[4:], strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+    assert last[-1].shape == (3,)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import networks
 import numpy as np
 import optax
 import pytest
-from networks import cross_entropy, data, net, run, same_bits, whole, widths
+from networks import cross_entropy, data, net, placed, run, same_bits, whole, widths
 from schedule_cases import CASES, PAPER, SYNCHRONOUS
 
 from parscan_bp import pipeline
@@ -72,7 +72,7 @@ def test_every_update_is_the_optimisers(name):
     made, log = run(case.schedule, case.blocks, 20, optimiser)
     step = jax.jit(optimiser.update)
     for k, weights in enumerate(log.weights):
-        state = optimiser.init(weights[0])
+        state = placed(optimiser.init(weights[0]))
         for number in range(20):
             updates, state = step(log.gradients[k, number], state, weights[number])
             moved = optax.apply_updates(weights[number], updates)
@@ -83,7 +83,7 @@ def test_every_update_is_the_optimisers(name):
 def _plain(optimiser, steps, dtype=jnp.float32, blocks=3):
     """`jax.grad` of the whole model and one optimiser of all parameters."""
     functions, params = net(blocks, dtype=dtype)
-    loss, state, losses = whole(functions), optimiser.init(params), []
+    loss, state, losses = whole(functions), placed(optimiser.init(params)), []
 
     @jax.jit
     def step(params, state, batch):
@@ -111,8 +111,8 @@ def test_without_delays_it_is_jax_grad_after_50_steps(optimiser):
 def test_flushed_schedules_equal_sequential_gradients_in_double_precision(name):
     with jax.enable_x64(True):
         optimiser = networks.sgd(0.1, momentum=0.9)
-        wanted, _ = _plain(optimiser, 8, jnp.float64)
-        made, _ = run(CASES[name].schedule, batches=8, optimiser=optimiser, dtype=jnp.float64)
+        wanted, _ = _plain(optimiser, 8, jnp.float64, blocks=2)
+        made, _ = run(CASES[name].schedule, 2, 8, optimiser, jnp.float64)
         assert networks.largest_difference(made.params, wanted) < 1e-10
 
 
@@ -220,16 +220,16 @@ def test_dropout_is_replayed_with_the_key_of_its_own_forward_pass():
         if task.kind == "update" and task.block == 0:
             gradients[task.batch] = pipe.gradient
 
-    state = {"mask": jnp.zeros(4, jnp.float32), "passes": jnp.zeros((), jnp.int32)}
+    state = placed({"mask": jnp.zeros(4, jnp.float32), "passes": jnp.zeros((), jnp.int32)})
     made = pipeline.run(
         [pipeline.Block(noisy), lambda w, x: x * w, lambda w, x: x * w],
         PAPER["DSP(2,2,0;6,3,0)"],
         networks.sgd(0.0),
         lambda y, labels: y.sum(),
-        [jnp.ones(4), jnp.ones(()), jnp.ones(())],
+        placed([jnp.ones(4), jnp.ones(()), jnp.ones(())]),
         data(20),
         states=[state, (), ()],
-        key=jax.random.key(3),
+        key=placed(jax.random.key(3)),
         executor=pipeline.Simulated(observe=observe),
     )
     assert len({tuple(np.asarray(mask)) for mask in masks.values()}) > 5
@@ -247,20 +247,20 @@ def _normalised(params, state, x, key):
 
 @pytest.mark.parametrize("schedule", [PAPER["DSP(1,1,0;4,2,0)"], pipeline.GPipe(4)])
 def test_statistics_move_once_a_batch(schedule):
-    state = {"stats": (jnp.zeros(4), jnp.ones(4)), "count": jnp.zeros((), jnp.int32)}
+    state = placed({"stats": (jnp.zeros(4), jnp.ones(4)), "count": jnp.zeros((), jnp.int32)})
     batches = data(10)
     made = pipeline.run(
         [pipeline.Block(_normalised), lambda w, x: w * x, lambda w, x: w * x],
         schedule,
         networks.sgd(0.1),
         lambda y, labels: jnp.mean(y**2),
-        [jnp.ones(4), jnp.ones(()), jnp.ones(())],
+        placed([jnp.ones(4), jnp.ones(()), jnp.ones(())]),
         batches,
         states=[state, (), ()],
     )
-    mean, var = state["stats"]
+    mean, var = np.zeros(4), np.ones(4)
     for x, _ in batches:
-        parts = x.reshape(schedule.parts, -1, 4)
+        parts = np.asarray(x).reshape(schedule.parts, -1, 4)
         mean = 0.9 * mean + 0.1 * parts.mean(1).mean(0)
         var = 0.9 * var + 0.1 * parts.var(1).mean(0)
     np.testing.assert_allclose(made.states[0]["stats"][0], mean, rtol=1e-5)
@@ -319,7 +319,7 @@ def test_an_optimiser_with_labels_is_each_blocks_own():
         {"trained": networks.sgd(0.1), "kept": optax.set_to_zero()}, labels
     )
     block = lambda w, x: x * w["slope"] + w["offset"]  # noqa: E731
-    params = {"slope": jnp.full((), 0.5), "offset": jnp.ones(())}
+    params = placed({"slope": np.float32(0.5), "offset": np.float32(1)})
     batches = [(jnp.ones(4), jnp.zeros(4))] * 3
     loss = lambda y, labels: jnp.mean((y - labels) ** 2)  # noqa: E731
     how = (pipeline.PipeDream(), optimiser, loss, [params] * 2, batches)

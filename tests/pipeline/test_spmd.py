@@ -52,7 +52,7 @@ def check(schedule, blocks, optimiser, block=alike.residual, params=None, stages
     ],
 )
 def test_dsp_has_the_simulators_bits_after_40_ticks(run_on_devices, schedule, blocks, optimiser):
-    run_on_devices(RUN + f"check({schedule}, {blocks}, {optimiser})", blocks, optimised=True)
+    run_on_devices(RUN + f"check({schedule}, {blocks}, {optimiser})", 4, optimised=True)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_dsp_has_the_simulators_bits_after_40_ticks(run_on_devices, schedule, bl
     ],
 )
 def test_parts_are_summed_as_the_simulator_sums_them(run_on_devices, name):
-    run_on_devices(RUN + f"check(CASES[{name!r}].schedule, 3, optax.adamw(1e-2))", 3)
+    run_on_devices(RUN + f"check(CASES[{name!r}].schedule, 3, optax.adamw(1e-2))", 4)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_several_blocks_a_device_have_the_simulators_bits(
     run_on_devices, microbatches, stages, blocks, optimiser
 ):
     schedule = f"pipeline.InterleavedOneFOneB({microbatches}, devices={stages})"
-    run_on_devices(RUN + f"check({schedule}, {blocks}, {optimiser}, stages={stages})", stages)
+    run_on_devices(RUN + f"check({schedule}, {blocks}, {optimiser}, stages={stages})", 4)
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_other_schedules_run_with_several_blocks_a_device_if_each_has_one_pass_a
 check(pipeline.BackPropagation(), 4, optax.adam(1e-2), stages=2)
 check(pipeline.GPipe(2), 4, optax.adam(1e-2), stages=2)
 """
-    run_on_devices(RUN + program, 2)
+    run_on_devices(RUN + program, 4)
 
 
 def test_several_passes_of_a_device_in_a_tick_are_refused_by_name(run_on_devices):
@@ -114,7 +114,7 @@ except ValueError as error:
 else:
     raise AssertionError
 """
-    run_on_devices(RUN + program, 2)
+    run_on_devices(RUN + program, 4)
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ for schedule in (PAPER["DSP(1,1,0;4,2,0)"], pipeline.GPipe(3)):
 schedule = pipeline.InterleavedOneFOneB(2, devices=2)
 check(schedule, 4, optax.sgd(0.05), block, states=[state] * 4, key=key, stages=2)
 """
-    run_on_devices(RUN + program, 3)
+    run_on_devices(RUN + program, 4)
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def own(seed):
 block = pipeline.as_block(alike.STACK)
 check(alike.TWO, 2, optax.sgd(0.1), block, [own(k) for k in range(2)])
 """
-    run_on_devices(RUN + program, 2)
+    run_on_devices(RUN + program, 4)
 
 
 COUNT = (
@@ -184,7 +184,7 @@ stages, blocks = {stages}, {blocks}
 table, stats = found({schedule}, blocks, mesh=line(stages))
 assert stats == {{"collective-permute": Collectives(2 * table.ticks, 2 * table.ticks * sent)}}
 """
-    run_on_devices(COUNT + program, stages)
+    run_on_devices(COUNT + program, 4)
 
 
 @pytest.mark.reads_compiled

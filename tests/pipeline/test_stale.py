@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import orbax.checkpoint
 import pytest
-from networks import Log, cross_entropy, data, largest_difference, net, run, same_bits, whole
+from networks import Log, apart, cross_entropy, data, largest_difference, net, run, same_bits, whole
 
 from parscan_bp import pipeline
 from parscan_bp.pipeline.stale_state import Stage
@@ -32,7 +32,7 @@ EACH = pytest.mark.parametrize(
 
 def _train(optimiser, steps, gradients, params, *, predict=None, state=None):
     """The params after every step; ``gradients`` of (step, params)."""
-    state = jax.jit(optimiser.init)(params) if state is None else state
+    state = networks.placed(optimiser.init(params) if state is None else state)
     update, apply = jax.jit(optimiser.update), jax.jit(optax.apply_updates)
     history = [params]
     for n in range(steps):
@@ -94,15 +94,17 @@ def test_one_delay_for_all_is_2bw_too():
     assert all(same_bits(history[-1][k], log.weights[k][steps - 1]) for k in range(3))
 
 
-def _gradients(blocks, batches):
-    gradient = jax.jit(jax.grad(whole(blocks)))
-    return lambda n, params: gradient(params, batches[n])
+GRADIENT = jax.jit(jax.grad(whole(net(3)[0])))
+
+
+def _gradients(batches):
+    return lambda n, params: GRADIENT(params, batches[n])
 
 
 @EACH
 def test_a_delay_of_zero_is_the_optimiser_bit_for_bit(optimiser):
-    blocks, params = net(3)
-    gradients = _gradients(blocks, data(8))
+    _, params = net(3)
+    gradients = _gradients(data(8))
     wanted, state = _train(optimiser, 8, gradients, params)
     ours, stale_state = _train(pipeline.stale(optimiser, 0), 8, gradients, params)
     assert all(same_bits(a, b) for a, b in zip(ours, wanted, strict=True))
@@ -115,15 +117,14 @@ def test_a_late_stage_does_what_the_optimiser_does_with_its_gradients(name):
     optimiser, (_, params) = OPTIMISERS[name], net(3)
     rng = np.random.default_rng(0)
     draws = [
-        jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), p.dtype), params)
-        for _ in range(9)
+        jax.tree.map(lambda p: rng.normal(size=p.shape).astype(p.dtype), params) for _ in range(9)
     ]
     delays = [3, 0, 2]
     late, _ = _train(pipeline.stale(optimiser, delays), 9, lambda n, _: draws[n], params)
-    for k, delay in enumerate(delays):
-        plain, _ = _train(optimiser, 9, lambda n, _: draws[n][k], params[k])
-        for n in range(10):
-            assert largest_difference(late[n][k], plain[max(0, n - delay)]) < 1e-6, (n, k)
+    plain, _ = _train(apart(optimiser), 9, lambda n, _: draws[n], params)
+    for n in range(10):
+        for k, delay in enumerate(delays):
+            assert largest_difference(late[n][k], plain[max(0, n - delay)][k]) < 1e-6, (n, k)
 
 
 def test_nothing_is_touched_before_the_first_gradient_arrives():
@@ -131,8 +132,9 @@ def test_nothing_is_touched_before_the_first_gradient_arrives():
     params = {"a": jnp.ones(2)}
     state = optimiser.init(params)
     fresh = networks.adam(0.1).init(params["a"])
+    update = jax.jit(optimiser.update)
     for n in range(5):
-        updates, state = optimiser.update({"a": jnp.full(2, n + 1.0)}, state, params)
+        updates, state = update({"a": np.full(2, n + 1.0, np.float32)}, state, params)
         waiting = n < 3
         assert same_bits(state.stages["a"].inner, fresh) == waiting
         assert (float(jnp.abs(updates["a"]).max()) == 0) == waiting
@@ -156,14 +158,13 @@ def test_the_state_has_so_many_gradients_and_no_more(optimiser):
 
 
 def test_it_is_saved_and_resumed_bit_for_bit(tmp_path):
-    blocks, params = net(3)
-    batches = data(12)
+    _, params = net(3)
     optimiser = pipeline.stale(
         networks.adam(0.01),
         [3, 1, 0],
         remedies=[pipeline.ErrorFeedback(), pipeline.WeightPrediction()],
     )
-    gradients = _gradients(blocks, batches)
+    gradients = _gradients(data(12))
     wanted, _ = _train(optimiser, 12, gradients, params, predict=pipeline.stale_params)
     half, state = _train(optimiser, 5, gradients, params, predict=pipeline.stale_params)
     with orbax.checkpoint.StandardCheckpointer() as saver:
@@ -212,8 +213,9 @@ def test_bfloat16_gradients_wait_in_bfloat16():
     optimiser = pipeline.stale(networks.sgd(0.5), 2)
     state = optimiser.init(params)
     assert state.stages.queue.gradient["w"].dtype == jnp.bfloat16
+    update = jax.jit(optimiser.update)
     for _ in range(3):
-        updates, state = optimiser.update(params, state, params)
+        updates, state = update(params, state, params)
     assert updates["w"].dtype == jnp.bfloat16 and float(updates["w"][0]) == -0.5
 
 
@@ -221,8 +223,9 @@ def test_extra_arguments_reach_the_optimiser():
     optimiser = pipeline.stale(optax.contrib.reduce_on_plateau(patience=2), 1)
     w = jnp.ones(2)
     state = optimiser.init(w)
+    update = jax.jit(optimiser.update)
     for _ in range(3):
-        updates, state = optimiser.update(w, state, w, value=jnp.float32(1.0))
+        updates, state = update(w, state, w, value=jnp.float32(1.0))
     assert updates.shape == (2,)
 
 
@@ -249,12 +252,10 @@ def test_labels_of_all_parameters_go_around():
     )
     within = pipeline.stale(networks.sgd(1.0), {"early": 2, "late": 0})
     states = [around.init(STAGES), within.init(STAGES)]
+    both = [jax.jit(around.update), jax.jit(within.update)]
     for n in range(4):
-        gradient = jax.tree.map(lambda w: n + w, STAGES)
-        made = [
-            optimiser.update(gradient, state, STAGES)
-            for optimiser, state in zip((around, within), states, strict=True)
-        ]
+        gradient = jax.tree.map(lambda w: n + np.asarray(w), STAGES)
+        made = [update(gradient, state, STAGES) for update, state in zip(both, states, strict=True)]
         states = [state for _, state in made]
         jax.tree.map(np.testing.assert_array_equal, made[0][0], made[1][0])
 

@@ -40,22 +40,25 @@ def given(dtype=np.float32, batches=3):
     random = np.random.default_rng(0)
     params = [jnp.asarray(random.normal(size=(WIDTH, WIDTH)) / 4, dtype) for _ in range(BLOCKS)]
     rows = lambda *shape: random.normal(size=(ROWS, *shape)).astype(dtype)  # noqa: E731
-    return params, [(rows(WIDTH), (rows(), VALID[n].astype(dtype))) for n in range(batches)]
+    made = [(rows(WIDTH), (rows(), VALID[n].astype(dtype))) for n in range(batches)]
+    return networks.placed((params, made))
+
+
+@jax.jit
+@jax.value_and_grad
+def total(ws, batch):
+    """The loss of a whole batch."""
+    x, labels = batch
+    for w in ws:
+        x = block(w, x)
+    return masked(x, labels)
 
 
 def plain(params, batches, late):
-    """`jax.grad` of the loss of whole batches, ``late`` updates old."""
-
-    def total(ws, batch):
-        x, labels = batch
-        for w in ws:
-            x = block(w, x)
-        return masked(x, labels)
-
-    step = jax.jit(jax.value_and_grad(total))
+    """By `jax.grad` of the loss of whole batches, ``late`` updates old."""
     versions, losses = [params], []
     for n, batch in enumerate(batches):
-        loss, gradient = step(versions[max(0, n - late)], batch)
+        loss, gradient = total(versions[max(0, n - late)], batch)
         losses.append(loss)
         versions.append([w - 0.1 * g for w, g in zip(versions[-1], gradient, strict=True)])
     return versions[-1], jnp.stack(losses)
@@ -75,7 +78,7 @@ def test_a_weighed_gradient_is_that_of_the_batch_in_double_precision(name):
 
 def _fed(blocks, schedule, optimiser, loss, params, batches, **options):
     how = {"schedule": schedule, "optimiser": optimiser, "loss": loss, **options}
-    own = pipeline.Pipeline(blocks, params, split=len(blocks), **how)
+    own = pipeline.Pipeline(blocks, params, split=(1,) * len(blocks), **how)
     try:
         losses = own.fit(batches)
         return pipeline.Trained(own.params, [], [], losses)
@@ -95,7 +98,7 @@ def _nnx(blocks, schedule, optimiser, loss, params, batches, **options):
             return block(self.w[...], x)
 
     how = {"schedule": schedule, "optimiser": optimiser, "loss": loss, **options}
-    own = parscan_bp.nnx.Pipeline([Residual(w) for w in params], split=len(params), **how)
+    own = parscan_bp.nnx.Pipeline([Residual(w) for w in params], split=(1,) * len(params), **how)
     try:
         losses = own.fit(batches)
         made = [jax.tree.leaves(each)[0] for each in own.params]

@@ -65,10 +65,12 @@ def test_dsp_needs_a_small_rate_on_a_deep_plain_net():
 
 
 def test_a_remedy_closes_most_of_the_gap_of_two_late_steps():
-    data = _spirals()
+    data, start = _spirals(), _params()
+    ways = (0,), (2,), (2, pipeline.WeightPrediction()), (2, pipeline.LearningRateByStaleness())
 
-    def end(delay, *remedies, predict=False):
+    def losses_of(start, delay, *remedies):
         optimiser = pipeline.stale(optax.sgd(0.02, momentum=0.9), delay, remedies=remedies)
+        predict = pipeline.WeightPrediction() in remedies
 
         def step(carry, batch):
             params, state = carry
@@ -78,14 +80,9 @@ def test_a_remedy_closes_most_of_the_gap_of_two_late_steps():
             updates, state = optimiser.update(gradient, state, params)
             return (optax.apply_updates(params, updates), state), value
 
-        params = _params()
-        losses = jit_quickly(lambda start: jax.lax.scan(step, start, data)[1])(
-            (params, optimiser.init(params))
-        )
-        return float(losses[-40:].mean())
+        return jax.lax.scan(step, (start, optimiser.init(start)), data)[1]
 
-    plain, late = end(0), end(2)
+    all_losses = jit_quickly(lambda start: [losses_of(start, *way) for way in ways])(start)
+    plain, late, predicted, smaller = (float(losses[-40:].mean()) for losses in all_losses)
     assert plain < 0.1 and late > plain + 0.3
-    predicted = end(2, pipeline.WeightPrediction(), predict=True)
-    smaller = end(2, pipeline.LearningRateByStaleness())
     assert min(predicted, smaller) < plain + 0.7 * (late - plain), (plain, late, predicted, smaller)

@@ -16,8 +16,16 @@ def loss_of(f):
 
 def derivatives_of(f, *args):
     """Values, slopes by all arguments and how they change, and slopes of two rows at once."""
-    loss, every = loss_of(f), tuple(range(len(args)))
+    return *slopes_of(f, *args), slopes_of_rows(f, *args)
+
+
+def slopes_of(f, *args):
+    """Values, and slopes by all arguments and how they change."""
     tangents = jax.tree.map(lambda v: jnp.sin(1 + v), args)
-    slopes = jax.jvp(jax.grad(loss, every), args, tangents)
+    return f(*args), jax.jvp(jax.grad(loss_of(f), tuple(range(len(args)))), args, tangents)
+
+
+def slopes_of_rows(f, *args):
+    """Slopes by all arguments of two rows at once."""
     rows = jax.tree.map(lambda v: jnp.stack([v, 0.5 * v]), args)
-    return f(*args), slopes, jax.vmap(jax.grad(loss, every))(*rows)
+    return jax.vmap(jax.grad(loss_of(f), tuple(range(len(args)))))(*rows)

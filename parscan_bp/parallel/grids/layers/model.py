@@ -52,7 +52,7 @@ class ModelParallel(Divided):
       >>> layer = ModelParallel(Linear(4, bias=False), Layout(model=Split(("model",), (1,))))
       >>> specs = {"in_specs": (P(None, "model"), P()), "out_specs": P()}
       >>> run = jax.shard_map(lambda k, x: layer.apply({"kernel": k}, x), mesh=mesh, **specs)
-      >>> run(jnp.ones((3, 4)), jnp.ones((2, 3))).tolist()
+      >>> jax.jit(run)(jnp.ones((3, 4)), jnp.ones((2, 3))).tolist()
       [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
 
