@@ -18,11 +18,13 @@ from parscan_bp.kernels.tiles import ceil
 
 plgpu: Any
 fragmented_array: Any
+utils: Any
 try:
     plgpu = importlib.import_module("jax.experimental.pallas.mosaic_gpu")
     fragmented_array = importlib.import_module("jax.experimental.mosaic.gpu.fragmented_array")
+    utils = importlib.import_module("jax.experimental.mosaic.gpu.utils")
 except ImportError as error:  # a jaxlib built without the GPU dialects
-    plgpu = fragmented_array = None
+    plgpu = fragmented_array = utils = None
     _IMPORT_ERROR: str | None = str(error)
 else:
     _IMPORT_ERROR = None
@@ -63,7 +65,7 @@ def interpreter(*, detect_races: bool = False) -> Any:
       detect_races: also report unordered accesses to shared memory (raised by jax >= 0.12,
         printed by 0.11).
     """
-    return plgpu.InterpretGPUParams(detect_races=detect_races)
+    return plgpu.InterpretGPUParams(detect_races=detect_races, inline_mgpu="ignore")
 
 
 def kernel(
@@ -159,6 +161,20 @@ def store(source: Any, target: Any, *index: Any) -> None:
     box = [int(i.size) if isinstance(i, pl.Slice) else 1 for i in index]
     assert room(target.shape, box) == target.shape, (target.shape, box)
     plgpu.copy_smem_to_gmem(source, target.at[index])
+
+
+def join_threads() -> None:
+    """All threads wait for one another: then each may read what another one wrote.
+
+    Copies out may not: for those it takes `plgpu.commit_smem`, which is slower. A simulation takes
+    the threads for one, and leaves this out.
+    """
+
+    @plgpu.inline_mgpu()
+    def barrier(_: Any) -> None:
+        utils.warpgroup_barrier()
+
+    barrier()
 
 
 def free_slots(s: Any, depth: int) -> None:

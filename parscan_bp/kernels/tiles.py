@@ -205,7 +205,8 @@ class FusedTile:
         its own, since a step's latency is what counts; more share what is read of the weights.
       rows: rows of a weight, 32 or more: four warps of eight rows.
       pitch: columns of a weight in shared memory, see `Tile`.
-      depth: steps that are fetched ahead and steps whose results are on their way out.
+      steps: those that are copied at once, in and out. There is room for two times as many: the
+        next ones are on their way in, those before on their way out.
       columns: the most that are multiplied at once: 64 numbers of a weight in a thread.
       held: whether all weights stay in registers, at most 96 in a thread.
       sums: whether those of the rule are made, too, see `SUM_REGISTERS` and `OPERAND_REGISTERS`.
@@ -214,7 +215,7 @@ class FusedTile:
     samples: int
     rows: int
     pitch: int
-    depth: int
+    steps: int
     columns: int
     held: bool
     sums: bool
@@ -222,7 +223,7 @@ class FusedTile:
     @property
     def fits(self) -> bool:
         """Whether there is room for the weights and two steps; a copy is 256 wide at most."""
-        return self.depth >= 2 and max(self.rows, self.pitch) <= 256
+        return self.steps >= 1 and max(self.rows, self.pitch) <= 256
 
     def starts(self, rule) -> int:
         """Vectors that are read before the first step."""
@@ -252,5 +253,5 @@ def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
     tile = FusedTile(samples, rows, pitch, 0, columns, held, sums)
     rest = count * rows * pitch * itemsize + tile.starts(rule) * vector
     rest += 4 * rule.operands * rows * pitch_of(size, 4) if sums else 0
-    depth = min(8, (FUSED_SHARED_BYTES - rest) // ((rule.inputs + rule.outputs) * vector))
-    return dataclasses.replace(tile, depth=depth)
+    steps = min(8, (FUSED_SHARED_BYTES - rest) // (2 * (rule.inputs + rule.outputs) * vector))
+    return dataclasses.replace(tile, steps=steps)
