@@ -83,7 +83,9 @@ def test_columns_take_little_more_than_their_products(compiled, case, products, 
 )
 def test_threads_wait_twice_in_a_step(compiled, case, kernel, barriers):
     """Before the state is written, which is not in each step of a sweep, and after."""
-    assert {loop.count("BAR") for loop in _loops(compiled[case], kernel)} == barriers
+    loops = [collections.Counter(loop) for loop in _loops(compiled[case], kernel)]
+    assert {loop["BAR"] for loop in loops} == barriers
+    assert {loop["FENCE"] for loop in loops} == {1}  # for copies alone
 
 
 @needs_nvdisasm

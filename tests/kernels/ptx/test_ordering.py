@@ -12,13 +12,12 @@ from tests.kernels.ptx.test_executed import REASON
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 # What is there without need belongs to statements of JAX that have more than one part. Its first
-# barrier is for mbarriers; its wait for copies out ends in a barrier, the last one too; and that
-# with which threads wait for one another begins with a fence, which copies out alone need.
+# barrier is for mbarriers; its wait for copies out ends in a barrier, the last one too.
 FIRST = "barrier 1"
 LANES = {FIRST}
 COLUMNS: set[str] = set()
 SWEEP = {"barrier 4"}
-REDUCE = {"barrier 6", "fence 1", "fence 2"}
+REDUCE = {"barrier 6"}
 FORWARD = {"barrier 5"}
 BACKWARD = {"barrier 6"}
 
