@@ -163,8 +163,8 @@ def store(source: Any, target: Any, *index: Any) -> None:
     plgpu.copy_smem_to_gmem(source, target.at[index])
 
 
-def join_threads() -> None:
-    """All threads wait for one another: then each may read what another one wrote.
+def join_threads(*, of_warp: bool = False) -> None:
+    """All threads, or those of a warp, wait for one another: then each may read what another wrote.
 
     Copies out may not: for those it takes `plgpu.commit_smem`, which is slower. A simulation takes
     the threads for one, and leaves this out.
@@ -172,7 +172,7 @@ def join_threads() -> None:
 
     @plgpu.inline_mgpu()
     def barrier(_: Any) -> None:
-        utils.warpgroup_barrier()
+        utils.warp_barrier() if of_warp else utils.warpgroup_barrier()
 
     barrier()
 

@@ -26,6 +26,12 @@ def vector_layout(pairs: int) -> Any:
     return _layout(pairs, 4, 1)
 
 
+@functools.cache
+def warp_layout() -> Any:
+    """For products with a vector, where a warp has a sample of its own: a row to each lane."""
+    return compat.tiled_layout((4, 32, 4), warp=(-3,), lane=(-2,))
+
+
 def _layout(pairs: int, width: int, vector: int) -> Any:
     if pairs == 8:
         first, second, third = (8, 4, width), (2, 4, width), (1, 1, vector)

@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 
 from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
-from parscan_bp.kernels.layouts import spread, vector_layout
+from parscan_bp.kernels.layouts import spread, vector_layout, warp_layout
 from parscan_bp.kernels.opened import opened
 from parscan_bp.kernels.rounds import Rounds
 from parscan_bp.kernels.rule import Rule
@@ -26,9 +26,11 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
     A warpgroup takes one or a few samples through all steps. Its threads share the rows of
     every weight; four neighbours sum the columns of a row, so that all gates of a unit meet in
-    the same thread, and only the operands go through shared memory: for them, threads wait for one
-    another once a step. Steps are copied in and out several at once, `tiles.FusedTile.steps`, and
-    only then are those copies waited for.
+    the same thread, and only the operands go through shared memory: for them, threads wait for
+    one another once a step. Where a thread may have a whole row of every weight, a warp takes a
+    sample by itself and waits for no other one, see `tiles.WARP_PRODUCTS`.
+
+    Steps are copied in and out several at once, and only then are copies waited for, see `Rounds`.
 
     A rule with sums has them made, too, where a thread holds few numbers of them, see
     `tiles.fused_tile`. A step's are multiplied in the next one, while that waits for its operands.
@@ -50,7 +52,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     tile = tiles.fused_tile(rule, size, batch, weights.dtype.itemsize)
     samples, rows = tile.samples, tile.rows
     rounds = Rounds(length, min(tile.steps, length), reverse)
-    layout = vector_layout(1)
+    layout = warp_layout() if tile.apart else vector_layout(1)
     vector = layout.reduce(2)
     pairs = [(k, p) for k in range(rule.operands) for p in range(rule.products)]
     sums = WeightSums(rule, tile, size, batch) if tile.sums else None
@@ -125,7 +127,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             for n, value in enumerate(out):
                 out_s[place, :, n] = value
             if rounds.steps > 1:  # else what orders copies does that, too
-                compat.join_threads()
+                compat.join_threads(of_warp=tile.apart)
             if sums is not None:
                 added = sums.then(added, out, h[0], whole(operands))
             return state, added

@@ -196,20 +196,31 @@ OPERAND_REGISTERS = 192
 is predicted to take two fifths longer, more than what it saves."""
 
 
+WARP_PRODUCTS = 64
+"""Numbers of weights in a thread up to which a warp takes a sample by itself, a row to a lane.
+
+Nothing is then added over threads, and no warp waits for another one: with 20 numbers a step is
+predicted to take 150 clocks instead of 184, with 60 it is 260 instead of 289, with 64 298 instead
+of 302. With more rows than lanes, four warps are faster."""
+
+
 @dataclasses.dataclass(frozen=True)
 class FusedTile:
     """The shape of one instance of `recurrence`.
 
     Attributes:
       samples: samples per warpgroup: one as long as every sample can have a multiprocessor of
-        its own, since a step's latency is what counts; more share what is read of the weights.
+        its own, since a step's latency is what counts; more share what is read of the weights. Four
+        where they are apart.
       rows: rows of a weight, 32 or more: four warps of eight rows.
       pitch: columns of a weight in shared memory, see `Tile`.
       steps: those that are copied at once, in and out. There is room for two times as many: the
         next ones are on their way in, those before on their way out.
-      columns: the most that are multiplied at once: 64 numbers of a weight in a thread.
+      columns: the most that are multiplied at once: 64 numbers of a weight in a thread; four where
+        samples are apart, whose sums in a thread would be one long chain.
       held: whether all weights stay in registers, at most 96 in a thread.
       sums: whether those of the rule are made, too, see `SUM_REGISTERS` and `OPERAND_REGISTERS`.
+      apart: whether each sample has a warp of its own, see `WARP_PRODUCTS`.
     """
 
     samples: int
@@ -219,6 +230,7 @@ class FusedTile:
     columns: int
     held: bool
     sums: bool
+    apart: bool
 
     @property
     def fits(self) -> bool:
@@ -241,16 +253,18 @@ def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
     rows = ceil(size, 32)
     pitch = pitch_of(size, itemsize)
     count = rule.operands * rule.products
-    samples = min(4, max(1, 128 // rows), 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4)
+    apart = size <= 32 and count * size <= WARP_PRODUCTS and not rule.sums
+    most = 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4
+    samples = 4 if apart else min(most, max(1, 128 // rows))
     vector = 4 * samples * rows
     held = count * rows * size <= 96 * LANES
-    columns = min(size, 64 * LANES // rows // 4 * 4)
+    columns = 4 if apart else min(size, 64 * LANES // rows // 4 * 4)
     sums = (
         rule.sums > 0
         and (count + rule.operands) * rows * size <= SUM_REGISTERS * LANES
         and samples * rule.operands * size <= 2 * OPERAND_REGISTERS
     )
-    tile = FusedTile(samples, rows, pitch, 0, columns, held, sums)
+    tile = FusedTile(samples, rows, pitch, 0, columns, held, sums, apart)
     rest = count * rows * pitch * itemsize + tile.starts(rule) * vector
     rest += 4 * rule.operands * rows * pitch_of(size, 4) if sums else 0
     steps = min(8, (FUSED_SHARED_BYTES - rest) // (2 * (rule.inputs + rule.outputs) * vector))

@@ -91,13 +91,17 @@ def test_threads_wait_twice_in_a_step(compiled, case, kernel, barriers):
 @needs_nvdisasm
 @pytest.mark.parametrize(
     ("case", "instructions"),
-    [("ElmanForward 20 16", 40), ("GRUForward 20 16", 102), ("LSTMBackward 20 16", 158)],
+    [("ElmanForward 20 16", 57), ("GRUForward 20 16", 151), ("LSTMBackward 20 16", 158)],
 )
 def test_a_step_of_a_recurrence_has_one_barrier_and_no_copy(compiled, case, instructions):
-    """Its threads wait for one another, copies for a round of steps; 86, 153 and 221 before."""
+    """Its threads wait for one another, copies for a round of steps.
+
+    Where a warp has a sample of its own, a step has neither a barrier nor a sum over threads.
+    """
     loop = collections.Counter(*_loops(compiled[case], "recurrence"))
     assert loop.total() <= instructions
-    assert loop["BAR"] == 1
+    assert loop["BAR"] == ("Forward" not in case)
+    assert bool(loop["SHFL"]) == ("Forward" not in case)
     ordering_copies = {"MEMBAR", "FENCE", "SYNCS", "DEPBAR", "UTMALDG", "UTMASTG", "UBLKCP"}
     assert not ordering_copies & loop.keys()
 

@@ -46,8 +46,8 @@ SCANS = [
 ]
 
 # (cell, which rule, T, B, H, dtype): weights in registers, read in slices, with sums and without;
-# several samples to an instance; a step, fewer than a round has, and rounds that are full or not;
-# rounds of one, three and eight steps; steps that lie side by side in memory, rounds and all.
+# several samples to an instance, by four warps and each by its own; a step, fewer than a round has,
+# and rounds that are full or not, of one, three and eight steps; steps that lie side by side in memory, rounds and all.
 RECURRENCES = [
     ("elman", "forward", 21, 2, 20, "float32"),
     ("elman", "forward", 1, 1, 1, "float32"),
@@ -62,7 +62,8 @@ RECURRENCES = [
     ("elman", "of_last", 21, 2, 20, "float32"),
     ("relu", "forward", 9, 3, 5, "bfloat16"),
     ("relu", "backward", 9, 3, 5, "float32"),
-    ("gru", "forward", 13, 2, 20, "float32"),
+    ("gru", "forward", 13, 6, 20, "float32"),
+    ("gru", "forward", 18, 3, 24, "bfloat16"),
     ("gru", "forward", 3, 1, 128, "float32"),
     ("gru", "backward", 13, 2, 20, "float32"),
     ("gru", "backward", 17, 1, 61, "bfloat16"),

@@ -18,6 +18,7 @@ LANES = {FIRST}
 COLUMNS: set[str] = set()
 SWEEP = {"barrier 4"}
 REDUCE = {"barrier 6"}
+APART = {"barrier 4"}
 FORWARD = {"barrier 5"}
 BACKWARD = {"barrier 6"}
 
@@ -35,7 +36,8 @@ SCANS = [
     (("lstm", 12, 1, 66, "float32", 12), 0, "tile_sweep", SWEEP),
 ]
 RECURRENCES = [
-    (("elman", "forward", 42, 2, 20, "float32"), FORWARD),
+    (("elman", "forward", 42, 2, 20, "float32"), APART),
+    (("gru", "forward", 34, 1, 32, "float32"), FORWARD),
     (("elman", "forward", 34, 1, 148, "float32"), FORWARD),
     (("elman", "backward", 34, 2, 20, "float32"), BACKWARD),
     (("gru", "backward", 34, 1, 64, "float32"), FORWARD),
