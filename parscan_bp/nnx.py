@@ -14,6 +14,7 @@ from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.arguments import check_bool
 from parscan_bp.explain import Explanation, explain_calls
 from parscan_bp.forward import Auto, Forward
+from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
 from parscan_bp.scan.values.options import checked_forward
@@ -96,7 +97,7 @@ class RNN(FlaxRNN):
         rngs: Rngs | bool = True,
         solver: Solver | None = None,
         forward: str | Fused | Forward | Auto = "exact",
-        memory_limit: int | None = None,
+        memory_limit: int | MemoryLimit | None = None,
         report: bool = False,
     ):
         super().__init__(
