@@ -27,8 +27,10 @@ def vector_layout(pairs: int) -> Any:
 
 
 @functools.cache
-def warp_layout() -> Any:
-    """For products with a vector, where a warp has a sample of its own: a row to each lane."""
+def fused_layout(apart: bool) -> Any:
+    """For products with a vector, of a `FusedTile`; samples that are apart have a row to a lane."""
+    if not apart:
+        return vector_layout(1)
     return compat.tiled_layout((4, 32, 4), warp=(-3,), lane=(-2,))
 
 

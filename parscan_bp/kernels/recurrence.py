@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 
 from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
-from parscan_bp.kernels.layouts import spread, vector_layout, warp_layout
+from parscan_bp.kernels.layouts import fused_layout, spread
 from parscan_bp.kernels.opened import opened
 from parscan_bp.kernels.rounds import Rounds
 from parscan_bp.kernels.rule import Rule
@@ -52,7 +52,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     tile = tiles.fused_tile(rule, size, batch, weights.dtype.itemsize)
     samples, rows = tile.samples, tile.rows
     rounds = Rounds(length, min(tile.steps, length), reverse)
-    layout = warp_layout() if tile.apart else vector_layout(1)
+    layout = fused_layout(tile.apart)
     vector = layout.reduce(2)
     pairs = [(k, p) for k in range(rule.operands) for p in range(rule.products)]
     sums = WeightSums(rule, tile, size, batch) if tile.sums else None
@@ -96,10 +96,6 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
 
             return [[operand(k, columns) for columns in slices] for k in range(rule.operands)]
 
-        def whole(operands):
-            """Where sums are made: few numbers, so no operand is in slices."""
-            return [x for (x,) in operands]
-
         def products(operands):
             totals: list[Any] = [None] * rule.products
             for n, (k, p) in enumerate(pairs):
@@ -129,7 +125,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
             if rounds.steps > 1:  # else what orders copies does that, too
                 compat.join_threads(of_warp=tile.apart)
             if sums is not None:
-                added = sums.then(added, out, h[0], whole(operands))
+                added = sums.then(added, out, h[0], operands)
             return state, added
 
         def take(n, carry):
@@ -151,7 +147,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
         if sums is not None:
             added = sums.multiplied(added, zero)
             h = compat.load(first_s.at[:, rule.starts - 1], vector)
-            last = added._replace(h=h, operands=whole(operands_of(rounds.last)))
+            last = added._replace(h=h, operands=operands_of(rounds.last))
             sums.store(sums.multiplied(last, zero), sum_refs, first_s, zero)
         plgpu.wait_smem_to_gmem(0)
 

@@ -203,6 +203,9 @@ Nothing is then added over threads, and no warp waits for another one: with 20 n
 predicted to take 150 clocks instead of 184, with 60 it is 260 instead of 289, with 64 298 instead
 of 302. With more rows than lanes, four warps are faster."""
 
+WARP_SUMS = 128
+"""And, with sums, numbers of them too, and of the operands of two steps."""
+
 
 @dataclasses.dataclass(frozen=True)
 class FusedTile:
@@ -237,6 +240,11 @@ class FusedTile:
         """Whether there is room for the weights and two steps; a copy is 256 wide at most."""
         return self.steps >= 1 and max(self.rows, self.pitch) <= 256
 
+    @property
+    def parts(self) -> int:
+        """Sums of weights that an instance makes: those of samples that are apart are, too."""
+        return self.samples if self.apart else 1
+
     def starts(self, rule) -> int:
         """Vectors that are read before the first step."""
         return rule.starts if self.sums else rule.outputs + rule.states
@@ -253,7 +261,8 @@ def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
     rows = ceil(size, 32)
     pitch = pitch_of(size, itemsize)
     count = rule.operands * rule.products
-    apart = size <= 32 and count * size <= WARP_PRODUCTS and not rule.sums
+    summed = (count + 3 * rule.operands) * size if rule.sums else 0
+    apart = size <= 32 and count * size <= WARP_PRODUCTS and summed <= WARP_SUMS
     most = 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4
     samples = 4 if apart else min(most, max(1, 128 // rows))
     vector = 4 * samples * rows
@@ -266,6 +275,6 @@ def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
     )
     tile = FusedTile(samples, rows, pitch, 0, columns, held, sums, apart)
     rest = count * rows * pitch * itemsize + tile.starts(rule) * vector
-    rest += 4 * rule.operands * rows * pitch_of(size, 4) if sums else 0
+    rest += 4 * tile.parts * rule.operands * rows * pitch_of(size, 4) if sums else 0
     steps = min(8, (FUSED_SHARED_BYTES - rest) // (2 * (rule.inputs + rule.outputs) * vector))
     return dataclasses.replace(tile, steps=steps)

@@ -91,7 +91,12 @@ def test_threads_wait_twice_in_a_step(compiled, case, kernel, barriers):
 @needs_nvdisasm
 @pytest.mark.parametrize(
     ("case", "instructions"),
-    [("ElmanForward 20 16", 57), ("GRUForward 20 16", 151), ("LSTMBackward 20 16", 158)],
+    [
+        ("ElmanForward 20 16", 57),
+        ("ElmanBackward 20 16", 90),
+        ("GRUForward 20 16", 151),
+        ("LSTMBackward 20 16", 158),
+    ],
 )
 def test_a_step_of_a_recurrence_has_one_barrier_and_no_copy(compiled, case, instructions):
     """Its threads wait for one another, copies for a round of steps.
@@ -100,15 +105,15 @@ def test_a_step_of_a_recurrence_has_one_barrier_and_no_copy(compiled, case, inst
     """
     loop = collections.Counter(*_loops(compiled[case], "recurrence"))
     assert loop.total() <= instructions
-    assert loop["BAR"] == ("Forward" not in case)
-    assert bool(loop["SHFL"]) == ("Forward" not in case)
+    assert loop["BAR"] == ("LSTM" in case)
+    assert bool(loop["SHFL"]) == ("LSTM" in case)
     ordering_copies = {"MEMBAR", "FENCE", "SYNCS", "DEPBAR", "UTMALDG", "UTMASTG", "UBLKCP"}
     assert not ordering_copies & loop.keys()
 
 
 @needs_nvdisasm
 @pytest.mark.parametrize(
-    ("case", "products"), [("ElmanBackward 20 16", 10), ("ElmanBackward 64 16", 58)]
+    ("case", "products"), [("LSTMBackward 20 16", 48), ("ElmanBackward 64 16", 58)]
 )
 def test_the_next_step_does_not_wait_for_sums(compiled, case, products):
     """Of the products, half are those of sums: none of them stands after the last barrier."""

@@ -19,6 +19,7 @@ COLUMNS: set[str] = set()
 SWEEP = {"barrier 4"}
 REDUCE = {"barrier 6"}
 APART = {"barrier 4"}
+APART_BACKWARD = {"barrier 5"}
 FORWARD = {"barrier 5"}
 BACKWARD = {"barrier 6"}
 
@@ -39,7 +40,8 @@ RECURRENCES = [
     (("elman", "forward", 42, 2, 20, "float32"), APART),
     (("gru", "forward", 34, 1, 32, "float32"), FORWARD),
     (("elman", "forward", 34, 1, 148, "float32"), FORWARD),
-    (("elman", "backward", 34, 2, 20, "float32"), BACKWARD),
+    (("elman", "backward", 34, 5, 20, "float32"), APART_BACKWARD),
+    (("elman", "backward", 34, 2, 40, "float32"), BACKWARD),
     (("gru", "backward", 34, 1, 64, "float32"), FORWARD),
     (("lstm", "of_last", 34, 2, 9, "bfloat16"), BACKWARD),
 ]
