@@ -177,19 +177,6 @@ def join_threads(*, of_warp: bool = False) -> None:
     barrier()
 
 
-def free_slots(s: Any, depth: int) -> None:
-    """Before step s writes to slot s % depth, whose copy out a round ago must have read it.
-
-    One wait, in which all threads wait for one another, is for half of the slots. That they have
-    read what step s - 1 wrote is no matter: it lies in another slot.
-    """
-    half = depth // 2
-
-    @pl.when(jax.lax.rem(s, half) == 0)
-    def wait() -> None:
-        plgpu.wait_smem_to_gmem(depth - half, wait_read_only=True)
-
-
 def from_zero(index: Any, size: int) -> Any:
     """The slice 0..size, which may leave the array: static slices may not.
 

@@ -36,9 +36,9 @@ class Rounds:
         """Steps that there is room for."""
         return 2 * self.steps
 
-    def times(self, n: Any) -> Any:
-        """The steps of round n, of which the last may be past the end."""
-        return pl.ds(self._block(n) * self.steps, self.steps)
+    def times(self, n: Any, zero: Any = 0) -> Any:
+        """The steps of round n, of which the last may be past the end; step 0 is at ``zero``."""
+        return pl.ds(zero + self._block(n) * self.steps, self.steps)
 
     def half(self, n: Any) -> Any:
         """Where round n lies, 0 or 1."""

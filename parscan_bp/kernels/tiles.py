@@ -130,6 +130,24 @@ def depth(step_bytes: int, most: int, rest: int = 0) -> int:
     return max(1, min(most, (SHARED_BYTES - rest) // step_bytes))
 
 
+def sweep_steps(step_bytes: int, rest: int, chunk: int, count: int, instances: int) -> int:
+    """Steps of a round of `tile_sweep`, see `rounds.Rounds`.
+
+    Rounds are long where each instance has a multiprocessor to itself. What is left over of the
+    last one would be written over the next chunk, where there is one.
+
+    Args:
+      step_bytes: of shared memory.
+      rest: bytes beside those of steps.
+      chunk: steps of a chunk.
+      count: chunks.
+      instances: of all of them.
+    """
+    most = depth(step_bytes, 16 if instances <= SM_COUNT else 4, rest) // 2
+    steps = (8, 4, 2, 1)  # a place is found by bits
+    return next(n for n in steps if n == 1 or (n <= most and (count == 1 or chunk % n == 0)))
+
+
 def lanes_group(size: int, chunk: int) -> int:
     """Steps whose maps a lane kernel reads at once: reads in flight hide memory's latency.
 
@@ -276,5 +294,6 @@ def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
     tile = FusedTile(samples, rows, pitch, 0, columns, held, sums, apart)
     rest = count * rows * pitch * itemsize + tile.starts(rule) * vector
     rest += 4 * tile.parts * rule.operands * rows * pitch_of(size, 4) if sums else 0
-    steps = min(8, (FUSED_SHARED_BYTES - rest) // (2 * (rule.inputs + rule.outputs) * vector))
+    most = (FUSED_SHARED_BYTES - rest) // (2 * (rule.inputs + rule.outputs) * vector)
+    steps = next((n for n in (8, 4, 2, 1) if n <= most), 0)  # a place is found by bits
     return dataclasses.replace(tile, steps=steps)

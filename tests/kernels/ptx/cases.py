@@ -47,7 +47,7 @@ SCANS = [
 
 # (cell, which rule, T, B, H, dtype): weights in registers, read in slices, with sums and without;
 # several samples to an instance, by four warps and each by its own; a step, fewer than a round has,
-# and rounds that are full or not, of one, three and eight steps; steps side by side in memory.
+# and rounds that are full or not, of one, two and eight steps; steps side by side in memory.
 RECURRENCES = [
     ("elman", "forward", 21, 2, 20, "float32"),
     ("elman", "forward", 1, 1, 1, "float32"),
