@@ -1,8 +1,8 @@
 """How the kernels divide their work, and why.
 
 Counted on code compiled for sm_90a without a GPU at hand (registers, spills, instructions). On an
-H100 the kernels were timed as they are (``bench gpu``), but for `column_reduce`, and no other sizes
-beside them.
+H100 an earlier form of the kernels was timed (``bench gpu``), before `column_reduce`, rounds of
+steps and warps with a sample of their own, and no other sizes beside them.
 """
 
 from __future__ import annotations
