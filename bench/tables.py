@@ -20,7 +20,7 @@ from bench.paper.pipeline import delays
 from bench.paper.pipeline import report as pipeline
 from bench.paper.vgg11 import report as vgg11
 from bench.shared import pages
-from parscan_bp.choice.limits import limits
+from parscan_bp.choice.limits import cpu_limits
 
 HERE = pathlib.Path(__file__).parent
 PAGES = (
@@ -113,7 +113,7 @@ def first() -> str:
 
 def rules() -> str:
     """The rules of `solver=None`, with the numbers that they have for a CPU."""
-    n = limits()
+    n = cpu_limits()
     by_lax = "`lax.scan`"
     rows = [
         ["1", "no CPU: a cell on one NVIDIA GPU", 'one kernel, `Pallas(mode="sequential")`'],

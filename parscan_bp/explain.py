@@ -24,8 +24,9 @@ from parscan_bp.scan.api import (
     parameters_of,
     plan_of,
 )
-from parscan_bp.scan.heard import plans_heard, traced_anew
+from parscan_bp.scan.native_loops import native_loops
 from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
+from parscan_bp.scan.plan_record import recorded_plans, traced_anew
 from parscan_bp.scan.segments import segmented
 from parscan_bp.scan.values.auto import ForwardChoice, by_method, choose_forward
 from parscan_bp.scan.values.base import Values
@@ -68,6 +69,8 @@ class Explanation:
       collectives: of a solver over several devices, what each takes part in, by its purpose.
       forward: what makes the values with ``forward="auto"``.
       fused: what ``forward="fused"`` would change, where it was neither asked for nor impossible.
+      native: where native functions are asked for on a CPU, which loops are some, and why one is
+        not.
       linear_step: of a solver by products, the transposed linear map of a step as two programs:
         what is made of all steps ahead of the loop, and what the loop does. ``print`` it.
     """
@@ -83,12 +86,13 @@ class Explanation:
     collectives: Mapping[str, Traffic] = dataclasses.field(default_factory=dict)
     forward: ForwardChoice | None = None
     fused: str | None = None
+    native: str | None = None
     linear_step: LinearStep | None = dataclasses.field(default=None, repr=False)
 
     def __str__(self):
         lines = [] if self.forward is None else [str(self.forward)]
         lines += [f"derivatives by {self.choice}: {self.reason}"]
-        lines += [] if self.fused is None else [self.fused]
+        lines += [line for line in (self.fused, self.native) if line is not None]
         if self.structure is not None:
             lines.append(
                 f"Jacobian: {self.structure}, {self.columns} columns per batch entry, "
@@ -211,9 +215,9 @@ def explain_calls(fun: Callable[..., Any], *args: PyTree) -> tuple[Explanation, 
         jax.tree.map(lambda leaf, k=k: as_array(f"args[{k}]", leaf), arg)
         for k, arg in enumerate(args)
     )
-    with plans_heard() as heard:
+    with recorded_plans() as plans:
         traced_anew(fun, *args)
-    return all_explained(fun, heard)
+    return all_explained(fun, plans)
 
 
 def all_explained(fun: Callable[..., Any], plans: Sequence[PlanOrLeft]) -> tuple[Explanation, ...]:
@@ -297,6 +301,7 @@ def _explanation(plan: ScanPlan) -> Explanation:
         stored=stored,
         candidates=() if plan.facts is None else _candidates(plan.facts, plan.choice.solver),
         collectives=_collectives(plan),
+        native=native_loops(plan),
         linear_step=None if plan.rule is None else plan.rule.scan.linear_step(plan.extra),
     )
 

@@ -10,7 +10,7 @@ import jax
 
 from parscan_bp.adapters.flax_cells import LINEN, view_of
 from parscan_bp.adapters.linen_block import as_block as as_block
-from parscan_bp.adapters.masking import Masked, masked, masked_for
+from parscan_bp.adapters.masking import Masked, masked_for, with_mask
 from parscan_bp.adapters.sequential import Known, apply_layers, known_function
 from parscan_bp.arguments import check_bool
 from parscan_bp.explain import Explanation, all_explained
@@ -20,7 +20,8 @@ from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
-from parscan_bp.scan.heard import plans_heard
+from parscan_bp.scan.custom_vjp import by_custom_vjp
+from parscan_bp.scan.plan_record import recorded_plans
 from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.scan.within import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps, check_solver
@@ -57,6 +58,8 @@ class RNN(nn.RNN):
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`; of a call that makes parameters, whether its result is finite. A layer
         within another, as in `Bidirectional`, is not to.
+      custom_vjp: whether a call is one `jax.custom_vjp`, reverse mode only, as by
+        `parscan_bp.custom_vjp_scan`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -74,11 +77,13 @@ class RNN(nn.RNN):
     forward: str | Fused | Forward | Auto = "exact"
     memory_limit: int | MemoryLimit | None = None
     report: bool = False
+    custom_vjp: bool = False
 
     def __post_init__(self):
         checked_solver(self.solver, "auto", self.memory_limit)
         checked_forward(self.forward, self.report)
         check_bool("report", self.report)
+        check_bool("custom_vjp", self.custom_vjp)
         super().__post_init__()
 
     def __call__(
@@ -120,7 +125,7 @@ class RNN(nn.RNN):
         """
         turned = self.reverse if reverse is None else reverse
         check_has_all_steps(self.solver, reverse=turned, seq_lengths=seq_lengths is not None)
-        sequence = masked(inputs, mask, reset)
+        sequence = with_mask(inputs, mask, reset)
         if isinstance(sequence, Masked):
             sequence = sequence.directed(
                 self.cell.num_feature_axes,
@@ -156,7 +161,8 @@ class RNN(nn.RNN):
             name: getattr(self, name) for name in ("solver", "forward", "memory_limit", "report")
         }
         options["view"] = view
-        return lift_direct_transform(_lifted, (forward,), self, options, *args)
+        how = (options, self.custom_vjp)
+        return lift_direct_transform(_lifted, (forward,), self, *how, *args)
 
     def explain(self, *args, **kwargs) -> Explanation:
         """What a call does, see `parscan_bp.explain`; arguments are those of a call.
@@ -164,12 +170,12 @@ class RNN(nn.RNN):
         As of other methods, ``rnn.apply(variables, inputs, method="explain")``; what is run is the
         call.
         """
-        with plans_heard() as heard:
+        with recorded_plans() as plans:
             self(*args, **kwargs)
-        return all_explained(self, heard)[-1]
+        return all_explained(self, plans)[-1]
 
 
-def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):
+def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], custom_vjp: bool, *args: PyTree):
     """`solve_within` of a function of scopes: variables and random streams are its arguments."""
 
     def inner(scope_fn, repack_fn, variables, rngs, *args):
@@ -182,7 +188,8 @@ def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):
             return (result, repack_fn(scopes)), params
 
         # Flax makes a new function of every call, so that there is nothing to come back to.
-        made = solve_within(pure, variables, rngs, *args, **options, anew=True)
+        solve = functools.partial(solve_within, pure, **options, anew=True)
+        made = by_custom_vjp(solve, variables, rngs, *args, asked=custom_vjp)
         if not options["report"]:
             return made
         (result, variables), told = made
@@ -270,6 +277,7 @@ class Sequential(nn.Sequential):
       solver: as in `parscan_bp.chain`.
       report: whether a call returns a pair: what it would otherwise, and a `Report`, the worst of
         those of its stretches.
+      custom_vjp: whether each stretch is one `jax.custom_vjp`, reverse mode only.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -284,10 +292,12 @@ class Sequential(nn.Sequential):
 
     solver: Solver | None = None
     report: bool = False
+    custom_vjp: bool = False
 
     def __post_init__(self):
         check_solver(self.solver, "ragged")
         check_bool("report", self.report)
+        check_bool("custom_vjp", self.custom_vjp)
         super().__post_init__()
 
     def __call__(self, *args, **kwargs):
@@ -312,6 +322,7 @@ class Sequential(nn.Sequential):
             call=lambda k, args, kwargs: self.layers[k](*args, **kwargs),
             solver=self.solver,
             report=self.report,
+            custom_vjp=self.custom_vjp,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from parscan_bp.adapters.fixed import is_fixed
 from parscan_bp.adapters.flax_cells import NNX, view_of
-from parscan_bp.adapters.masking import Masked, masked, masked_for
+from parscan_bp.adapters.masking import Masked, masked_for, with_mask
 from parscan_bp.adapters.nnx_block import as_block as as_block
 from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.arguments import check_bool
@@ -17,6 +17,7 @@ from parscan_bp.forward import Auto, Forward
 from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
+from parscan_bp.scan.custom_vjp import by_custom_vjp
 from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.scan.within import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps
@@ -71,6 +72,8 @@ class RNN(FlaxRNN):
       memory_limit: as in `parscan_bp.scan`, bytes.
       report: whether a call returns a pair: what it would otherwise, and the `Report` of
         `parscan_bp.scan`. A layer within another, as in `Bidirectional`, is not to.
+      custom_vjp: whether a call is one `jax.custom_vjp`, reverse mode only, as by
+        `parscan_bp.custom_vjp_scan`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -99,6 +102,7 @@ class RNN(FlaxRNN):
         forward: str | Fused | Forward | Auto = "exact",
         memory_limit: int | MemoryLimit | None = None,
         report: bool = False,
+        custom_vjp: bool = False,
     ):
         super().__init__(
             cell,
@@ -114,10 +118,12 @@ class RNN(FlaxRNN):
         checked_solver(solver, "auto", memory_limit)
         checked_forward(forward, report)
         check_bool("report", report)
+        check_bool("custom_vjp", custom_vjp)
         self.solver = solver
         self.forward = forward
         self.memory_limit = memory_limit
         self.report = report
+        self.custom_vjp = custom_vjp
 
     def __call__(
         self,
@@ -165,7 +171,7 @@ class RNN(FlaxRNN):
         }
         used = {"reverse": options["reverse"], "seq_lengths": seq_lengths is not None}
         check_has_all_steps(self.solver, **used)
-        cell, sequence = self.cell, masked(inputs, mask, reset)
+        cell, sequence = self.cell, with_mask(inputs, mask, reset)
         if isinstance(sequence, Masked):
             sequence = sequence.directed(
                 cell.num_feature_axes,
@@ -191,6 +197,7 @@ class RNN(FlaxRNN):
         how: dict[str, Any] = {"solver": self.solver, "forward": self.forward, "view": view}
         how |= {"memory_limit": self.memory_limit}
         how |= {"anew": not is_fixed((layer, rngs)), "report": self.report}
+        how |= {"custom_vjp": self.custom_vjp}
         run = split_inputs(functools.partial(_solve, forward, **how))
         return run(layer, sequence, initial_carry, seq_lengths, rngs)
 
@@ -209,9 +216,10 @@ class RNN(FlaxRNN):
         return explain_calls(call, state, inputs, kwargs)[-1]
 
 
-def _solve(run: Callable, *args: PyTree, report: bool, **how: Any):
+def _solve(run: Callable, *args: PyTree, report: bool, custom_vjp: bool, **how: Any):
     """`solve_within` of a function with split inputs, whose result stands beside these."""
-    made = solve_within(run, *args, report=report, **how)
+    solve = functools.partial(solve_within, run, report=report, **how)
+    made = by_custom_vjp(solve, *args, asked=custom_vjp)
     if not report:
         return made
     (inputs, result), told = made

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests import compiling
+from tests.optimisation import LITTLE
 
 ROOT = pathlib.Path(__file__).parents[1]
 AT_ONCE = 3
@@ -29,10 +30,8 @@ class Setting:
     optimised: bool
 
     def environment(self) -> dict[str, str]:
-        flags = {"force_host_platform_device_count": self.devices}
-        if not self.optimised:
-            flags["backend_optimization_level"] = 0
-        xla = " ".join(f"--xla_{name}={value}" for name, value in flags.items())
+        xla = f"--xla_force_host_platform_device_count={self.devices}"
+        xla = xla if self.optimised else f"{xla} {LITTLE}"
         own = {"XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": str(int(self.x64))}
         return {**os.environ, **own}
 

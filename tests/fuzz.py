@@ -22,11 +22,13 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from tests.optimisation import LITTLE
+
 BATCH = 10
 PATIENCE = 600
 """Seconds for a process."""
 
-FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=4"
+FLAGS = f"{LITTLE} --xla_force_host_platform_device_count=4"
 
 Try = Callable[[int, int], tuple[str, str]]
 """Of a seed and an index the case as text, and how it fails; nothing if it does not."""

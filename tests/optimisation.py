@@ -4,7 +4,14 @@ from importlib import metadata
 
 import jax
 
-LITTLE = "--xla_backend_optimization_level=0"
+UNOPTIMISED: dict[str, int | bool] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+"""Options of a compilation; XLA ends a process that sets one that it does not know."""
+if jax.__version_info__ < (0, 11):
+    UNOPTIMISED["xla_cpu_use_fusion_emitters"] = False  # 2.1 s of compilation become 1.0, or 0.6
+LITTLE = " ".join(f"--{name}={str(value).lower()}" for name, value in UNOPTIMISED.items())
 """XLA reads it with the first computation; where its variable is set, that stays."""
 
 

@@ -4,5 +4,6 @@ import functools
 
 import jax
 
-UNOPTIMISED = {"xla_backend_optimization_level": 0}
+from tests.optimisation import UNOPTIMISED
+
 jit_quickly = functools.partial(jax.jit, compiler_options=UNOPTIMISED)

@@ -19,7 +19,7 @@ def wanted(*files):
 
 
 def test_a_room_selects_itself_and_what_imports_it():
-    few = wanted("parscan_bp/grids/halo.py")
+    few = wanted("parscan_bp/parallel/grids/halo.py")
     assert {"grids", "parallel"} | ALWAYS_RUN <= few
     assert not {"scan", "chain", "forward", "structure", "solvers"} & few
     many = wanted("parscan_bp/jaxprs/read.py")

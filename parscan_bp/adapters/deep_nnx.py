@@ -10,7 +10,7 @@ from flax import nnx
 
 from parscan_bp.arguments import check_bool, described
 from parscan_bp.deep_rnn import check_carries, deep_rnn
-from parscan_bp.scan import scan
+from parscan_bp.scan import custom_vjp_scan, scan
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import Array, PyTree
 
@@ -35,6 +35,8 @@ class DeepRNN(nnx.Module):
       time_major, return_carry, unroll: as in `flax.nnx.RNN`.
       solver: as in `parscan_bp.scan`.
       report: whether a call returns a pair: what it would otherwise, and a `Report`.
+      custom_vjp: whether a call is one `jax.custom_vjp`, reverse mode only, as by
+        `parscan_bp.custom_vjp_scan`.
 
     Raises:
       TypeError: if ``cells`` is no sequence of cells.
@@ -63,6 +65,7 @@ class DeepRNN(nnx.Module):
         unroll: int = 1,
         solver: Solver | None = None,
         report: bool = False,
+        custom_vjp: bool = False,
     ):
         if isinstance(cells, str) or not isinstance(cells, Sequence):
             raise TypeError(f"cells: got {described(cells)}; a list or tuple of cells is wanted")
@@ -76,6 +79,7 @@ class DeepRNN(nnx.Module):
             ("time_major", time_major),
             ("return_carry", return_carry),
             ("report", report),
+            ("custom_vjp", custom_vjp),
         ):
             check_bool(name, value)
         self.cells = nnx.List(cells)
@@ -84,6 +88,7 @@ class DeepRNN(nnx.Module):
         self.unroll = unroll
         self.solver = solver
         self.report = report
+        self.custom_vjp = custom_vjp
 
     def __call__(
         self,
@@ -114,7 +119,8 @@ class DeepRNN(nnx.Module):
         else:
             carry = tuple(initial_carry)
             check_carries("initial_carry", carry, len(steps))
-        carry, ys, *told = scan(
+        run = custom_vjp_scan if self.custom_vjp else scan
+        carry, ys, *told = run(
             step,
             carry,
             xs,

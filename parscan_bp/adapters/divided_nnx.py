@@ -9,10 +9,10 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from parscan_bp.arguments import described
-from parscan_bp.grids.layers.model import ModelParallel
-from parscan_bp.grids.layout import WHOLE, Layout, Split
-from parscan_bp.grids.placing import laid, mesh_here, put
 from parscan_bp.layers.traced import traced_layer
+from parscan_bp.parallel.grids.layers.model import ModelParallel
+from parscan_bp.parallel.grids.layout import WHOLE, Layout, Split
+from parscan_bp.parallel.grids.placing import laid, mesh_here, put_on_mesh
 from parscan_bp.types import Array
 
 
@@ -117,7 +117,7 @@ def _divide(module: Any, mesh: Any, model: str, data: str | None) -> None:
         if value is not None and value.shape[-1] % module.layout.model.parts == 0:
             last = [None] * (value.ndim - 1)
             spec = jax.sharding.PartitionSpec(*last, module.layout.model.axes or None)
-            param.set_value(put(value, spec, module.mesh))
+            param.set_value(put_on_mesh(value, spec, module.mesh))
 
 
 def _split(mesh: Mesh, axis: str | None) -> Split:

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from parscan_bp.cells import GRU, LSTM, Elman, View
 from parscan_bp.types import Array
 
-Params = Mapping[str, Mapping[str, Array]]
+MapParams = Mapping[str, Mapping[str, Array]]
 """Parameters of the linear maps in a cell, by name."""
 
 
-def _joined(params: Params, names: str, leaf: str) -> Array:
+def _joined(params: MapParams, names: str, leaf: str) -> Array:
     """A leaf of each of the named maps, side by side."""
     return jnp.concatenate([params[name][leaf] for name in names.split()], axis=-1)
 
 
-def _weights(inputs: str, hidden: str) -> Callable[[Params], dict[str, Array]]:
+def _weights(inputs: str, hidden: str) -> Callable[[MapParams], dict[str, Array]]:
     return lambda params: {
         "wi": _joined(params, inputs, "kernel"),
         "wh": _joined(params, hidden, "kernel"),

@@ -88,7 +88,7 @@ class Masked:
         return Segmented(step, zeros, name="mask")(carry, rows)
 
 
-def masked(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:
+def with_mask(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:
     """``inputs`` with a mask and resets; as they are, without any."""
     if mask is None and reset is None:
         return inputs
@@ -97,7 +97,7 @@ def masked(inputs: PyTree, mask: PyTree, reset: PyTree) -> PyTree:
 
 
 def masked_for(kind: type, inputs: PyTree, mask: PyTree, reset: PyTree, **layers: Any) -> PyTree:
-    """`masked` for a layer over others.
+    """`with_mask` for a layer over others.
 
     Raises:
       TypeError: if there are any, and a layer is not of the kind that takes `Masked` inputs.
@@ -111,4 +111,4 @@ def masked_for(kind: type, inputs: PyTree, mask: PyTree, reset: PyTree, **layers
                 f"{name}: got a {type(layer).__module__}.{type(layer).__qualname__}; for a mask or "
                 f"resets a {kind.__module__}.{kind.__qualname__} is wanted"
             )
-    return masked(inputs, mask, reset)
+    return with_mask(inputs, mask, reset)

@@ -37,6 +37,7 @@ class Sequential(FlaxSequential):
       solver: as in `parscan_bp.chain`.
       report: whether a call returns a pair: what it would otherwise, and a `Report`, the worst of
         those of its stretches.
+      custom_vjp: whether each stretch is one `jax.custom_vjp`, reverse mode only.
 
     Example:
       >>> import jax.numpy as jnp
@@ -51,13 +52,19 @@ class Sequential(FlaxSequential):
     """
 
     def __init__(
-        self, *fns: Callable[..., Any], solver: Solver | None = None, report: bool = False
+        self,
+        *fns: Callable[..., Any],
+        solver: Solver | None = None,
+        report: bool = False,
+        custom_vjp: bool = False,
     ):
         super().__init__(*fns)
         check_solver(solver, "ragged")
         check_bool("report", report)
+        check_bool("custom_vjp", custom_vjp)
         self.solver = solver
         self.report = report
+        self.custom_vjp = custom_vjp
 
     def __call__(self, *args, **kwargs) -> Any:
         """Applies the layers one after the other; arguments as in `flax.nnx.Sequential`."""
@@ -91,6 +98,7 @@ class Sequential(FlaxSequential):
             return None if takes(layer, shared.keys() - {"rngs"}) else _known_layer(layer, x)
 
         how: dict[str, Any] = {"solver": self.solver, "report": self.report}
+        how["custom_vjp"] = self.custom_vjp
         return apply_layers(list(self.layers), args, first, known=known, call=call, **how)
 
 

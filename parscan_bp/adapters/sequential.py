@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from parscan_bp.chain import chain
 from parscan_bp.layers import Layer, as_layer
 from parscan_bp.layers.traced import traced_layer
 from parscan_bp.report import Report, report_on_values, worst_of
+from parscan_bp.scan.custom_vjp import by_custom_vjp
 from parscan_bp.solvers import Solver, check_solver
 from parscan_bp.types import PyTree
 
@@ -50,6 +52,7 @@ def apply_layers(
     call: Callable[[int, tuple, dict[str, Any]], Any],
     solver: Solver | None,
     report: bool,
+    custom_vjp: bool,
 ) -> tuple[Any, tuple[str, ...], Report | None]:
     """The value of the layers, how each of them is differentiated, and the report on all.
 
@@ -60,6 +63,7 @@ def apply_layers(
       known: what a layer is, for an input (batch, *features).
       call: calls layer k the way of Flax.
       solver, report: see `chain`.
+      custom_vjp: whether each stretch is one `jax.custom_vjp`.
 
     Returns:
       The result; for each layer the name of the layer in `parscan_bp.layers` that it is, or
@@ -76,9 +80,11 @@ def apply_layers(
             return output
         own, params = zip(*stretch, strict=True)
         stretch.clear()
+        run = functools.partial(chain, own, solver=solver, report=report)
+        made = by_custom_vjp(run, params, output, asked=custom_vjp)
         if not report:
-            return chain(own, params, output, solver=solver)
-        output, told = chain(own, params, output, solver=solver, report=True)
+            return made
+        output, told = made
         reports.append(told)
         return output
 

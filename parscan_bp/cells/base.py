@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
-
-if TYPE_CHECKING:
-    from parscan_bp.cells.fused import FusedCell
 
 
 class Cell(abc.ABC):
@@ -102,10 +99,6 @@ class Cell(abc.ABC):
         u, carry_cts = self.pull_carry(params, carry, gates, new_carry, cts)
         param_cts, x_ct = self.pull_params(params, carry, x, u)
         return param_cts, carry_cts, x_ct
-
-    def fused(self) -> FusedCell | None:
-        """The cell in the form that ``forward="fused"`` takes; ``None`` if it has none."""
-        return None
 
 
 def through_tanh(ct: Array, t: Array) -> Array:

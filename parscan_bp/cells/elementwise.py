@@ -60,11 +60,11 @@ def check_alone(name: str, closed: ClosedJaxpr, rank: int) -> None:
             domain.refuse("transpose", max(k for k in own if out[k] != k))
 
 
-Places = tuple[int | None, ...]
+AxisPlaces = tuple[int | None, ...]
 """Per axis of a value, the axis of the function's arguments with which it is elementwise."""
 
 
-class _Places(Interpreter[Places | None]):
+class _Places(Interpreter[AxisPlaces | None]):
     """None: the value depends on no argument. All others have every axis of the arguments once."""
 
     derivative = False
@@ -82,8 +82,8 @@ class _Places(Interpreter[Places | None]):
         )
 
     def equation(
-        self, eqn: JaxprEqn, ins: list[Places | None], live: list[bool]
-    ) -> list[Places | None]:
+        self, eqn: JaxprEqn, ins: list[AxisPlaces | None], live: list[bool]
+    ) -> list[AxisPlaces | None]:
         name = kind_of(eqn)
         by_number = name in PREDICATES or name in ZERO_DERIVATIVE
         rows = elementwise(eqn) if by_number else axis_maps(eqn)
@@ -103,22 +103,22 @@ class _Places(Interpreter[Places | None]):
             outs.append(out)
         return outs
 
-    def join(self, a: Places | None, b: Places | None, name: str) -> Places | None:
+    def join(self, a: AxisPlaces | None, b: AxisPlaces | None, name: str) -> AxisPlaces | None:
         if a is None or b is None or a == b:
             return b if a is None else a
         pairs = zip(a, b, strict=True)
         self.refuse(name, max(k for p in pairs if p[0] != p[1] for k in p if k is not None))
 
-    def unstack(self, xs: Places | None) -> Places | None:
+    def unstack(self, xs: AxisPlaces | None) -> AxisPlaces | None:
         if xs is not None and xs[0] is not None:
             self.refuse("scan", xs[0])
         return xs and xs[1:]
 
-    def stack(self, y: Places | None, scanned: None) -> Places | None:
+    def stack(self, y: AxisPlaces | None, scanned: None) -> AxisPlaces | None:
         return y and (None, *y)
 
 
-def check_alike(name: str, function: Callable, *args: Any) -> Any:
+def check_units_alike(name: str, function: Callable, *args: Any) -> Any:
     """Raises where a function does not treat all numbers alike, of which ``args`` are some.
 
     Args:

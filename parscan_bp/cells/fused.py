@@ -11,23 +11,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from parscan_bp.cells.gated import Gated
 from parscan_bp.cells.stated import check_for_kernels
-from parscan_bp.kernels.rule import Rule
+from parscan_bp.kernels.rule import Arrays, Rule
 from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.types import Array, PyTree
 
-if TYPE_CHECKING:
-    from parscan_bp.cells.gated import Gated
-
-Arrays = Sequence[Array]
 Params = Mapping[str, Array]
-Run = Callable[[Rule, Array, Array, Array], tuple[Array, Any]]
+RunRule = Callable[[Rule, Array, Array, Array], tuple[Array, Any]]
 """``(rule, v, weights, first) -> (out, sums)``, as `parscan_bp.kernels.fused_recurrence`."""
 
 
@@ -53,7 +50,7 @@ class FusedCell:
         self.cell.check(leaf)
         check_for_kernels(self.cell)
 
-    def forward(self, run: Run, params: Params, carry: Arrays, xs: Array) -> list[Array]:
+    def forward(self, run: RunRule, params: Params, carry: Arrays, xs: Array) -> list[Array]:
         """The carry after every step.
 
         Args:
@@ -73,7 +70,7 @@ class FusedCell:
 
     def backward(
         self,
-        run: Run,
+        run: RunRule,
         params: Params,
         init: Arrays,
         before: Arrays,

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import described
 from parscan_bp.cells.base import Cell, in_dtypes_of, normal, sum_leading
-from parscan_bp.cells.fused import FusedCell
 from parscan_bp.cells.stated import check_attributes, check_functions
 from parscan_bp.cells.weight_cotangent import as_rows, weight_cotangent
 from parscan_bp.operators import Factored
@@ -266,9 +265,6 @@ class Gated(Cell):
         cts |= {name: ct for name, ct in biases if name is not None}
         dx = jnp.inner(of_input, params["wi"]).astype(x.dtype)
         return in_dtypes_of(params, cts), dx
-
-    def fused(self):
-        return FusedCell(self)
 
 
 def _split(joined: Array, count: int) -> list[Array]:

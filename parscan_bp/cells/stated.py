@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from parscan_bp.arguments import as_int, described
-from parscan_bp.cells.elementwise import check_alike, check_elementwise
-
-if TYPE_CHECKING:
-    from parscan_bp.cells.gated import Gated
+from parscan_bp.cells.elementwise import check_elementwise, check_units_alike
 
 WEIGHTS = "wi", "wh"
 
 
-def check_attributes(cell: Gated) -> None:
+class Stated(Protocol):
+    """What is read of a `Gated` cell here."""
+
+    input_parts: ClassVar[int]
+    states: ClassVar[int]
+    past: ClassVar[tuple[int, ...]]
+
+    @property
+    def biases(self) -> Any: ...
+
+    @property
+    def counts(self) -> tuple[int, int]: ...
+
+    def listed(self, method: str, value: Any) -> Any: ...
+
+
+def check_attributes(cell: Stated) -> None:
     """Raises unless numbers of parts and leaves, `past` and `biases` are what `Gated` says.
 
     Raises:
@@ -50,7 +63,7 @@ def _check_biases(name: str, biases: Any) -> None:
         raise ValueError(f"{name}: got {biases}; {wanted} is wanted")
 
 
-def check_functions(cell: Gated, leaf: Any) -> None:
+def check_functions(cell: Stated, leaf: Any) -> None:
     """Raises unless the three functions are elementwise.
 
     Args:
@@ -65,16 +78,16 @@ def check_functions(cell: Gated, leaf: Any) -> None:
     _walk(cell, aval, check_elementwise)
 
 
-def check_for_kernels(cell: Gated) -> None:
+def check_for_kernels(cell: Stated) -> None:
     """Raises unless the three functions treat all units alike, as a kernel's tiles want them to.
 
     Raises:
-      NotImplementedError: see `check_alike`.
+      NotImplementedError: see `check_units_alike`.
     """
-    _walk(cell, jax.ShapeDtypeStruct((), jnp.float32), check_alike)
+    _walk(cell, jax.ShapeDtypeStruct((), jnp.float32), check_units_alike)
 
 
-def _walk(cell: Gated, aval: Any, check: Callable) -> None:
+def _walk(cell: Stated, aval: Any, check: Callable) -> None:
     """Checks one function after the other, each of what those before return."""
 
     def checked(method: str, *args: Any) -> Any:

@@ -14,7 +14,7 @@ from parscan_bp.operators.arithmetic import accumulation_dtype
 from parscan_bp.types import Array
 
 
-def limits() -> Mapping[str, int]:
+def product_limits() -> Mapping[str, int]:
     """Where one product begins to be faster than another, on a CPU.
 
     ``few_outer``: most outer products that are summed one by one. ``small_weights``: number of
@@ -36,7 +36,7 @@ def weight_cotangent(x: Array, ct: Array) -> Array:
     """
     *lead, inputs = x.shape
     outputs = ct.shape[-1]
-    rows, alone, limit = math.prod(lead), jax.device_count() == 1, limits()
+    rows, alone, limit = math.prod(lead), jax.device_count() == 1, product_limits()
     small = inputs * outputs <= limit["small_weights"]
     square = inputs == outputs and inputs % limit["square"] == 0
     if alone and not small and 1 < rows <= limit["few_outer"]:

@@ -16,7 +16,7 @@ from parscan_bp.chain.stages import Stages, in_stages, run_in_stages
 from parscan_bp.choice.machine import known_machine
 from parscan_bp.layers import Layer, adjoint_operators
 from parscan_bp.layers.base import flat
-from parscan_bp.layers.closures import opened, reads_traced
+from parscan_bp.layers.closures import reads_traced, with_closed_over
 from parscan_bp.layers.keys import key_of
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import batched_activations, checked_input, checked_params
@@ -101,7 +101,7 @@ def chain(
     if count is not None:
         if report:
             raise NotImplementedError(f"report: {solver!r} makes none of a chain; False is wanted")
-        return run_in_stages(*opened(stack, params, x), x, chosen, count)
+        return run_in_stages(*with_closed_over(stack, params, x), x, chosen, count)
     may_be_left = solver is None or solver.leaves_to_lax
     left = may_be_left and obstacle(params, x) is not None
     if left or not stack:
@@ -198,7 +198,7 @@ def _rule(stack, solver, params, x) -> tuple[ChainRule, list[PyTree]]:
     rule = rules[names, solver]
     if reads_traced(rule.trace(params, x)):
         del rules[names, solver]
-        stack, params = opened(stack, params, x)
+        stack, params = with_closed_over(stack, params, x)
         rule = ChainRule(stack, solver)
     return rule, params
 

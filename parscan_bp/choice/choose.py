@@ -21,7 +21,7 @@ class Question:
     Attributes:
       facts: what was found about it.
       work: what its step does, read when a rule asks.
-      key: `wisdom.key_of` it.
+      key: `wisdom.scan_key` it.
     """
 
     facts: Facts

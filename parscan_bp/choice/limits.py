@@ -44,11 +44,11 @@ class Limits:
 
 
 @functools.lru_cache
-def limits() -> Limits:
+def cpu_limits() -> Limits:
     """Those of CPUs; `parscan_bp.autotune` replaces them by a measurement.
 
     Example:
-      >>> limits().handful
+      >>> cpu_limits().handful
       4
     """
     numbers = measured("cpu")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parscan_bp.choice.facts import Choice, Facts
-from parscan_bp.choice.limits import limits
+from parscan_bp.choice.limits import cpu_limits
 from parscan_bp.choice.work import Work
 from parscan_bp.solvers.pallas import Pallas
 from parscan_bp.solvers.sweep import Sweep
@@ -39,7 +39,7 @@ def by_rules(facts: Facts, work: Work = LIGHT) -> Choice:
 
 def _by_platform(facts: Facts, work: Work) -> Choice | None:
     """On a GPU a step of `lax.scan` costs several launches, and one of the kernels none."""
-    if facts.on_chip and facts.length > limits().handful:
+    if facts.on_chip and facts.length > cpu_limits().handful:
         return Choice(ON_CHIP, "one kernel sweeps all steps, in the order of `lax.scan`")
     if facts.platform != "cpu":
         why = f"no rule is known for such a step on a {facts.platform}; name a solver to use one"
@@ -50,7 +50,7 @@ def _by_platform(facts: Facts, work: Work) -> Choice | None:
 def _handful(facts: Facts, work: Work) -> Choice | None:
     """What a solver puts around all steps is then more than what it saves in each."""
     numbers = facts.elements * facts.equations * facts.length
-    if facts.length <= limits().handful or numbers < limits().short:
+    if facts.length <= cpu_limits().handful or numbers < cpu_limits().short:
         return Choice(None, "the whole scan is too short to pay for anything but its loop")
     return None
 
@@ -60,9 +60,9 @@ def _tiny(facts: Facts, work: Work) -> Choice | None:
 
     Not before jax 0.12 of gates, which are taken apart and put together in every step.
     """
-    if facts.elements > limits().tiny or facts.touched > limits().tiny_bytes:
+    if facts.elements > cpu_limits().tiny or facts.touched > cpu_limits().tiny_bytes:
         return None
-    if facts.jax_version < (0, 12) and work.parts >= limits().gates:
+    if facts.jax_version < (0, 12) and work.parts >= cpu_limits().gates:
         return None
     why = "so small a step's loop is a single kernel"
     if facts.own:
@@ -79,7 +79,7 @@ def _heavy(facts: Facts, work: Work) -> Choice | None:
 
 def _many_rows(facts: Facts, work: Work) -> Choice | None:
     """Beside large products little else counts."""
-    if facts.own and work.rows > limits().rows and facts.elements > limits().wide:
+    if facts.own and work.rows > cpu_limits().rows and facts.elements > cpu_limits().wide:
         return Choice(None, f"the step multiplies {work.rows} rows at a time: little else counts")
     return None
 
@@ -92,9 +92,9 @@ def _single_kernel(facts: Facts, work: Work) -> Choice | None:
     """
     if not facts.own or facts.jax_version < (0, 12):
         return None
-    if work.parts >= limits().gates or work.calls is not None:
+    if work.parts >= cpu_limits().gates or work.calls is not None:
         return None
-    if facts.batch == 1 or (work.rows == 0 and facts.elements < limits().one_kernel):
+    if facts.batch == 1 or (work.rows == 0 and facts.elements < cpu_limits().one_kernel):
         return Choice(None, "its loop is a single kernel from jax 0.12 on")
     return None
 

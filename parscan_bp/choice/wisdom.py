@@ -75,7 +75,7 @@ def told(timings: Sequence[Timing], date: str) -> str:
     return f"measured on this machine on {date}: {named}"
 
 
-def key_of(body: Body, length: int, unroll: int | bool) -> str:
+def scan_key(body: Body, length: int, unroll: int | bool) -> str:
     """What a measurement holds for: a step, about so many of them, and this machine.
 
     Args:
@@ -117,7 +117,7 @@ def remember(key: str, found: Remembered) -> pathlib.Path | None:
     """
     _check_remembered(found.solver)
     timings = [dataclasses.asdict(t) for t in found.timings]
-    held = {"solver": described(found.solver), "timings": timings, "date": found.date}
+    held = {"solver": as_json(found.solver), "timings": timings, "date": found.date}
     return store.write(key, held)
 
 
@@ -179,9 +179,9 @@ def check_can_be_written(name: str, thing: Any) -> None:
     """Raises `ValueError` unless later processes can make it again of its class and options."""
     kind = type(thing)
     try:
-        if kind_of(name_of(kind), solvers) is not kind:
+        if class_named(class_name(kind), solvers) is not kind:
             raise ValueError("another class has its name now")
-        json.dumps(described(thing))
+        json.dumps(as_json(thing))
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"{name}: got {thing!r}, which cannot be remembered: {error}; a dataclass at the top "
@@ -193,13 +193,13 @@ def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "parscan_bp"
 
 
-def name_of(kind: type) -> str:
+def class_name(kind: type) -> str:
     """What a class is remembered by: of somebody else's, the module, too."""
     return kind.__name__ if _is_ours(kind) else f"{kind.__module__}:{kind.__qualname__}"
 
 
-def kind_of(name: str, home: Any) -> Any:
-    """The inverse of `name_of`; ``home`` has the package's own.
+def class_named(name: str, home: Any) -> Any:
+    """The inverse of `class_name`; ``home`` has the package's own.
 
     Nothing is imported: a file in a folder does not say which programs are run.
 
@@ -214,22 +214,22 @@ def kind_of(name: str, home: Any) -> Any:
     return functools.reduce(getattr, path.split("."), sys.modules[module])
 
 
-def described(solver: Any) -> Any:
+def as_json(solver: Any) -> Any:
     """A solver as JSON: its name and its options, solvers among them."""
     if not isinstance(solver, Solver):
         return solver
     fields = dataclasses.fields(solver)  # type: ignore[arg-type]
-    options = {f.name: described(getattr(solver, f.name)) for f in fields if f.init}
-    return {"solver": name_of(type(solver)), "options": options}
+    options = {f.name: as_json(getattr(solver, f.name)) for f in fields if f.init}
+    return {"solver": class_name(type(solver)), "options": options}
 
 
 def solver_of(held: Mapping[str, Any]) -> Solver:
-    """The inverse of `described`.
+    """The inverse of `as_json`.
 
     Raises:
       ValueError, TypeError, AttributeError, KeyError: if there is no such solver here.
     """
-    kind = kind_of(held["solver"], solvers)
+    kind = class_named(held["solver"], solvers)
     if not (isinstance(kind, type) and issubclass(kind, Solver) and kind.exact):
         raise ValueError(f"{held['solver']} is no solver, or leaves something out")
     if kind is Pallas and jax.default_backend() != "gpu":

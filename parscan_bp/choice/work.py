@@ -20,7 +20,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn
 
-from parscan_bp.choice.limits import limits
+from parscan_bp.choice.limits import cpu_limits
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.interpret import Interpreter
 from parscan_bp.jaxprs.primitive_kinds import (
@@ -115,14 +115,14 @@ class _Counted(Interpreter[_Is]):
     def heavy(self) -> str | None:
         if self._reason is not None:
             return self._reason
-        if self._widest > max(limits().widening * self._carry, limits().narrow):
+        if self._widest > max(cpu_limits().widening * self._carry, cpu_limits().narrow):
             return f"makes values of {self._widest} entries from a carry of {self._carry}"
         for name, size in self._indexed.items():
-            if size * limits().indexed > self._made:
+            if size * cpu_limits().indexed > self._made:
                 return _slow(name)
         if self._made < self._carry:
             return f"computes {self._made} entries and moves the rest of its carry"
-        if self._moves and not self.rows and self._widest > limits().narrow:
+        if self._moves and not self.rows and self._widest > cpu_limits().narrow:
             return "moves the entries of a large carry about"
         return None
 
@@ -152,7 +152,7 @@ class _Counted(Interpreter[_Is]):
             else:
                 self.calls = name
                 order = shape_of(eqn.invars[0])[-1:]
-                if name not in SOLVES or size * math.prod(order) > limits().changing:
+                if name not in SOLVES or size * math.prod(order) > cpu_limits().changing:
                     self._reason = _slow(name)
         return [out] * len(eqn.outvars)
 
@@ -171,7 +171,7 @@ class _Counted(Interpreter[_Is]):
         if min(each) > apart:
             self.calls = "dot_general"
         if all(ins[:2]):
-            if size * summed > limits().changing:
+            if size * summed > cpu_limits().changing:
                 self._reason = "multiplies two matrices that change from step to step"
             return
         (rows,) = (each[k] for k in (0, 1) if ins[k])

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.conformance.problem import Draw, PyTree, Step
+from parscan_bp.conformance.problem import Draw, PyTree, StepFunction
 
 
 class Parts(NamedTuple):
     """A problem before it is called: `f(params, carry, x)` and its arguments."""
 
-    f: Step
+    f: StepFunction
     params: PyTree
     init: PyTree
     xs: PyTree

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 PyTree = Any
-Step = Callable[[PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
+StepFunction = Callable[[PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
 Scan = Callable[..., tuple[PyTree, PyTree]]
 # The float leaves of a problem, by group: {"params": [...], "init": [...], "xs": [...]}.
 Floats = dict[str, list[Any]]
@@ -54,7 +54,7 @@ class Problem:
       1.75
     """
 
-    f: Step
+    f: StepFunction
     params: PyTree
     init: PyTree
     xs: PyTree

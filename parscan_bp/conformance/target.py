@@ -12,9 +12,7 @@ from typing import Any
 
 import jax
 
-from parscan_bp.types import PyTree
-
-Scan = Callable[..., tuple[PyTree, PyTree]]
+from parscan_bp.conformance.problem import Scan
 
 LOOP = ("reverse", "unroll")
 """Arguments that a scan may not have: steps are then run forwards, and none is unrolled."""

@@ -17,7 +17,7 @@ from parscan_bp.devices.link import Link, Traffic, as_link
 from parscan_bp.devices.mesh import divided as spread_over
 from parscan_bp.devices.mesh import find_mesh, is_bound, undivided
 from parscan_bp.devices.order import DeviceOrder
-from parscan_bp.devices.place import Place, Scan
+from parscan_bp.devices.place import Place, RunSteps
 from parscan_bp.jaxprs.read import communicates_over
 from parscan_bp.types import Array
 
@@ -172,7 +172,7 @@ class _Spread:
         return spread_over(tree, self.line.axis, self.mesh, leading=leading)
 
 
-def _typed(line: DeviceOrder, run: Scan) -> Scan:
+def _typed(line: DeviceOrder, run: RunSteps) -> RunSteps:
     """The scan of all devices' steps, on each of them."""
 
     def call(shared, init, xs):

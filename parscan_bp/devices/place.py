@@ -10,7 +10,7 @@ from parscan_bp.devices.exclusive import Traffic
 from parscan_bp.devices.order import DeviceOrder
 from parscan_bp.types import Array, PyTree
 
-Scan = Callable[..., PyTree]
+RunSteps = Callable[..., PyTree]
 """``(shared, init, xs) -> (carry, ys)`` of a number of steps; xs and ys have them in front."""
 
 
@@ -80,12 +80,12 @@ class Place:
 
     def spread(
         self,
-        run: Callable[[int], Scan],
-        rest: Callable[[int], Scan],
+        run: Callable[[int], RunSteps],
+        rest: Callable[[int], RunSteps],
         length: int,
         *,
         reverse: bool,
-    ) -> Scan:
+    ) -> RunSteps:
         """The whole scan, derivatives included, wherever its steps are.
 
         Args:

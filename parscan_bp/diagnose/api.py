@@ -15,14 +15,14 @@ from parscan_bp.diagnose.diagnosis import Diagnosis
 from parscan_bp.diagnose.faults import Faults
 from parscan_bp.diagnose.passes import (
     Cotangents,
+    StepValues,
     Tangents,
-    Values,
     pull_cotangents,
     push_tangents,
     push_values,
 )
-from parscan_bp.diagnose.steps import Steps, steps_of
-from parscan_bp.diagnose.target import Objective, target_of
+from parscan_bp.diagnose.steps import StepLoop, steps_of
+from parscan_bp.diagnose.target import Objective, objective_of
 from parscan_bp.jaxprs.read import differentiable
 from parscan_bp.report import cotangents as pseudo_random
 from parscan_bp.trees import replace_at
@@ -102,7 +102,7 @@ def diagnose(
     # NaN is what is looked for.
     with jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
         values = push_values(steps, most)
-        target = target_of(loss, cotangents, out, [*values.last, *values.ys])
+        target = objective_of(loss, cotangents, out, [*values.last, *values.ys])
         faults = Faults(steps, names, values, most)
         found = [*faults.of_values(), *faults.of_target(target)]
         tangents, why = _attempt("Jacobians", lambda: _pushed(steps, values, most))
@@ -133,7 +133,7 @@ def _attempt(what: str, run: Callable[[], T]) -> tuple[T | None, tuple[str, ...]
         return None, (f"{what} were not looked at: {str(error).splitlines()[0]}",)
 
 
-def _pushed(steps: Steps, values: Values, threshold: float) -> Tangents | None:
+def _pushed(steps: StepLoop, values: StepValues, threshold: float) -> Tangents | None:
     """Of a tangent of init with pseudo-random signs; ``None`` if there are no floats."""
     start = _signs(steps.init)
     if all(v is None for v in start):
@@ -143,7 +143,7 @@ def _pushed(steps: Steps, values: Values, threshold: float) -> Tangents | None:
 
 
 def _pulled(
-    steps: Steps, values: Values, target: Objective, threshold: float
+    steps: StepLoop, values: StepValues, target: Objective, threshold: float
 ) -> tuple[Cotangents, Cotangents]:
     """Of the target, and of cotangents of the last carry alone with pseudo-random signs."""
     count = len(steps.init)

@@ -19,7 +19,7 @@ Some = Sequence[Array | None]
 """Tangents or cotangents of all leaves, with ``None`` where there are none."""
 
 
-class Program(NamedTuple):
+class FlatFunction(NamedTuple):
     """A function of arrays.
 
     Attributes:
@@ -32,18 +32,18 @@ class Program(NamedTuple):
     outputs: Sequence[Any]
 
 
-def of_jaxpr(closed: ClosedJaxpr) -> Program:
+def of_jaxpr(closed: ClosedJaxpr) -> FlatFunction:
     """A whole program."""
     run = functools.partial(evaluate, closed)
-    return Program(run, closed.jaxpr.invars, closed.jaxpr.outvars)
+    return FlatFunction(run, closed.jaxpr.invars, closed.jaxpr.outvars)
 
 
-def of_equation(eqn: JaxprEqn) -> Program:
+def of_equation(eqn: JaxprEqn) -> FlatFunction:
     """One equation."""
-    return Program(functools.partial(bind, eqn), eqn.invars, eqn.outvars)
+    return FlatFunction(functools.partial(bind, eqn), eqn.invars, eqn.outvars)
 
 
-def push(program: Program, values: Sequence[Any], tangents: Some) -> list[Array | None]:
+def push(program: FlatFunction, values: Sequence[Any], tangents: Some) -> list[Array | None]:
     """The tangents of the results."""
     moving = [k for k, t in enumerate(tangents) if t is not None]
     outs = _floats(program.outputs)
@@ -55,7 +55,7 @@ def push(program: Program, values: Sequence[Any], tangents: Some) -> list[Array 
     return replace_at(none, outs, made[1])
 
 
-def pull(program: Program, values: Sequence[Any], cotangents: Some) -> list[Array | None]:
+def pull(program: FlatFunction, values: Sequence[Any], cotangents: Some) -> list[Array | None]:
     """The cotangents of the operands."""
     moving, outs = _floats(program.inputs), _floats(program.outputs)
     none: list[Array | None] = [None] * len(program.inputs)
@@ -74,7 +74,7 @@ def _floats(atoms: Sequence[Any]) -> list[int]:
     return [k for k, atom in enumerate(atoms) if is_inexact(atom)]
 
 
-def _part(program: Program, values, moving, outs) -> Callable[..., list[Any]]:
+def _part(program: FlatFunction, values, moving, outs) -> Callable[..., list[Any]]:
     """The program as a function of these operands alone, which returns these results."""
 
     def call(*primals):

@@ -12,9 +12,9 @@ from jax.extend.core import JaxprEqn
 from parscan_bp.diagnose.derivatives import Some
 from parscan_bp.diagnose.diagnosis import Fault, Operation
 from parscan_bp.diagnose.levels import BEYOND, INFINITE, NAN, WORDS, firsts, of_each
-from parscan_bp.diagnose.passes import Cotangents, Tangents, Values
-from parscan_bp.diagnose.search import Found, Search
-from parscan_bp.diagnose.steps import Names, Steps
+from parscan_bp.diagnose.passes import Cotangents, StepValues, Tangents
+from parscan_bp.diagnose.search import BadSource, Search
+from parscan_bp.diagnose.steps import Names, StepLoop
 from parscan_bp.diagnose.target import Objective
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CUSTOM_CALLS
@@ -30,7 +30,7 @@ class Faults:
       threshold: the largest magnitude that is fine.
     """
 
-    def __init__(self, steps: Steps, names: Names, values: Values, threshold: float) -> None:
+    def __init__(self, steps: StepLoop, names: Names, values: StepValues, threshold: float) -> None:
         self.steps, self.names, self.values, self.threshold = steps, names, values, threshold
 
     @functools.cached_property
@@ -69,7 +69,7 @@ class Faults:
                     before[k], handed_on = INFINITE, True
         return before
 
-    def _origin(self, row: int, k: int) -> Found:
+    def _origin(self, row: int, k: int) -> BadSource:
         """Where the k-th result of a step comes from."""
         steps, values = self.steps, self.values
         search = self._search(values.levels[row, k])
@@ -136,7 +136,7 @@ class Faults:
         """What is not finite did not arise where the threshold was passed."""
         return Search(self.threshold if level == BEYOND else math.inf)
 
-    def _fault(self, quantity: str, row: int, leaf: str, level: int, found: Found) -> Fault:
+    def _fault(self, quantity: str, row: int, leaf: str, level: int, found: BadSource) -> Fault:
         names = () if quantity == "cotangent" else self.names.inputs
         return _fault(quantity, self.steps.index(row), leaf, level, found, names)
 
@@ -146,7 +146,7 @@ def _fault(
     step: int | None,
     leaf: str,
     level: int,
-    found: Found,
+    found: BadSource,
     names: Sequence[str] = (),
 ) -> Fault:
     by = None

@@ -17,7 +17,7 @@ from parscan_bp.jaxprs.read import is_inexact
 from parscan_bp.jaxprs.replay import bind
 
 
-class Made(NamedTuple):
+class MadeArray(NamedTuple):
     """An array that an equation has made: a result, its tangent, or a cotangent of an operand.
 
     Attributes:
@@ -33,12 +33,12 @@ class Made(NamedTuple):
     sources: Sequence[tuple[Any, Any]]
 
 
-class Arrays:
+class MadeArrays:
     """For each variable of a program an array, or none: its value, tangent or cotangent."""
 
     def __init__(self, variables: Sequence[Any] = (), arrays: Sequence[Any] = ()) -> None:
         self._of = dict(zip(variables, arrays, strict=True))
-        self.makers: dict[Any, list[Made]] = defaultdict(list)
+        self.makers: dict[Any, list[MadeArray]] = defaultdict(list)
 
     def read(self, atoms: Sequence[Any]) -> list[Any]:
         """What stands for these variables, literals being themselves; ``None`` for nothing."""
@@ -53,25 +53,26 @@ class Arrays:
         before = self._of.get(variable)
         self._of[variable] = array if before is None else before + array
 
-    def write(self, variable: Any, made: Made) -> None:
+    def write(self, variable: Any, made: MadeArray) -> None:
         """What an equation has made is that of a variable."""
         self._of[variable] = made.array
         self.makers[variable] = [made]
 
-    def add(self, variable: Any, made: Made) -> None:
+    def add(self, variable: Any, made: MadeArray) -> None:
         """What an equation has made is a part of that of a variable."""
         self.give(variable, made.array)
         self.makers[variable].append(made)
 
     def origin(self, variable: Any, threshold: float) -> Any:
-        """Where what is bad about the array of a variable arose: a `Made`, or an input.
+        """Where what is bad about the array of a variable arose: a `MadeArray`, or an input.
 
-        The way back goes to the worst of the sources, as long as it is bad. The `Made` is the last
-        on it that is worse than all its sources: of infinity - infinity what made the infinite, and
-        the difference only if that came in from outside. ``None`` if the array is fine.
+        The way back goes to the worst of the sources, as long as it is bad. The `MadeArray` is the
+        last on it that is worse than all its sources: of infinity - infinity what made the
+        infinite, and the difference only if that came in from outside. ``None`` if the array is
+        fine.
         """
         level, at = worst(self.read([variable])[0], threshold)
-        made: Made | None = None
+        made: MadeArray | None = None
         while level > FINE and not isinstance(variable, Literal) and self.makers[variable]:
             here = max(self.makers[variable], key=lambda m: worst(m.array, threshold, at)[0])
             if worst(here.array, threshold, at)[0] < level:
@@ -87,39 +88,39 @@ class Arrays:
         return made or (None if level == FINE else variable)
 
 
-def _is_entry_by_entry(made: Made, source: Any) -> bool:
+def _is_entry_by_entry(made: MadeArray, source: Any) -> bool:
     """Whether each entry was made of the entry of the source at its place."""
     return kind_of(made.eqn) in ELEMENTWISE and jnp.shape(source) == jnp.shape(made.array)
 
 
-def values_of(closed: ClosedJaxpr, values: Sequence[Any]) -> Arrays:
+def values_of(closed: ClosedJaxpr, values: Sequence[Any]) -> MadeArrays:
     """The values of all variables of a program."""
     jaxpr = closed.jaxpr
-    found = Arrays([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *values])
+    found = MadeArrays([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *values])
     for eqn in jaxpr.eqns:
         operands = found.read(eqn.invars)
         sources = _chosen(eqn, operands, operands)
         for k, (v, made) in enumerate(zip(eqn.outvars, bind(eqn, operands), strict=True)):
-            found.write(v, Made(eqn, k, made, sources))
+            found.write(v, MadeArray(eqn, k, made, sources))
     return found
 
 
-def tangents_of(closed: ClosedJaxpr, values: Arrays, tangents: Some) -> Arrays:
+def tangents_of(closed: ClosedJaxpr, values: MadeArrays, tangents: Some) -> MadeArrays:
     """The tangents of all variables, for those of the inputs."""
-    found = Arrays(closed.jaxpr.invars, tangents)
+    found = MadeArrays(closed.jaxpr.invars, tangents)
     for eqn in closed.jaxpr.eqns:
         operands, given = values.read(eqn.invars), found.read_derivatives(eqn.invars)
         sources = _chosen(eqn, operands, given)
         made = push(of_equation(eqn), operands, given)
         for k, (v, tangent) in enumerate(zip(eqn.outvars, made, strict=True)):
             if tangent is not None:
-                found.write(v, Made(eqn, k, tangent, sources))
+                found.write(v, MadeArray(eqn, k, tangent, sources))
     return found
 
 
-def cotangents_of(closed: ClosedJaxpr, values: Arrays, cotangents: Some) -> Arrays:
+def cotangents_of(closed: ClosedJaxpr, values: MadeArrays, cotangents: Some) -> MadeArrays:
     """The cotangents of all variables, for those of the outputs."""
-    found = Arrays()
+    found = MadeArrays()
     for v, given in zip(closed.jaxpr.outvars, cotangents, strict=True):
         if given is not None and not isinstance(v, Literal):
             found.give(v, given)
@@ -131,7 +132,7 @@ def cotangents_of(closed: ClosedJaxpr, values: Arrays, cotangents: Some) -> Arra
         made = pull(of_equation(eqn), values.read(eqn.invars), outs)
         for k, (v, cotangent) in enumerate(zip(eqn.invars, made, strict=True)):
             if cotangent is not None and not isinstance(v, Literal):
-                found.add(v, Made(eqn, k, cotangent, sources))
+                found.add(v, MadeArray(eqn, k, cotangent, sources))
     return found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from parscan_bp.diagnose.derivatives import Some, of_jaxpr, pull, push
 from parscan_bp.diagnose.levels import of_each
-from parscan_bp.diagnose.steps import Steps
+from parscan_bp.diagnose.steps import StepLoop
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.originals import lax_scan
@@ -27,7 +27,7 @@ from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Values:
+class StepValues:
     """The values of all steps.
 
     Attributes:
@@ -77,7 +77,7 @@ class Cotangents:
     norms: np.ndarray
 
 
-def push_values(steps: Steps, threshold: float) -> Values:
+def push_values(steps: StepLoop, threshold: float) -> StepValues:
     """Runs the steps."""
     count = len(steps.init)
 
@@ -87,12 +87,12 @@ def push_values(steps: Steps, threshold: float) -> Values:
 
     last, (carries, ys, found) = _loop(step, list(steps.init), list(steps.xs), steps)
     before: list[Any] = [of_each(steps.init, threshold), jnp.zeros(len(ys), jnp.int8)]
-    return Values(carries, last, ys, np.concatenate(before), _in_order(found, steps))
+    return StepValues(carries, last, ys, np.concatenate(before), _in_order(found, steps))
 
 
 def push_tangents(
-    steps: Steps,
-    values: Values,
+    steps: StepLoop,
+    values: StepValues,
     tangents: tuple[Some, Some, Some],
     threshold: float,
     *,
@@ -125,7 +125,7 @@ def push_tangents(
 
 
 def pull_cotangents(
-    steps: Steps, values: Values, last: Some, ys: Some, threshold: float
+    steps: StepLoop, values: StepValues, last: Some, ys: Some, threshold: float
 ) -> Cotangents:
     """Pulls cotangents of the last carry and of the outputs back through the steps."""
     program, begin = of_jaxpr(steps.body), len(steps.consts)
@@ -168,13 +168,13 @@ def _filled(derivatives: Some, values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _loop(step, init, rows, steps: Steps) -> Any:
+def _loop(step, init, rows, steps: StepLoop) -> Any:
     """`lax.scan`, compiled, in the order of the steps."""
     run = functools.partial(lax_scan, step, length=steps.length, reverse=steps.reverse)
     return jax.jit(run)(init, rows)
 
 
-def _in_order(stacked: Array, steps: Steps) -> np.ndarray:
+def _in_order(stacked: Array, steps: StepLoop) -> np.ndarray:
     """Rows in the order of running."""
     rows = np.asarray(stacked)
     return rows[::-1] if steps.reverse else rows

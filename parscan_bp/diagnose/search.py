@@ -11,16 +11,16 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.diagnose.derivatives import Some
 from parscan_bp.diagnose.levels import BEYOND, NAN, firsts, worst, worst_entry
-from parscan_bp.diagnose.origins import Arrays, Made, cotangents_of, tangents_of, values_of
+from parscan_bp.diagnose.origins import MadeArray, MadeArrays, cotangents_of, tangents_of, values_of
 from parscan_bp.diagnose.passes import pull_cotangents, push_tangents, push_values
-from parscan_bp.diagnose.steps import Steps
+from parscan_bp.diagnose.steps import StepLoop
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CUSTOM_CALLS
 from parscan_bp.jaxprs.read import called
 from parscan_bp.jaxprs.replay import evaluate
 
 
-class Found(NamedTuple):
+class BadSource(NamedTuple):
     """Where a bad number comes from.
 
     Attributes:
@@ -55,32 +55,34 @@ class Search:
 
     threshold: float
 
-    def value(self, program: ClosedJaxpr, values: Sequence[Any], k: int) -> Found:
+    def value(self, program: ClosedJaxpr, values: Sequence[Any], k: int) -> BadSource:
         """That of the k-th result."""
         env = values_of(program, values)
 
-        def inside(made: Made) -> Found | None:
+        def inside(made: MadeArray) -> BadSource | None:
             return self._value_inside(made, env.read(made.eqn.invars))
 
         return self._origin(program, env, env, program.jaxpr.outvars[k], inside)
 
-    def tangent(self, program: ClosedJaxpr, values: Sequence[Any], dots: Some, k: int) -> Found:
+    def tangent(self, program: ClosedJaxpr, values: Sequence[Any], dots: Some, k: int) -> BadSource:
         """That of the tangent of the k-th result, for those of the inputs."""
         env = values_of(program, values)
         tangents = tangents_of(program, env, dots)
 
-        def inside(made: Made) -> Found | None:
+        def inside(made: MadeArray) -> BadSource | None:
             atoms = made.eqn.invars
             return self._tangent_inside(made, env.read(atoms), tangents.read_derivatives(atoms))
 
         return self._origin(program, env, tangents, program.jaxpr.outvars[k], inside)
 
-    def cotangent(self, program: ClosedJaxpr, values: Sequence[Any], cts: Some, k: int) -> Found:
+    def cotangent(
+        self, program: ClosedJaxpr, values: Sequence[Any], cts: Some, k: int
+    ) -> BadSource:
         """That of the cotangent of the k-th input, for those of the results."""
         env = values_of(program, values)
         cotangents = cotangents_of(program, env, cts)
 
-        def inside(made: Made) -> Found | None:
+        def inside(made: MadeArray) -> BadSource | None:
             given = cotangents.read_derivatives(made.eqn.outvars)
             return self._cotangent_inside(made, env.read(made.eqn.invars), given)
 
@@ -89,23 +91,23 @@ class Search:
     def _origin(
         self,
         program: ClosedJaxpr,
-        env: Arrays,
-        arrays: Arrays,
+        env: MadeArrays,
+        arrays: MadeArrays,
         variable: Any,
-        inside: Callable[[Made], Found | None],
-    ) -> Found:
+        inside: Callable[[MadeArray], BadSource | None],
+    ) -> BadSource:
         entry = worst_entry(arrays.read([variable])[0], self.threshold)
         origin = arrays.origin(variable, self.threshold)
-        if not isinstance(origin, Made):
+        if not isinstance(origin, MadeArray):
             inputs = program.jaxpr.invars
-            return Found(by=inputs.index(origin) if origin in inputs else None, entry=entry)
+            return BadSource(by=inputs.index(origin) if origin in inputs else None, entry=entry)
         deeper = inside(origin)
         if deeper is not None and deeper.eqn is not None:
             return deeper._replace(entry=entry, within=(*deeper.within, origin.eqn))
         results = [worst(v)[0] for v in env.read(origin.eqn.outvars)]
-        return Found(origin.eqn, results=max(results), entry=entry)
+        return BadSource(origin.eqn, results=max(results), entry=entry)
 
-    def _value_inside(self, made: Made, values: Sequence[Any]) -> Found | None:
+    def _value_inside(self, made: MadeArray, values: Sequence[Any]) -> BadSource | None:
         eqn, k = made.eqn, made.position
         kind = kind_of(eqn)
         if kind in CALLS | CUSTOM_CALLS:
@@ -116,14 +118,14 @@ class Search:
             return self._in_while(eqn, values)
         if kind != "scan":
             return None
-        steps = Steps.of_equation(eqn, values)
+        steps = StepLoop.of_equation(eqn, values)
         run = push_values(steps, self.threshold)
         for row, column in firsts(run.levels, run.before, (BEYOND, NAN)):
             found = self.value(steps.body, steps.operands(run.carries, row), column)
             return found._replace(inner=(steps.index(row), *found.inner))
         return None
 
-    def _in_while(self, eqn: JaxprEqn, values: Sequence[Any]) -> Found | None:
+    def _in_while(self, eqn: JaxprEqn, values: Sequence[Any]) -> BadSource | None:
         test, body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         tested, constants = values[:test], values[test : test + body]
         carry, step = list(values[test + body :]), 0
@@ -137,7 +139,9 @@ class Search:
             carry, step = new, step + 1
         return None
 
-    def _tangent_inside(self, made: Made, values: Sequence[Any], dots: Some) -> Found | None:
+    def _tangent_inside(
+        self, made: MadeArray, values: Sequence[Any], dots: Some
+    ) -> BadSource | None:
         eqn, k = made.eqn, made.position
         kind = kind_of(eqn)
         if kind in CALLS:
@@ -146,7 +150,7 @@ class Search:
             return self.tangent(_branch(eqn, values), values[1:], dots[1:], k)
         if kind != "scan":
             return None
-        steps = Steps.of_equation(eqn, values)
+        steps = StepLoop.of_equation(eqn, values)
         run = push_values(steps, self.threshold)
         consts, init, xs = steps.parts(dots)
         pushed = push_tangents(steps, run, (consts, init, xs), self.threshold, scaled=False)
@@ -157,7 +161,9 @@ class Search:
             return found._replace(inner=(steps.index(row), *found.inner))
         return None
 
-    def _cotangent_inside(self, made: Made, values: Sequence[Any], cts: Some) -> Found | None:
+    def _cotangent_inside(
+        self, made: MadeArray, values: Sequence[Any], cts: Some
+    ) -> BadSource | None:
         eqn, k = made.eqn, made.position
         kind = kind_of(eqn)
         if kind in CALLS:
@@ -166,7 +172,7 @@ class Search:
             return self.cotangent(_branch(eqn, values), values[1:], cts, k - 1)
         if kind != "scan":
             return None
-        steps = Steps.of_equation(eqn, values)
+        steps = StepLoop.of_equation(eqn, values)
         run = push_values(steps, self.threshold)
         last, ys = cts[: len(steps.init)], cts[len(steps.init) :]
         pulled = pull_cotangents(steps, run, last, ys, self.threshold)

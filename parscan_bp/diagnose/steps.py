@@ -28,7 +28,7 @@ class Names:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Steps:
+class StepLoop:
     """A loop of steps.
 
     Attributes:
@@ -46,7 +46,7 @@ class Steps:
     reverse: bool
 
     @classmethod
-    def of_equation(cls, eqn: JaxprEqn, operands: Sequence[Any]) -> Steps:
+    def of_equation(cls, eqn: JaxprEqn, operands: Sequence[Any]) -> StepLoop:
         """Those of a scan in a jaxpr."""
         consts, init, xs = split_operands(eqn, operands)
         return cls(called(eqn), consts, init, xs, eqn.params["length"], eqn.params["reverse"])
@@ -78,7 +78,7 @@ class Steps:
 
 def steps_of(
     step: Callable, init: PyTree, xs: PyTree, length: int | None, reverse: bool
-) -> tuple[Steps, Names, Any]:
+) -> tuple[StepLoop, Names, Any]:
     """The loop of ``lax.scan(step, init, xs, length, reverse)``.
 
     Returns:
@@ -103,10 +103,14 @@ def steps_of(
         [*map(_constant, closed.consts), *_paths("carry", init), *_paths("xs", xs)],
         [*_paths("carry", init), *_paths("ys", out[1])],
     )
-    return Steps(opened(closed), closed.consts, start, rows, n, bool(reverse)), names, out
+    return (
+        StepLoop(with_consts_as_inputs(closed), closed.consts, start, rows, n, bool(reverse)),
+        names,
+        out,
+    )
 
 
-def opened(closed: ClosedJaxpr) -> ClosedJaxpr:
+def with_consts_as_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program with its constants as the first inputs."""
     jaxpr = closed.jaxpr
     names = jaxpr.debug_info._replace(arg_names=None, result_paths=None)

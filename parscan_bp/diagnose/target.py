@@ -15,8 +15,8 @@ from jax.extend.core import ClosedJaxpr
 from parscan_bp.arguments import described
 from parscan_bp.diagnose.derivatives import Some, of_jaxpr, pull
 from parscan_bp.diagnose.levels import of_each, worst_entry
-from parscan_bp.diagnose.search import Found, Search
-from parscan_bp.diagnose.steps import opened
+from parscan_bp.diagnose.search import BadSource, Search
+from parscan_bp.diagnose.steps import with_consts_as_inputs
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.jaxprs.stage import to_be_traced
@@ -43,21 +43,21 @@ class Objective:
         """Whether all cotangents are."""
         return not np.any(of_each(self.cotangents, math.inf))
 
-    def value(self, search: Search) -> Found:
+    def value(self, search: Search) -> BadSource:
         """Where a bad value of the loss comes from."""
         assert self.program is not None
         return search.value(self.program, self.operands, 0)
 
-    def cotangent(self, search: Search, k: int) -> Found:
+    def cotangent(self, search: Search, k: int) -> BadSource:
         """Where a bad cotangent comes from; of those that were given, it is not known."""
         if self.program is None:
-            return Found(entry=worst_entry(self.cotangents[k]))
+            return BadSource(entry=worst_entry(self.cotangents[k]))
         one = [jnp.ones_like(self.loss)]
         skipped = len(self.operands) - len(self.cotangents)
         return search.cotangent(self.program, self.operands, one, skipped + k)
 
 
-def target_of(
+def objective_of(
     loss: Callable | None, cotangents: PyTree, out: PyTree, results: Sequence[Any]
 ) -> Objective:
     """See `diagnose`; ``out`` has the types of ``(carry, ys)``, ``results`` its leaves."""
@@ -82,7 +82,7 @@ def _of_loss(loss: Callable, out: PyTree, results: Sequence[Any]) -> Objective:
     is_real = hasattr(made, "dtype") and jnp.issubdtype(made.dtype, jnp.floating)
     if not is_real or made.shape:
         raise TypeError(f"loss: got one that returns {made}; a real scalar is wanted")
-    program, operands = opened(closed), [*closed.consts, *results]
+    program, operands = with_consts_as_inputs(closed), [*closed.consts, *results]
     value = evaluate(program, operands)[0]
     given = pull(of_jaxpr(program), operands, [jnp.ones_like(value)])
     return Objective(given[len(closed.consts) :], value, program, operands)

@@ -46,7 +46,7 @@ def shaped(ball: Ball, aval: Any) -> Ball:
     return Ball(ball.value, whole(ball.radius), whole(ball.bent))
 
 
-def filled(v: Any, aval: Any) -> Ball:
+def filled_ball(v: Any, aval: Any) -> Ball:
     """The same with arrays throughout: a loop keeps its types."""
     value, radius, bent = v if isinstance(v, Ball) else Ball(v)
     if not jnp.issubdtype(aval.dtype, jax.dtypes.extended):

@@ -10,8 +10,8 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from parscan_bp.forward import kink_rules as kinks
 from parscan_bp.forward import smooth_rules as smooth
-from parscan_bp.forward.ball import Ball, filled, shaped
-from parscan_bp.jaxprs.control_flow import within
+from parscan_bp.forward.ball import Ball, filled_ball, shaped
+from parscan_bp.jaxprs.control_flow import run_inside
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import (
     CALLS,
@@ -27,7 +27,7 @@ from parscan_bp.jaxprs.primitive_kinds import (
 from parscan_bp.jaxprs.read import called, is_complex, is_inexact
 from parscan_bp.jaxprs.replay import bind, interpret
 
-Rule = Callable[..., Sequence[Ball]]
+BallRule = Callable[..., Sequence[Ball]]
 
 
 def evaluate_balls(closed: ClosedJaxpr, values: Sequence[Any]) -> list[Ball]:
@@ -47,7 +47,7 @@ def evaluate_balls(closed: ClosedJaxpr, values: Sequence[Any]) -> list[Ball]:
       1.0 0.5
     """
     found = interpret(closed, values, _apply)
-    return [filled(v, a) for v, a in zip(found, closed.out_avals, strict=True)]
+    return [filled_ball(v, a) for v, a in zip(found, closed.out_avals, strict=True)]
 
 
 def _apply(eqn: JaxprEqn, values: Sequence[Any]) -> Sequence[Any]:
@@ -66,7 +66,7 @@ def is_opaque(eqn: JaxprEqn) -> bool:
     return _rule(eqn) is smooth.opaque
 
 
-def _rule(eqn: JaxprEqn) -> Rule:
+def _rule(eqn: JaxprEqn) -> BallRule:
     name, floats = kind_of(eqn), any(map(is_inexact, eqn.outvars))
     if any(map(is_complex, (*eqn.invars, *eqn.outvars))):
         return smooth.linear if name in MOVES else smooth.opaque
@@ -88,11 +88,11 @@ def _cond(eqn, which, *operands):
 
 
 def _scan(eqn, *operands):
-    whole = [filled(b, atom.aval) for b, atom in zip(operands, eqn.invars, strict=True)]
-    return within(eqn, whole, evaluate_balls)
+    whole = [filled_ball(b, atom.aval) for b, atom in zip(operands, eqn.invars, strict=True)]
+    return run_inside(eqn, whole, evaluate_balls)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, BallRule] = {
     **dict.fromkeys((*SUMS, "neg"), smooth.sum_of),
     "mul": smooth.product_of,
     "div": smooth.quotient,

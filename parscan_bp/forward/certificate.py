@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from parscan_bp.forward.base import Carry, Inputs, Recurrence
-from parscan_bp.jaxprs.control_flow import within
+from parscan_bp.jaxprs.control_flow import run_inside
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CONTROL_FLOW, CUSTOM_CALLS
 from parscan_bp.jaxprs.read import called, cut_to, inner_jaxprs, walk
@@ -28,7 +28,7 @@ from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.trees import largest
 from parscan_bp.types import Array, PyTree
 
-Apply = Callable[[JaxprEqn, Sequence[Array]], Sequence[Array]]
+MakeResults = Callable[[JaxprEqn, Sequence[Array]], Sequence[Array]]
 """What makes an equation's results of its operands."""
 
 
@@ -55,7 +55,7 @@ def are_all(flags: PyTree) -> Array:
     return functools.reduce(operator.and_, map(jnp.all, jax.tree.leaves(flags)))
 
 
-def program_of(recurrence: Recurrence) -> tuple[ClosedJaxpr, jax.tree_util.PyTreeDef]:
+def step_program(recurrence: Recurrence) -> tuple[ClosedJaxpr, jax.tree_util.PyTreeDef]:
     """The step on flat leaves [*carry, *inputs], and the structure of what it returns.
 
     What only its outputs beside the carry depend on is left out: it may have no derivative.
@@ -66,9 +66,9 @@ def program_of(recurrence: Recurrence) -> tuple[ClosedJaxpr, jax.tree_util.PyTre
     return ClosedJaxpr(needed, closed.consts), jax.tree.structure(shape)
 
 
-def interpreted(recurrence: Recurrence, apply: Apply) -> Callable[[Carry, Inputs], Carry]:
+def interpreted(recurrence: Recurrence, apply: MakeResults) -> Callable[[Carry, Inputs], Carry]:
     """The step, each of its equations applied in another way."""
-    closed, tree = program_of(recurrence)
+    closed, tree = step_program(recurrence)
 
     def step(carry, inputs):
         return jax.tree.unflatten(tree, interpret(closed, jax.tree.leaves((carry, inputs)), apply))
@@ -93,7 +93,7 @@ def _by_values(eqn: JaxprEqn, values: Sequence[Array]) -> Sequence[Array]:
     if name in CALLS or name in CUSTOM_CALLS:
         return interpret(called(eqn), values, _by_values)
     if name in CONTROL_FLOW and any(map(_has_other_slopes, inner_jaxprs(eqn))):
-        return within(eqn, values, lambda inner, values: interpret(inner, values, _by_values))
+        return run_inside(eqn, values, lambda inner, values: interpret(inner, values, _by_values))
     return bind(eqn, values)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from parscan_bp.arguments import as_written, check_bool, described
 
-Method = TypeVar("Method", bound="Certified")
+CertifiedMethod = TypeVar("CertifiedMethod", bound="Certified")
 
 CERTIFICATES = ("estimate", "bound")
 """What `Certified` may ask for."""
@@ -55,7 +55,7 @@ class Certified:
     def __repr__(self) -> str:
         return as_written(self)
 
-    def certifying(self, method: Method) -> Method:
+    def certifying(self, method: CertifiedMethod) -> CertifiedMethod:
         """A method with what is asked for here."""
         names = [field.name for field in dataclasses.fields(Certified)]
         return dataclasses.replace(method, **{name: getattr(self, name) for name in names})

@@ -65,10 +65,10 @@ def linear_model(body: Body, solver: Solver, *, formed: bool = False) -> Lineari
         return ByProducts(body)
     structure = find_structure(body.jaxpr, body.num_consts, body.num_carry)
     layout = body.layout(structure.batch_axes)
-    return ByColumns(body, layout, structure.diagonal and not is_complex(layout))
+    return ByColumns(body, layout, structure.diagonal and not has_complex(layout))
 
 
-def is_complex(layout: CarryLayout) -> bool:
+def has_complex(layout: CarryLayout) -> bool:
     """Whether a leaf is complex: what is elementwise still mixes its two parts."""
     return any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in layout.dtypes)
 

@@ -48,7 +48,7 @@ class LoopFunctions(NamedTuple):
     sequential: Callable[[PyTree, Carry, PyTree], tuple[Carry, PyTree]]
 
 
-def evaluate(
+def certified_run(
     how: Forward,
     steps: LoopFunctions,
     consts: PyTree,

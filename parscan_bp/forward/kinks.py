@@ -27,7 +27,7 @@ from jax.extend.core import JaxprEqn
 from parscan_bp.forward.ball import Ball
 from parscan_bp.forward.balls import evaluate_balls, is_opaque
 from parscan_bp.forward.base import Carry, Recurrence, over_steps
-from parscan_bp.forward.certificate import are_all, program_of
+from parscan_bp.forward.certificate import are_all, step_program
 from parscan_bp.forward.rounding import is_whole
 from parscan_bp.forward.smooth_rules import is_smooth
 from parscan_bp.jaxprs.hijax import kind_of
@@ -57,7 +57,7 @@ class Departure(NamedTuple):
 
 def kinks_of(recurrence: Recurrence) -> list[str]:
     """The primitives of a step that have kinks or jumps, or of which that is not known."""
-    closed, _ = program_of(recurrence)
+    closed, _ = step_program(recurrence)
     return _found(closed, [True] * len(closed.jaxpr.invars), lambda eqn: not is_smooth(eqn))
 
 
@@ -173,7 +173,7 @@ def _measured(recurrence: Recurrence, states: Carry, reach: Carry, exact: Any):
     What is not exact any more is departed from without end, which the next round, without it,
     mends.
     """
-    closed, tree = program_of(recurrence)
+    closed, tree = step_program(recurrence)
     none = jax.tree.map(lambda a: jnp.zeros_like(a.real), recurrence.init)
     shut = jax.tree.map(lambda e, a: jnp.where(e, 0, a), exact, reach)
     shut = dataclasses.replace(recurrence, init=none).entering(shut)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import described, set_ints, set_numbers
 from parscan_bp.forward.base import Forward, Trajectory
-from parscan_bp.forward.corrections import check_linear, corrections, is_complex, linear_model
+from parscan_bp.forward.corrections import check_linear, corrections, has_complex, linear_model
 from parscan_bp.forward.passes import iterate, largest_finite
 from parscan_bp.forward.vectors import FlatRecurrence, Vectors, guessed
 from parscan_bp.linearise.base import Linearisation, Steps
@@ -156,6 +156,6 @@ def _diagonal_of(flat: FlatRecurrence, leaf: int) -> Linearisation:
     body = flat.body
     own = find_structure(body.jaxpr, body.num_consts, body.num_carry, leaves=[leaf])
     layout = flat.layouts[leaf]
-    if own.diagonal and not is_complex(layout):
+    if own.diagonal and not has_complex(layout):
         return ByColumns(body.restricted((leaf,)), layout, diagonal=True)
     return DiagonalPart(body.restricted((leaf,)), layout)

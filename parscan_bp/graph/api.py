@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from parscan_bp.arguments import as_array, as_dtype, check_array, check_key, described
 from parscan_bp.chain import chain
 from parscan_bp.graph.live import LiveSets, live_sets_of, value_type
-from parscan_bp.graph.node import Vertex, as_vertices
+from parscan_bp.graph.node import NamedNode, as_named_nodes
 from parscan_bp.graph.order import check_no_cycle, needed_for
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
@@ -98,22 +98,22 @@ def graph_as_chain(
       nodes, params, outputs: as in `graph`.
       inputs: as `checked_inputs` returns them; these and parameters may be shapes and dtypes.
     """
-    vertices = as_vertices(nodes, inputs)
-    check_no_cycle(vertices)
-    names = _outputs(outputs, vertices, inputs)
-    read = {r for vertex in vertices.values() for r in vertex.reads} | set(names)
+    named = as_named_nodes(nodes, inputs)
+    check_no_cycle(named)
+    names = _outputs(outputs, named, inputs)
+    read = {r for node in named.values() for r in node.reads} | set(names)
     for name in inputs:
         if name not in read:
             raise ValueError(f"inputs: {name!r} is read by no node; leave it out")
-    needed = needed_for(vertices, names)
-    reached = {r for vertex in needed.values() for r in vertex.reads} | set(names)
+    needed = needed_for(named, names)
+    reached = {r for node in needed.values() for r in node.reads} | set(names)
     if not reached & set(inputs):
         raise ValueError(
             f"outputs: got {', '.join(map(repr, names))}, of which none depends on an input; one "
             "that does is wanted"
         )
-    params = _checked_params(params, vertices, needed)
-    return *live_sets_of(vertices, params, inputs, names), names
+    params = _checked_params(params, named, needed)
+    return *live_sets_of(named, params, inputs, names), names
 
 
 def init_graph(
@@ -153,17 +153,17 @@ def init_graph(
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"dtype: got {dtype}; real floats are wanted")
     types = _types_of(features, dtype)
-    vertices = as_vertices(nodes, types)
-    check_no_cycle(vertices)
+    named = as_named_nodes(nodes, types)
+    check_no_cycle(named)
     params = dict(params or {})
-    for k, vertex in enumerate(needed_for(vertices, list(vertices)).values()):
-        xs = [types[read] for read in vertex.reads]
-        if vertex.params not in params and vertex.has_params and vertex.reads:
-            own = vertex.joint.init(
+    for k, node in enumerate(needed_for(named, list(named)).values()):
+        xs = [types[read] for read in node.reads]
+        if node.params not in params and node.has_params and node.reads:
+            own = node.joint.init(
                 jax.random.fold_in(key, k), [tuple(x.shape[1:]) for x in xs], dtype
             )
-            params |= {} if own is None else {vertex.params: own}
-        types[vertex.name] = value_type(vertex, vertex.own(params), xs, 1)
+            params |= {} if own is None else {node.params: own}
+        types[node.name] = value_type(node, node.own(params), xs, 1)
     return params
 
 
@@ -211,46 +211,46 @@ def checked_inputs(inputs: Any) -> dict[str, Any]:
     return found
 
 
-def _outputs(outputs: Any, vertices: Mapping[str, Vertex], inputs: Mapping[str, Any]) -> list[str]:
+def _outputs(outputs: Any, named: Mapping[str, NamedNode], inputs: Mapping[str, Any]) -> list[str]:
     if outputs is None:
-        read = {r for vertex in vertices.values() for r in vertex.reads}
-        return [name for name in vertices if name not in read]
+        read = {r for node in named.values() for r in node.reads}
+        return [name for name in named if name not in read]
     names = [outputs] if isinstance(outputs, str) else outputs
     if not isinstance(names, Sequence) or not names:
         raise TypeError(
             f"outputs: got {described(outputs)}; a name or several, one at least, are wanted"
         )
-    known = {*vertices, *inputs}
+    known = {*named, *inputs}
     for name in names:
         if name not in known:
             raise ValueError(
                 f"outputs: got {name!r}, which is neither a node nor an input; there are "
-                f"{', '.join(map(repr, (*inputs, *vertices)))}"
+                f"{', '.join(map(repr, (*inputs, *named)))}"
             )
     return list(dict.fromkeys(names))
 
 
 def _checked_params(
-    params: Any, vertices: Mapping[str, Vertex], needed: Mapping[str, Vertex]
+    params: Any, named: Mapping[str, NamedNode], needed: Mapping[str, NamedNode]
 ) -> Mapping[str, PyTree]:
     if not isinstance(params, Mapping):
         raise TypeError(
             f"params: got {described(params)}; a mapping from names to parameters is wanted, as "
             "init_graph makes it"
         )
-    users = {vertex.params: vertex for vertex in vertices.values() if vertex.reads}
+    users = {node.params: node for node in named.values() if node.reads}
     for name in params:
         if name not in users:
             raise ValueError(
                 f"params: got {name!r}, which no node uses; those of "
                 f"{', '.join(map(repr, users))} are wanted"
             )
-    taking = {vertex.params for vertex in vertices.values() if vertex.has_params}
-    for vertex in needed.values():
-        own = params.get(vertex.params)
-        if vertex.params not in taking and jax.tree.leaves(own):
+    taking = {node.params for node in named.values() if node.has_params}
+    for node in needed.values():
+        own = params.get(node.params)
+        if node.params not in taking and jax.tree.leaves(own):
             raise ValueError(
-                f"params[{vertex.params!r}]: got {described(own)}; {vertex} has no pullback, and "
+                f"params[{node.params!r}]: got {described(own)}; {node} has no pullback, and "
                 "so has no parameters: None is wanted"
             )
     return params

@@ -64,9 +64,9 @@ class GraphExplanation:
             f"{'step':<6}{'node':<16}{'bytes':>12}  {'blocks':<32}  live",
             f"{'':<6}{'inputs':<16}{live.nbytes(0):>12,}  {'':<32}  {', '.join(live.sets[0])}",
         ]
-        for k, (vertex, op) in enumerate(zip(live.order, self.operators, strict=True)):
+        for k, (node, op) in enumerate(zip(live.order, self.operators, strict=True)):
             lines.append(
-                f"{k:<6}{vertex.name:<16.16}{live.nbytes(k + 1):>12,}  {_blocks(op):<32}  "
+                f"{k:<6}{node.name:<16.16}{live.nbytes(k + 1):>12,}  {_blocks(op):<32}  "
                 f"{', '.join(live.sets[k + 1])}"
             )
         return "\n".join([*lines, str(self.plan)])

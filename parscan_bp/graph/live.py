@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parscan_bp.graph.node import OfOne, Vertex
+from parscan_bp.graph.node import NamedNode, OfOne
 from parscan_bp.graph.order import in_small_live_sets, live_sets, longest_path, needed_for
-from parscan_bp.graph.step import Part, StateStep, joined, values_of
+from parscan_bp.graph.step import LiveType, StateStep, joined_state, live_values
 from parscan_bp.layers import JointFunction
-from parscan_bp.layers.closures import opened, opened_joint
+from parscan_bp.layers.closures import opened_joint, with_closed_over
 from parscan_bp.layers.keys import key_of
 from parscan_bp.types import Array, PyTree
 
@@ -30,33 +30,31 @@ class LiveSets:
       batch: entries of the batch.
     """
 
-    order: tuple[Vertex, ...]
+    order: tuple[NamedNode, ...]
     sets: tuple[tuple[str, ...], ...]
-    types: Mapping[str, Part]
+    types: Mapping[str, LiveType]
     batch: int
 
     @property
     def steps(self) -> list[StateStep]:
         """The layers of the chain."""
         found = []
-        for vertex, before, after in zip(self.order, self.sets[:-1], self.sets[1:], strict=True):
-            reads = tuple(before.index(name) for name in vertex.reads)
+        for node, before, after in zip(self.order, self.sets[:-1], self.sets[1:], strict=True):
+            reads = tuple(before.index(name) for name in node.reads)
             keeps = tuple(before.index(name) for name in after[:-1])
             entering = tuple(self.types[name] for name in before)
             found.append(
-                StateStep(
-                    vertex.name, vertex.joint, reads, keeps, entering, self.types[vertex.name]
-                )
+                StateStep(node.name, node.joint, reads, keeps, entering, self.types[node.name])
             )
         return found
 
     def entering(self, inputs: Mapping[str, Array]) -> Array:
         """s_0, (batch, total)."""
-        return joined([inputs[name] for name in self.sets[0]], self._parts(0))
+        return joined_state([inputs[name] for name in self.sets[0]], self._parts(0))
 
     def leaving(self, state: Array) -> dict[str, Array]:
         """The values of the outputs, by name."""
-        return dict(zip(self.sets[-1], values_of(state, self._parts(-1)), strict=True))
+        return dict(zip(self.sets[-1], live_values(state, self._parts(-1)), strict=True))
 
     def nbytes(self, k: int) -> int:
         """Bytes of s_k, for the whole batch."""
@@ -74,12 +72,12 @@ class LiveSets:
         """Nodes on the longest path from an input to an output."""
         return longest_path(self.order)
 
-    def _parts(self, k: int) -> tuple[Part, ...]:
+    def _parts(self, k: int) -> tuple[LiveType, ...]:
         return tuple(self.types[name] for name in self.sets[k])
 
 
 def live_sets_of(
-    vertices: Mapping[str, Vertex],
+    named: Mapping[str, NamedNode],
     params: Mapping[str, PyTree],
     inputs: Mapping[str, Any],
     outputs: Sequence[str],
@@ -87,7 +85,7 @@ def live_sets_of(
     """The chain of a graph, and the parameters of its steps.
 
     Args:
-      vertices: the nodes.
+      named: the nodes.
       params: their parameters by name.
       inputs: arrays (batch, *features), or their shapes and dtypes.
       outputs: names of the values that are wanted.
@@ -95,24 +93,24 @@ def live_sets_of(
     Raises:
       ValueError: naming the node that does not take its inputs.
     """
-    needed = needed_for(vertices, outputs)
+    needed = needed_for(named, outputs)
     types = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in inputs.items()}
     batch = next(iter(types.values())).shape[0]
     own: dict[str, PyTree] = {}
-    for name, vertex in needed.items():
-        xs = [types[read] for read in vertex.reads]
-        types[name] = value_type(vertex, vertex.own(params), xs, batch)
-        needed[name], own[name] = _opened(vertex, vertex.own(params), xs)
-    parts = {name: Part(tuple(t.shape[1:]), np.dtype(t.dtype)) for name, t in types.items()}
+    for name, node in needed.items():
+        xs = [types[read] for read in node.reads]
+        types[name] = value_type(node, node.own(params), xs, batch)
+        needed[name], own[name] = _opened(node, node.own(params), xs)
+    parts = {name: LiveType(tuple(t.shape[1:]), np.dtype(t.dtype)) for name, t in types.items()}
     nbytes = {name: _nbytes(part) for name, part in parts.items()}
     order = in_small_live_sets(needed, list(inputs), outputs, nbytes)
     sets = live_sets(order, list(inputs), outputs)
     found = LiveSets(tuple(order), tuple(sets), parts, batch)
-    return found, [own[vertex.name] for vertex in order]
+    return found, [own[node.name] for node in order]
 
 
 def value_type(
-    vertex: Vertex, params: PyTree, xs: Sequence[jax.ShapeDtypeStruct], batch: int
+    node: NamedNode, params: PyTree, xs: Sequence[jax.ShapeDtypeStruct], batch: int
 ) -> jax.ShapeDtypeStruct:
     """The type of a node's value.
 
@@ -120,38 +118,38 @@ def value_type(
       ValueError: naming the node, if it does not take its inputs and parameters; if its value is
         not one array of real floats, or has another batch.
     """
-    told = ", ".join(f"{name!r} {tuple(x.shape)}" for name, x in zip(vertex.reads, xs, strict=True))
+    told = ", ".join(f"{name!r} {tuple(x.shape)}" for name, x in zip(node.reads, xs, strict=True))
     try:
-        y = jax.eval_shape(vertex.joint.apply, params, *xs)
+        y = jax.eval_shape(node.joint.apply, params, *xs)
     except (TypeError, ValueError, KeyError) as error:
-        missing = f". params has no {vertex.params!r}, as init_graph makes it"
-        hint = missing if params is None and vertex.has_params else ""
-        raise ValueError(f"{vertex}, of {told}: {error}{hint}") from error
-    if not vertex.reads:
+        missing = f". params has no {node.params!r}, as init_graph makes it"
+        hint = missing if params is None and node.has_params else ""
+        raise ValueError(f"{node}, of {told}: {error}{hint}") from error
+    if not node.reads:
         y = jax.ShapeDtypeStruct((batch, *y.shape), y.dtype)
     if not isinstance(y, jax.ShapeDtypeStruct) or not jnp.issubdtype(y.dtype, jnp.floating):
-        raise ValueError(f"{vertex}, of {told}: makes {y}; one array of real floats is wanted")
+        raise ValueError(f"{node}, of {told}: makes {y}; one array of real floats is wanted")
     if y.shape[:1] != (batch,):
         raise ValueError(
-            f"{vertex}, of {told}: makes shape {tuple(y.shape)}; the batch of {batch} is wanted as "
+            f"{node}, of {told}: makes shape {tuple(y.shape)}; the batch of {batch} is wanted as "
             "the leading axis, its entries are independent"
         )
     return y
 
 
-def _opened(vertex: Vertex, params: PyTree, xs: Sequence[Any]) -> tuple[Vertex, PyTree]:
-    """A node that closes over no traced value, see `layers.closures.opened`."""
-    joint = vertex.joint
+def _opened(node: NamedNode, params: PyTree, xs: Sequence[Any]) -> tuple[NamedNode, PyTree]:
+    """A node that closes over no traced value, see `layers.closures.with_closed_over`."""
+    joint = node.joint
     if key_of(joint) is not None:
-        return vertex, params
+        return node, params
     if isinstance(joint, OfOne):
-        (layer,), (params,) = opened([joint.layer], [params], xs[0])
+        (layer,), (params,) = with_closed_over([joint.layer], [params], xs[0])
         joint = OfOne(layer)
     elif isinstance(joint, JointFunction):
         joint, params = opened_joint(joint, params, xs)
-    return dataclasses.replace(vertex, joint=joint), params
+    return dataclasses.replace(node, joint=joint), params
 
 
-def _nbytes(part: Part) -> int:
+def _nbytes(part: LiveType) -> int:
     """Bytes of one entry of the batch."""
     return part.size * part.dtype.itemsize

@@ -63,7 +63,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class Vertex:
+class NamedNode:
     """A node by its name.
 
     Attributes:
@@ -139,7 +139,7 @@ class Constant(Joint):
         return ct.sum(0).astype(params.dtype)
 
 
-def as_vertices(nodes: Any, inputs: Mapping[str, Any]) -> dict[str, Vertex]:
+def as_named_nodes(nodes: Any, inputs: Mapping[str, Any]) -> dict[str, NamedNode]:
     """The nodes of a graph by their names, in the given order.
 
     Args:
@@ -160,19 +160,19 @@ def as_vertices(nodes: Any, inputs: Mapping[str, Any]) -> dict[str, Vertex]:
             raise ValueError(
                 f"nodes: {name!r} is an input of the graph, too; a name for each of both is wanted"
             )
-    vertices = {name: _vertex(name, node) for name, node in nodes.items()}
-    known = [*inputs, *vertices]
-    for vertex in vertices.values():
-        for read in vertex.reads:
+    named = {name: _named_node(name, node) for name, node in nodes.items()}
+    known = [*inputs, *named]
+    for node in named.values():
+        for read in node.reads:
             if read not in known:
                 raise ValueError(
-                    f"node {vertex.name!r}: reads {read!r}, which is neither an input nor a node; "
+                    f"node {node.name!r}: reads {read!r}, which is neither an input nor a node; "
                     f"there are {', '.join(map(repr, known))}"
                 )
-    return vertices
+    return named
 
 
-def _vertex(name: str, node: Any) -> Vertex:
+def _named_node(name: str, node: Any) -> NamedNode:
     if isinstance(node, jax.Array | np.ndarray | np.generic):
         return _constant(name, node)
     if isinstance(node, tuple):
@@ -188,17 +188,17 @@ def _vertex(name: str, node: Any) -> Vertex:
             f"node {name!r}: {joint} takes one input; got {len(node.inputs)}, "
             f"{', '.join(map(repr, node.inputs))}. Add() or Concatenate() joins several"
         )
-    return Vertex(name, joint, node.inputs, name if node.params is None else node.params)
+    return NamedNode(name, joint, node.inputs, name if node.params is None else node.params)
 
 
-def _constant(name: str, value: Any) -> Vertex:
+def _constant(name: str, value: Any) -> NamedNode:
     value = as_array(f"node {name!r}", value)
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(
             f"node {name!r}: got a constant of {value.dtype}; real floats are wanted. What is no "
             "float a function may close over"
         )
-    return Vertex(name, Constant(), (), name, value)
+    return NamedNode(name, Constant(), (), name, value)
 
 
 def _as_joint(thing: Any, where: str) -> Joint:

@@ -18,7 +18,7 @@ from parscan_bp.operators import BlockSparse, Identity
 from parscan_bp.types import Array
 
 
-class Part(NamedTuple):
+class LiveType(NamedTuple):
     """The type of one live value, without the batch."""
 
     features: tuple[int, ...]
@@ -57,8 +57,8 @@ class StateStep(Layer):
     joint: Joint
     reads: tuple[int, ...]
     keeps: tuple[int, ...]
-    entering: tuple[Part, ...]
-    made: Part
+    entering: tuple[LiveType, ...]
+    made: LiveType
 
     def __repr__(self):
         return f"node {self.name!r}, {self.joint}"
@@ -68,7 +68,7 @@ class StateStep(Layer):
         return self.name
 
     @property
-    def leaving(self) -> tuple[Part, ...]:
+    def leaving(self) -> tuple[LiveType, ...]:
         """The types of the values in the state after it."""
         return (*(self.entering[k] for k in self.keeps), self.made)
 
@@ -77,10 +77,10 @@ class StateStep(Layer):
         y = self.joint.apply(params, *self._read(x))
         if not self.reads:
             y = jnp.broadcast_to(y, (x.shape[0], *y.shape))
-        return joined([*(pieces[k] for k in self.keeps), flat(y)], self.leaving)
+        return joined_state([*(pieces[k] for k in self.keeps), flat(y)], self.leaving)
 
     def adjoint_operator(self, params, x, y):
-        xs, made = self._read(x), values_of(y, self.leaving)[-1]
+        xs, made = self._read(x), live_values(y, self.leaving)[-1]
         found = self.joint.adjoint_operators(params, xs, made)
         if len(found) != len(xs):
             raise ValueError(
@@ -101,27 +101,27 @@ class StateStep(Layer):
         return whole.blocks[0] if len(rows) == len(cols) == 1 else whole
 
     def pullback(self, params, x, y, ct):
-        made, own = (values_of(v, self.leaving)[-1] for v in (y, ct))
+        made, own = (live_values(v, self.leaving)[-1] for v in (y, ct))
         return self.joint.pullback(params, self._read(x), made, own)
 
     def _read(self, x: Array) -> list[Array]:
-        values = values_of(x, self.entering)
+        values = live_values(x, self.entering)
         return [values[k] for k in self.reads]
 
 
-def joined(values: Sequence[Array], parts: Sequence[Part]) -> Array:
+def joined_state(values: Sequence[Array], parts: Sequence[LiveType]) -> Array:
     """Values of these types as a state (batch, total)."""
     dtype = jnp.result_type(*(part.dtype for part in parts))
     return jnp.concatenate([flat(value).astype(dtype) for value in values], axis=1)
 
 
-def pieces_of(state: Array, parts: Sequence[Part]) -> list[Array]:
+def pieces_of(state: Array, parts: Sequence[LiveType]) -> list[Array]:
     """The values in a state, flat and in its dtype."""
     edges = list(itertools.accumulate(part.size for part in parts))
     return jnp.split(state, edges[:-1], axis=1)
 
 
-def values_of(state: Any, parts: Sequence[Part]) -> list[Array]:
+def live_values(state: Any, parts: Sequence[LiveType]) -> list[Array]:
     """The values in a state, each of its own type."""
     pieces = zip(pieces_of(state, parts), parts, strict=True)
     return [v.reshape(v.shape[0], *part.features).astype(part.dtype) for v, part in pieces]

@@ -18,7 +18,7 @@ import jax
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from parscan_bp.jaxprs.control_flow import within
+from parscan_bp.jaxprs.control_flow import RunProgram, run_inside
 from parscan_bp.jaxprs.hijax import kind_of, operation_of
 from parscan_bp.jaxprs.primitive_kinds import CALLS, CONTROL_FLOW, PLAIN_CALLS
 from parscan_bp.jaxprs.read import called, is_differentiable
@@ -26,15 +26,12 @@ from parscan_bp.jaxprs.replay import RETRACED, alike, evaluate, varying_axes
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 
-Run = Callable[[ClosedJaxpr, Sequence[Array]], Sequence[Array]]
-"""``(program, values) -> its results``, of the types that these have in it."""
-
 
 def _call(eqn, values, run):
     return run(called(eqn), values)
 
 
-def _of(eqn: JaxprEqn, run: Run) -> Callable[..., Sequence[Array]]:
+def _of(eqn: JaxprEqn, run: RunProgram) -> Callable[..., Sequence[Array]]:
     """What a call runs, as a function."""
     closed = called(eqn)
     return lambda *values: run(closed, values)
@@ -109,7 +106,7 @@ def _has_tangent(value: Any) -> bool:
     return is_differentiable(jax.typeof(value))
 
 
-def _retraced(closed: ClosedJaxpr, values: Sequence[Array], run: Run) -> ClosedJaxpr:
+def _retraced(closed: ClosedJaxpr, values: Sequence[Array], run: RunProgram) -> ClosedJaxpr:
     """The program for the types of these values."""
     return jax.make_jaxpr(lambda *v: run(closed, v))(*values)
 
@@ -139,7 +136,7 @@ MADE_AGAIN: dict[str, Callable[..., Sequence[Array]]] = {
     "remat2": _checkpoint,
     "custom_jvp_call": _custom_jvp,
     "custom_vjp_call": _custom_vjp,
-    **dict.fromkeys(CONTROL_FLOW, within),
+    **dict.fromkeys(CONTROL_FLOW, run_inside),
     "custom_linear_solve": _linear_solve,
     "custom_vmap_call": _custom_vmap,
 }

@@ -11,17 +11,17 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.originals import lax_scan
 
-Run = Callable[[ClosedJaxpr, Sequence[Any]], Sequence[Any]]
-"""``(jaxpr, values) -> its results``, of a loop in the types that it began with."""
+RunProgram = Callable[[ClosedJaxpr, Sequence[Any]], Sequence[Any]]
+"""``(jaxpr, values) -> its results``, in the types that these have in it, or a loop began with."""
 
 
-def within(eqn: JaxprEqn, values: Sequence[Any], run: Run) -> list[Any]:
+def run_inside(eqn: JaxprEqn, values: Sequence[Any], run: RunProgram) -> list[Any]:
     """The results of control flow, what is inside of it being run in another way.
 
     Args:
       eqn: an equation of `cond`, `scan` or `while`.
       values: its operands: arrays, or pytrees of them.
-      run: see `Run`.
+      run: see `RunProgram`.
     """
     kinds = {"cond": _cond, "scan": _scan, "while": _while}
     return list(kinds[eqn.primitive.name](eqn, values, run))

@@ -80,10 +80,7 @@ ARITHMETIC = _names(
 
 SUMS = _names("add add_any sub")
 DIFFERENCES = _names("sub")
-MULTIPLICATIONS = _names("div mul neg")
 SELECTIONS = _names("select_n")
-SQUASHING = _names("exp logistic tanh")
-"""Of which the gates of a recurrent cell are made."""
 
 ZERO_DERIVATIVE = _names("stop_gradient floor ceil round")
 """Float in, float out, and a derivative that JAX takes to be zero."""

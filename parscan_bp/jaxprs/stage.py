@@ -80,8 +80,8 @@ class Staged:
         """The arguments of the loop's equation, for those of the call."""
         variables = (*self.outer.constvars, *self.outer.invars)
         given = zip(variables, (*self.consts, *args), strict=True)
-        env = {v: as_array(v, value) for v, value in given}
-        read = lambda v: as_array(v, v.val) if isinstance(v, Literal) else env[v]  # noqa: E731
+        env = {v: as_typed_array(v, value) for v, value in given}
+        read = lambda v: as_typed_array(v, v.val) if isinstance(v, Literal) else env[v]  # noqa: E731
         for eqn in self.outer.eqns[: self.index]:
             env.update(zip(eqn.outvars, bind(eqn, list(map(read, eqn.invars))), strict=True))
         return list(map(read, self.equation.invars))
@@ -90,10 +90,10 @@ class Staged:
         """Evaluates the call with ``loop`` in place of the loop's equation."""
         variables = (*self.outer.constvars, *self.outer.invars)
         given = dict(zip(variables, (*self.consts, *args), strict=True))
-        env = {v: as_array(v, value) for v, value in given.items()}
+        env = {v: as_typed_array(v, value) for v, value in given.items()}
 
         def read(v):
-            return as_array(v, v.val) if isinstance(v, Literal) else env[v]
+            return as_typed_array(v, v.val) if isinstance(v, Literal) else env[v]
 
         def result(v):
             return as_result(v, v.val if isinstance(v, Literal) else given.get(v, env[v]))
@@ -105,7 +105,7 @@ class Staged:
         return jax.tree.unflatten(self.out_tree, [result(v) for v in self.outer.outvars])
 
 
-def as_array(variable: Any, value: Any) -> Any:
+def as_typed_array(variable: Any, value: Any) -> Any:
     """A Python scalar as an array of the type it was traced with; anything else as it is."""
     return value if hasattr(value, "shape") else np.asarray(value, variable.aval.dtype)
 

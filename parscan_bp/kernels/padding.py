@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from parscan_bp.kernels.tiles import LANES, ceil, padded
+from parscan_bp.kernels.tiles import LANES, ceil, padded_order
 
 
 def folding(b, chunk: int) -> tuple[Callable, Callable]:
@@ -41,8 +41,8 @@ def folding(b, chunk: int) -> tuple[Callable, Callable]:
 
 
 def pad_size(x, axis):
-    """With the order that the tile kernels want, see `tiles.padded`."""
-    return pad_axis(x, axis, padded(x.shape[axis], x.dtype.itemsize) - x.shape[axis])
+    """With the order that the tile kernels want, see `tiles.padded_order`."""
+    return pad_axis(x, axis, padded_order(x.shape[axis], x.dtype.itemsize) - x.shape[axis])
 
 
 def pad_steps(x, steps, reverse):

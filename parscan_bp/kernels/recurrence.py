@@ -14,7 +14,7 @@ from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
 from parscan_bp.kernels.layouts import fused_layout, spread
 from parscan_bp.kernels.opened import opened
-from parscan_bp.kernels.rounds import Rounds
+from parscan_bp.kernels.rounds import StepRounds
 from parscan_bp.kernels.rule import Rule
 from parscan_bp.kernels.weight_sums import WeightSums
 
@@ -30,7 +30,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     one another once a step. Where a thread may have a whole row of every weight, a warp takes a
     sample by itself and waits for no other one, see `tiles.WARP_PRODUCTS`.
 
-    Steps are copied in and out several at once, and only then are copies waited for, see `Rounds`.
+    Steps are copied in and out several at once, and only then are copies waited for, see `StepRounds`.
 
     A rule with sums has them made, too, where a thread holds few numbers of them, see
     `tiles.fused_tile`. A step's are multiplied in the next one, while that waits for its operands.
@@ -51,7 +51,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     assert size >= tiles.MIN_ORDER, size
     tile = tiles.fused_tile(rule, size, batch, weights.dtype.itemsize)
     samples, rows = tile.samples, tile.rows
-    rounds = Rounds(length, min(tile.steps, length), reverse)
+    rounds = StepRounds(length, min(tile.steps, length), reverse)
     layout = fused_layout(tile.apart)
     vector = layout.reduce(2)
     pairs = [(k, p) for k in range(rule.operands) for p in range(rule.products)]
@@ -165,10 +165,10 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     ]
     grid = {"batch": -(-batch // samples)}
     how = {"grid": grid, "scratch": scratch, "interpret": interpret}
-    x, *made = compat.kernel(body, name=name_of(rule), out=out, **how)(v, weights, first)
+    x, *made = compat.kernel(body, name=kernel_name(rule), out=out, **how)(v, weights, first)
     return x[:length, :batch, :, :size], None if sums is None else sums.joined(*made)
 
 
-def name_of(rule: Rule) -> str:
+def kernel_name(rule: Rule) -> str:
     """The kernel's name in the program."""
     return f"recurrence_{rule.name}"

@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounds:
+class StepRounds:
     """Steps by rounds, which are counted in the order in which they are taken.
 
     On chip there is room for two rounds: step t lies at t mod 2 ``steps``, so that a round is one

@@ -24,7 +24,7 @@ from parscan_bp.kernels.padding import folding, pad_axis, pad_size, pad_steps
 from parscan_bp.kernels.tile_maps import Maps
 from parscan_bp.kernels.tile_reduce import tile_reduce
 from parscan_bp.kernels.tile_sweep import tile_sweep
-from parscan_bp.kernels.tiles import MAX_LANES_SIZE, MAX_SIZE, padded
+from parscan_bp.kernels.tiles import MAX_LANES_SIZE, MAX_SIZE, padded_order
 
 
 def diagonal_scan(a, b, start, *, radices: Sequence[int], reverse: bool = False, interpret=None):
@@ -105,7 +105,7 @@ def factored_scan(
       x (T, B, S, H) in float32.
     """
     length, batch, states, size = b.shape
-    units = padded(size, w.dtype.itemsize)
+    units = padded_order(size, w.dtype.itemsize)
     order = states * units
 
     def joined(x):

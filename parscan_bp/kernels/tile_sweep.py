@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
 from parscan_bp.kernels.layouts import spread, vector_layout
-from parscan_bp.kernels.rounds import Rounds
+from parscan_bp.kernels.rounds import StepRounds
 from parscan_bp.kernels.tile_maps import Maps
 
 NAME = "tile_sweep"
@@ -40,7 +40,7 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
     count, instances = length // chunk, -(-batch // pairs)
     needs = maps.step_bytes(tile), maps.held_bytes(tile)
     steps = tiles.sweep_steps(*needs, chunk, count, count * instances)
-    rounds = Rounds(chunk, min(steps, chunk), reverse)
+    rounds = StepRounds(chunk, min(steps, chunk), reverse)
 
     def body(*refs):
         *map_refs, b_ref, enter_ref, x_ref, map_s, b_s, x_s, bars, first_bar, held_bar = refs

@@ -77,7 +77,7 @@ With one, a thread's part of the row's sum is a product, which the compiler adds
 without rounding it: the four would come to different numbers, and write them to one place."""
 
 
-def padded(size: int, itemsize: int) -> int:
+def padded_order(size: int, itemsize: int) -> int:
     """The order that the tile kernels want of maps, weights and vectors of ``size``.
 
     A multiple of 16 bytes, as the copy engine wants of a row, and `MIN_ORDER` at least.
@@ -105,7 +105,7 @@ def factored_fits(units: int, states: int, gates: int, itemsize: int) -> bool:
       gates: gates of H units.
       itemsize: bytes of a weight.
     """
-    size = states * padded(units, itemsize)
+    size = states * padded_order(units, itemsize)
     if size > MAX_SIZE:
         return False
     tile = tile_of(size, 1, itemsize, True)
@@ -131,9 +131,9 @@ def depth(step_bytes: int, most: int, rest: int = 0) -> int:
 
 
 def sweep_steps(step_bytes: int, rest: int, chunk: int, count: int, instances: int) -> int:
-    """Steps of a round of `tile_sweep`, see `rounds.Rounds`.
+    """Steps of a round of `tile_sweep`, see `rounds.StepRounds`.
 
-    Rounds are long where each instance has a multiprocessor to itself. What is left over of the
+    StepRounds are long where each instance has a multiprocessor to itself. What is left over of the
     last one would be written over the next chunk, where there is one.
 
     Args:

@@ -172,7 +172,7 @@ def as_mask(mask: Pattern | np.ndarray | None) -> Pattern | None:
     return Pattern.from_mask(mask.reshape(-1, mask.shape[-1]))
 
 
-def masked(kernel: Array, mask: Pattern | None) -> Array:
+def masked_kernel(kernel: Array, mask: Pattern | None) -> Array:
     """The kernel with zeros outside of its mask.
 
     Raises:

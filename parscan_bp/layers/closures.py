@@ -21,7 +21,7 @@ from parscan_bp.operators import MatrixFree
 from parscan_bp.types import PyTree
 
 
-def opened(
+def with_closed_over(
     layers: Sequence[Layer], params: Sequence[PyTree], x: Any
 ) -> tuple[tuple[Layer, ...], list[PyTree]]:
     """Layers that close over no traced value, with parameters that hold those that they did.
@@ -53,7 +53,7 @@ def opened(
 def opened_joint(
     joint: JointFunction, params: PyTree, xs: Sequence[Any]
 ) -> tuple[JointFunction, PyTree]:
-    """`opened` of a function of several arrays, with the shapes and dtypes of its inputs."""
+    """`with_closed_over` of a function of several arrays, with the types of its inputs."""
     ones = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in xs]
     made = _Open.of(joint.function, params, *ones)
     return (JointFunction(made.program), (params, made.values)) if made.values else (joint, params)
@@ -68,8 +68,8 @@ def _opened(layer: Layer, params: PyTree, x: Any, y: Any) -> tuple[Layer, PyTree
     if key_of(layer) is not None:
         return layer, params
     if isinstance(layer, Residual):
-        branch, own = opened(layer.branch, params["branch"], x)
-        shortcut, theirs = opened(layer.shortcut, params["shortcut"], x)
+        branch, own = with_closed_over(layer.branch, params["branch"], x)
+        shortcut, theirs = with_closed_over(layer.shortcut, params["shortcut"], x)
         return Residual(branch, shortcut), {"branch": own, "shortcut": theirs}
     if isinstance(layer, Function | Coloured):
         one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)

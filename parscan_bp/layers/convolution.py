@@ -17,7 +17,7 @@ from parscan_bp.layers.base import (
     as_mask,
     check_channels,
     check_params,
-    masked,
+    masked_kernel,
     over_features,
     scaled_normal,
     with_bias,
@@ -105,7 +105,7 @@ class Convolutional(Layer):
         if pads is None:
             pads = tuple(axis.padding for axis in self.windows(sizes))
         strides, spread = self._steps
-        kernel = masked(kernel, self.mask)
+        kernel = masked_kernel(kernel, self.mask)
         return Convolution(
             kernel, sizes, strides, pads, self._window.dilation, spread, self.groups, mask=self.mask
         )

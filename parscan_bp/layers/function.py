@@ -18,7 +18,7 @@ from parscan_bp.layers.base import Layer, flat
 from parscan_bp.operators import Dense, MatrixFree
 from parscan_bp.types import Array, PyTree
 
-OneExample = Callable[[PyTree, Array], Array]
+OfExample = Callable[[PyTree, Array], Array]
 """(params, x) -> y for one entry of the batch, without a batch axis."""
 
 
@@ -43,7 +43,7 @@ class Function(Layer):
       [[6.0, 4.0, 2.0]]
     """
 
-    function: OneExample
+    function: OfExample
 
     def __post_init__(self):
         _check_function(self.function)
@@ -66,7 +66,7 @@ class Function(Layer):
 class _Push:
     """J v at x, all flat. Parameters and input are arguments: nothing is kept per column."""
 
-    function: OneExample
+    function: OfExample
     shape: tuple[int, ...]
 
     def __call__(self, params, x, v):
@@ -112,7 +112,7 @@ class Coloured(Layer):
       [[[2.0, 0.0], [1.0, 3.0], [0.0, 2.0]]]
     """
 
-    function: OneExample
+    function: OfExample
     outputs: np.ndarray
     inputs: np.ndarray
 
@@ -191,10 +191,10 @@ def _check_function(function: Any) -> None:
         raise TypeError(f"function: got {described(function)}; a function (params, x) is wanted")
 
 
-def _batched(function: OneExample, params: PyTree, x: Array) -> Array:
+def _batched(function: OfExample, params: PyTree, x: Array) -> Array:
     return jax.vmap(function, in_axes=(None, 0))(params, x)
 
 
-def _pullback(function: OneExample, params: PyTree, x: Array, ct: Array) -> PyTree:
+def _pullback(function: OfExample, params: PyTree, x: Array, ct: Array) -> PyTree:
     (cts,) = jax.vjp(lambda params: _batched(function, params, x), params)[1](ct)
     return cts

@@ -17,7 +17,7 @@ from parscan_bp.operators import Diagonal, MatrixFree, Operator
 from parscan_bp.structure import find_structure
 from parscan_bp.types import Array, PyTree
 
-OneExample = Callable[..., Array]
+OfExamples = Callable[..., Array]
 """(params, x_1, ..., x_m) -> y for one entry of the batch, without a batch axis."""
 
 
@@ -47,7 +47,7 @@ class JointFunction(Joint):
       ['Diagonal', 'MatrixFree']
     """
 
-    function: OneExample
+    function: OfExamples
 
     def __post_init__(self):
         if not callable(self.function):
@@ -83,7 +83,7 @@ class JointFunction(Joint):
 class _Push:
     """J v of one entry by its k-th array. The arrays are arguments: nothing is kept per column."""
 
-    function: OneExample
+    function: OfExamples
     k: int
 
     def __call__(self, params: PyTree, *arrays: Any) -> Array:

@@ -15,7 +15,7 @@ from parscan_bp.layers.base import (
     check_channels,
     check_params,
     flat,
-    masked,
+    masked_kernel,
     over_features,
     scaled_normal,
     with_bias,
@@ -82,11 +82,11 @@ class Linear(Layer):
             )
         what = f"Linear with a kernel of shape {tuple(kernel.shape)}"
         check_channels(what, kernel.shape[0], x)
-        y = x @ masked(kernel, self.mask)
+        y = x @ masked_kernel(kernel, self.mask)
         return with_bias(y, params["bias"]) if self.bias else y
 
     def adjoint_operator(self, params, x, y):
-        kernel, mask = masked(params["kernel"], self.mask), self.mask
+        kernel, mask = masked_kernel(params["kernel"], self.mask), self.mask
         if x.ndim == 2 and mask is None:
             return Dense(kernel)
         places = math.prod(x.shape[1:-1])
@@ -95,7 +95,7 @@ class Linear(Layer):
 
     def pullback(self, params, x, y, ct):
         kernel = einsum("...i,...o->io", x, ct).astype(params["kernel"].dtype)
-        cts = {"kernel": masked(kernel, self.mask)}
+        cts = {"kernel": masked_kernel(kernel, self.mask)}
         if self.bias:
             cts["bias"] = over_features(ct).astype(params["bias"].dtype)
         return cts

@@ -20,11 +20,13 @@ from parscan_bp.layers.pooling import AveragePool, MaxPool
 from parscan_bp.structure import find_structure
 from parscan_bp.types import Array, PyTree
 
-Found = tuple[Layer, PyTree]
+FoundLayer = tuple[Layer, PyTree]
 """A layer and its parameters."""
 
 
-def traced_layer(function: Callable[[Any], Any], x: jax.ShapeDtypeStruct) -> list[Found] | None:
+def traced_layer(
+    function: Callable[[Any], Any], x: jax.ShapeDtypeStruct
+) -> list[FoundLayer] | None:
     """The layers that a function is, with the arrays it closes over as their parameters.
 
     Known are ``x @ K + b``, convolutions with channels last, max- and average-pooling, flattening
@@ -93,7 +95,7 @@ class _Trace:
         return {"bias": vector} if shaped.outvars[0].aval.shape[-1] == vector.size else None
 
 
-def _linear(trace: _Trace) -> Found | None:
+def _linear(trace: _Trace) -> FoundLayer | None:
     kernel, bias = trace.const(trace.first.invars[1]), trace.bias()
     contracted = (((trace.x.ndim - 1,), (0,)), ((), ()))
     dimensions = jax.tree.map(int, trace.first.params["dimension_numbers"])
@@ -106,7 +108,7 @@ def _tuples(tree: Any) -> Any:
     return tuple(map(_tuples, tree)) if isinstance(tree, tuple | list) else tree
 
 
-def _conv(trace: _Trace) -> Found | None:
+def _conv(trace: _Trace) -> FoundLayer | None:
     kernel, bias, how = trace.const(trace.first.invars[1]), trace.bias(), trace.first.params
     n = trace.x.ndim - 2
     places, dimensions = tuple(range(1, n + 1)), how["dimension_numbers"]
@@ -138,12 +140,12 @@ def _window(eqn: JaxprEqn) -> tuple[Any, ...] | None:
     return tuple(tuple(how[name][1:-1]) for name in names)
 
 
-def _max_pool(trace: _Trace) -> Found | None:
+def _max_pool(trace: _Trace) -> FoundLayer | None:
     window = _window(trace.first)
     return None if window is None or trace.rest else (MaxPool(*window), None)
 
 
-def _average_pool(trace: _Trace) -> Found | None:
+def _average_pool(trace: _Trace) -> FoundLayer | None:
     window = _window(trace.first)
     if window is None or [e.primitive.name for e in trace.rest] != ["div"]:
         return None
@@ -152,12 +154,12 @@ def _average_pool(trace: _Trace) -> Found | None:
     return (AveragePool(*window), None) if mean and total is trace.first.outvars[0] else None
 
 
-def _flatten(trace: _Trace) -> Found | None:
+def _flatten(trace: _Trace) -> FoundLayer | None:
     flat = (trace.x.shape[0], math.prod(trace.x.shape[1:]))
     return None if trace.rest or trace.y.shape != flat else (Flatten(), None)
 
 
-_PATTERNS: dict[str, Callable[[_Trace], Found | None]] = {
+_PATTERNS: dict[str, Callable[[_Trace], FoundLayer | None]] = {
     "dot_general": _linear,
     "conv_general_dilated": _conv,
     "reduce_window_max": _max_pool,

@@ -36,7 +36,7 @@ from parscan_bp.jaxprs.replay import bind, evaluate, inlined, interpret
 from parscan_bp.linearise.body import Body
 from parscan_bp.types import Array
 
-Linear = TypeVar("Linear", bound=Any)
+AnyLinear = TypeVar("AnyLinear", bound=Any)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class Answered:
         return cls(Body(first, n, m), reads, count)
 
 
-def answered(linear: Linear) -> tuple[Linear, Answered | None]:
+def answered(linear: AnyLinear) -> tuple[AnyLinear, Answered | None]:
     """The linearisation of a step by what the step itself makes, that reads its answers."""
     found = Answered.of(linear.body)
     return linear if found is None else dataclasses.replace(linear, body=found.told), found

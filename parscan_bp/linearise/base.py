@@ -23,7 +23,7 @@ from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.operators import Operator
 from parscan_bp.types import Array, PyTree
 
-Kind = Literal["matrix-free", "columns", "analytic"]
+LinearisationKind = Literal["matrix-free", "columns", "analytic"]
 """See `Linearisation`."""
 
 
@@ -65,7 +65,7 @@ class Linearisation(abc.ABC):
       body: the step.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[LinearisationKind]
     is_products: ClassVar[bool] = False
     can_keep: ClassVar[bool] = False
     diagonal: bool = False
@@ -92,8 +92,8 @@ class Linearisation(abc.ABC):
         """The same that reads the answers of the step, where there are any."""
         return self, None
 
-    def in_one_function(self) -> Linearisation:
-        """The same for a loop that is one function, see `Solver.is_one_function`."""
+    def for_one_function(self) -> Linearisation:
+        """The same for a loop that is one function, see `Solver.one_function`."""
         return self
 
     def restricted(self, carry: tuple[int, ...]) -> Linearisation | None:

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr
 from parscan_bp.arguments import described
 from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.replay import evaluate
-from parscan_bp.linearise.base import Joined, Kind, Linearisation, Steps
+from parscan_bp.linearise.base import Joined, Linearisation, LinearisationKind, Steps
 from parscan_bp.linearise.products import ByProducts
 from parscan_bp.measured import measured
 from parscan_bp.operators import Operator
@@ -177,7 +177,7 @@ class _ByCell(Linearisation):
       of: the cell.
     """
 
-    kind: ClassVar[Kind] = "analytic"
+    kind: ClassVar[LinearisationKind] = "analytic"
 
     of: CellBody
 

@@ -78,7 +78,7 @@ class LinearStep:
       aux: where its leaves are found among the results that are no part of A v; what a pullback is
         made from, or ``None``.
       in_turn: whether the maps of many steps are evaluated one after the other.
-      stores_all: whether the loop stores aux, whatever it takes.
+      one_function: whether the loop is one function, and stores aux, whatever it takes.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -97,7 +97,7 @@ class LinearStep:
     width: int
     aux: Distinct | None = None
     in_turn: bool = False
-    stores_all: bool = False
+    one_function: bool = False
 
     @classmethod
     def of(
@@ -167,7 +167,7 @@ class LinearStep:
     @property
     def is_stored(self) -> bool:
         """Whether a loop stores aux: far more of it is sooner made again, of all v at once."""
-        if self.stores_all:
+        if self.one_function:
             return True
         numbers = [sum(math.prod(a.shape) for a in of) for of in (self.aux_types, self.vector)]
         return numbers[0] <= MOST_AUX * numbers[1]

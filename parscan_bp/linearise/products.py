@@ -13,10 +13,10 @@ from jax import lax
 
 from parscan_bp.linearise.active import NOTHING, Active
 from parscan_bp.linearise.answered import answered
-from parscan_bp.linearise.base import Kind, Linearisation, Steps
+from parscan_bp.linearise.base import Linearisation, LinearisationKind, Steps
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.linear_step import LinearStep
-from parscan_bp.linearise.passes import Grouped, rewritten
+from parscan_bp.linearise.passes import Grouped, fastest
 from parscan_bp.linearise.preactivations import Preactivations
 from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.measured import measured
@@ -39,10 +39,10 @@ class ByProducts(Linearisation):
 
     Attributes:
       body: the step.
-      one_function: whether that loop is one function, see `Linearisation.in_one_function`.
+      one_function: whether that loop is one function, see `Linearisation.for_one_function`.
     """
 
-    kind: ClassVar[Kind] = "matrix-free"
+    kind: ClassVar[LinearisationKind] = "matrix-free"
     is_products = True
     can_keep = True
 
@@ -52,7 +52,7 @@ class ByProducts(Linearisation):
     def answered(self):
         return answered(self)
 
-    def in_one_function(self):
+    def for_one_function(self):
         return dataclasses.replace(self, one_function=True)
 
     def restricted(self, carry):
@@ -121,7 +121,7 @@ class ByProducts(Linearisation):
             in_turn = self.body.unbatchable is not None
             step = LinearStep.of(traced, shared, own, vector, in_turn=in_turn)
             grouped = self._grouped(cotangent=cotangent)
-            step = rewritten(step, grouped, one_function=self.one_function)
+            step = fastest(step, grouped, one_function=self.one_function)
             self._made[key] = traced.jaxpr, step
         return self._made[key][1]
 

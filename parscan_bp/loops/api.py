@@ -15,7 +15,7 @@ from parscan_bp.arguments import as_int, check_bool, described
 from parscan_bp.jaxprs.stage import Staged, is_jit_disabled, trace_call
 from parscan_bp.loops.costs import costs_of
 from parscan_bp.loops.finish import LoopReport, check_finished
-from parscan_bp.loops.loop import Loop
+from parscan_bp.loops.loop import WhileLoop
 from parscan_bp.loops.nest import MOST_STEPS, nest_within
 from parscan_bp.originals import lax_while_loop
 from parscan_bp.primitives.with_rule import of_type
@@ -180,10 +180,10 @@ class _Traced:
 @functools.lru_cache(maxsize=MOST)
 def _loop_of(
     traced: _Traced, max_steps: int | None, memory_limit: int | None, solver: Solver | None
-) -> Loop:
+) -> WhileLoop:
     """The loop with its derivatives."""
     bound, costs = max_steps or MOST_STEPS, None
     if solver is not None or memory_limit is not None:
         costs = costs_of(traced.equation, solver)  # a named solver takes the body, or says so here
     nest = nest_within(bound, costs, memory_limit)
-    return Loop(traced.equation, max_steps, nest, solver)
+    return WhileLoop(traced.equation, max_steps, nest, solver)

@@ -17,7 +17,7 @@ from parscan_bp.originals import lax_scan
 from parscan_bp.primitives.pushforward import struct_of
 from parscan_bp.scan.decide import make_plan
 from parscan_bp.scan.plan import ScanPlan
-from parscan_bp.scan.storage import Costs
+from parscan_bp.scan.storage import StoredBytes
 from parscan_bp.solvers import Solver
 from parscan_bp.trees import nbytes, replace_at
 
@@ -26,7 +26,7 @@ STRETCH = 16
 """Steps, of which the costs of one are those of any number."""
 
 
-def costs_of(equation: JaxprEqn, solver: Solver | None) -> Costs:
+def costs_of(equation: JaxprEqn, solver: Solver | None) -> StoredBytes:
     """Those of a traced loop, by the scan of a stretch of its steps.
 
     Args:
@@ -52,7 +52,7 @@ def costs_of(equation: JaxprEqn, solver: Solver | None) -> Costs:
             return plan.rule.stored.costs
     body = Body.of_scan(staged.equation)
     carry = nbytes(list(body.carry_avals))
-    return Costs(carry, _residual_bytes(body), body.x_bytes, body.const_bytes, lambda n: 0)
+    return StoredBytes(carry, _residual_bytes(body), body.x_bytes, body.const_bytes, lambda n: 0)
 
 
 def _residual_bytes(body: Body) -> int:

@@ -26,7 +26,7 @@ from parscan_bp.types import Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Loop:
+class WhileLoop:
     """A traced `lax.while_loop`. Functions are made once, so that JAX caches them.
 
     Arguments are ``[*tested, *stepped, *init]``: what cond and body close over, the first carry.

@@ -30,7 +30,7 @@ import math
 from collections.abc import Iterator
 
 from parscan_bp.measured import measured
-from parscan_bp.scan.storage import Costs
+from parscan_bp.scan.storage import StoredBytes
 
 MOST_STEPS = 2**30
 """Of the longest loop with a derivative: steps are counted in 32 bits."""
@@ -94,7 +94,7 @@ class Nest:
         """How often a step is made again at most."""
         return max(len(group.sizes) for group in self.groups)
 
-    def bytes(self, costs: Costs) -> int:
+    def bytes(self, costs: StoredBytes) -> int:
         """What a derivative stores."""
         outermost = sum(group.count for group in self.groups)
         inside = max(sum(group.counts[1:-1]) for group in self.groups)
@@ -110,7 +110,7 @@ class Nest:
         return f"the carries of stretches: {', then '.join(groups)} steps"
 
 
-def nest_within(bound: int, costs: Costs | None, limit: int | None) -> Nest:
+def nest_within(bound: int, costs: StoredBytes | None, limit: int | None) -> Nest:
     """The nest of at most so many steps that meets a limit: of the fewest levels, with most slots.
 
     Args:

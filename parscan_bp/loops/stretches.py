@@ -17,11 +17,11 @@ from parscan_bp.loops.nest import Group, Nest
 from parscan_bp.originals import lax_scan
 from parscan_bp.types import Array
 
-Masked = Callable[[list[Array], Array], tuple[list[Array], None]]
+MaskedStep = Callable[[list[Array], Array], tuple[list[Array], None]]
 """``(carry, t) -> (carry, None)``: step t of a loop, which changes nothing behind its end."""
 
 
-def stepped_by(equation: JaxprEqn, args: Sequence[Array], steps: Array) -> tuple[Masked, list]:
+def stepped_by(equation: JaxprEqn, args: Sequence[Array], steps: Array) -> tuple[MaskedStep, list]:
     """The masked step of a loop of so many steps, and the first carry, keys as `key_data`.
 
     Args:
@@ -59,7 +59,7 @@ def is_key(v: Any) -> bool:
     return jnp.issubdtype(v.dtype, jax.dtypes.prng_key)
 
 
-def _masked(step: Callable, behind: list[Array], steps: Array, *, coupled: bool) -> Masked:
+def _masked(step: Callable, behind: list[Array], steps: Array, *, coupled: bool) -> MaskedStep:
     """The step of a loop with its mask.
 
     Behind the end it is given a first carry at which a loop has run it: at the last one it may be
@@ -79,7 +79,7 @@ def _masked(step: Callable, behind: list[Array], steps: Array, *, coupled: bool)
 
 
 def run_nest(
-    nest: Nest, step: Masked, init: list[Array], steps: Array, scan: Callable
+    nest: Nest, step: MaskedStep, init: list[Array], steps: Array, scan: Callable
 ) -> list[Array]:
     """The carry after so many steps.
 
@@ -99,7 +99,7 @@ def run_nest(
 
 
 def _run_group(
-    group: Group, carry: list[Array], last: Array, step: Masked, scan: Callable
+    group: Group, carry: list[Array], last: Array, step: MaskedStep, scan: Callable
 ) -> list[Array]:
     """The carry after a group.
 

@@ -116,7 +116,7 @@ class Loop:
 
 
 @dataclasses.dataclass(frozen=True)
-class Product:
+class MatrixProduct:
     """``out = left @ matrix``, or ``matrix`` transposed."""
 
     left: Var
@@ -126,7 +126,7 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True)
-class Joined:
+class JoinedParts:
     """Parts beside or below one another.
 
     Attributes:
@@ -171,8 +171,8 @@ class Program:
             self._store(v)
 
     @functools.cached_property
-    def products(self) -> list[Product]:
-        return [made for made in self.made.values() if isinstance(made, Product)]
+    def products(self) -> list[MatrixProduct]:
+        return [made for made in self.made.values() if isinstance(made, MatrixProduct)]
 
     def _read(self, eqn: JaxprEqn) -> None:
         name, out = kind_of(eqn), eqn.outvars[0]
@@ -258,12 +258,12 @@ class Program:
         out = eqn.outvars[0]
         self._store(left)
         self._store(out)
-        self.made[out] = Product(left, right, of_right == (1,), out)
+        self.made[out] = MatrixProduct(left, right, of_right == (1,), out)
         self._level[out] = self.level_of(left) + 1
 
     def _join(self, out: Var, parts: Sequence[tuple[int, int, int, int, Any]]) -> None:
         self._store(out)
-        self.made[out] = Joined(tuple(parts), out)
+        self.made[out] = JoinedParts(tuple(parts), out)
         self._level[out] = self.level_of(*(atom for *_, atom in parts)) + 1
 
     # --- how a value is read ------------------------------------------------------------------
@@ -290,7 +290,7 @@ def _size(atom: Any) -> int:
 
 def _moves_rows(made: Any) -> bool:
     """Whether a row of what is made is of other rows, so that they cannot be told apart."""
-    if isinstance(made, Joined):
+    if isinstance(made, JoinedParts):
         return any(row for row, *_ in made.parts)
     if isinstance(made, Slice):
         return rows_and_columns(made.of)[0] != rows_and_columns(made.out)[0]

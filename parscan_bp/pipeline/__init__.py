@@ -27,6 +27,7 @@ from parscan_bp.pipeline.schedules import BackPropagation as BackPropagation
 from parscan_bp.pipeline.schedules import DelayedGradients as DelayedGradients
 from parscan_bp.pipeline.schedules import FeaturesReplay as FeaturesReplay
 from parscan_bp.pipeline.schedules import GPipe as GPipe
+from parscan_bp.pipeline.schedules import InterleavedOneFOneB as InterleavedOneFOneB
 from parscan_bp.pipeline.schedules import OneFOneB as OneFOneB
 from parscan_bp.pipeline.schedules import PipeDream as PipeDream
 from parscan_bp.pipeline.schedules import PipeDream2BW as PipeDream2BW
@@ -57,6 +58,7 @@ __all__ = [
     "Executor",
     "FeaturesReplay",
     "GPipe",
+    "InterleavedOneFOneB",
     "Job",
     "LearningRateByStaleness",
     "OneFOneB",

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.blocks import Network
 from parscan_bp.pipeline.optimiser_state import start_states
 from parscan_bp.pipeline.programs import (
     Loss,
@@ -16,8 +16,8 @@ from parscan_bp.pipeline.programs import (
     Programs,
     Reads,
     is_float,
-    key_of,
     programs_of,
+    random_key_of,
     update_of,
 )
 from parscan_bp.pipeline.schedules import Table, Task
@@ -151,7 +151,7 @@ class BlockRun:
         k, part = self.number, (task.batch, task.part)
         labels = post.take("labels", (k, *part)) if k == self._last else None
         x = post.take("output", (k - 1, *part))
-        reads = Reads(x, self.state, key_of(self.key, k, *part), labels)
+        reads = Reads(x, self.state, random_key_of(self.key, k, *part), labels)
         if self._keeps:
             y, state, self.linearisations[part] = self._programs.linearise(weights, reads)
         else:
@@ -243,16 +243,14 @@ class BlockRun:
 
 
 def block_runs(
-    blocks: Sequence[Block],
+    network: Network,
     table: Table,
     optimiser: Optimiser,
     loss: Loss,
-    key: Array,
-    params: Sequence[PyTree],
-    states: Sequence[PyTree],
-    optimiser_states: Sequence[PyTree] | None,
+    optimiser_states: Sequence[PyTree] | None = None,
 ) -> list[BlockRun]:
     """All blocks at the start; ``None`` for fresh states of the optimiser."""
+    blocks, params, states, key = network
     last = len(blocks) - 1
     # Made here: who called would keep them alive.
     begun = start_states(optimiser, params, optimiser_states, table.together)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
 
 from parscan_bp.arguments import described
 from parscan_bp.chain import chain
@@ -13,7 +15,7 @@ from parscan_bp.layers import Layer
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.types import Array, PyTree
 
-Apply = Callable[[PyTree, PyTree, PyTree, Array], tuple[PyTree, PyTree]]
+ApplyBlock = Callable[[PyTree, PyTree, PyTree, Array], tuple[PyTree, PyTree]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Block:
       >>> block = pb.pipeline.Block(noisy)
     """
 
-    apply: Apply
+    apply: ApplyBlock
 
     def __post_init__(self):
         if not callable(self.apply):
@@ -45,6 +47,27 @@ class Block:
                 f"apply: got {described(self.apply)}; a function (params, state, x, key) -> (y, "
                 "state) is wanted"
             )
+
+
+class Network(NamedTuple):
+    """Blocks, each with what it begins a run with.
+
+    Attributes:
+      blocks: from the data to the loss.
+      params, states: of each.
+      key: random key of the run.
+    """
+
+    blocks: Sequence[Block]
+    params: Sequence[PyTree]
+    states: Sequence[PyTree]
+    key: Array
+
+    def outputs(self, x: PyTree) -> Iterator[tuple[PyTree, PyTree]]:
+        """Shapes and dtypes of what each block makes of x, in a row, and of its new state."""
+        for block, own, state in zip(self.blocks, self.params, self.states, strict=True):
+            x, new = jax.eval_shape(block.apply, own, state, x, self.key)
+            yield x, new
 
 
 def as_block(thing: Any) -> Block:

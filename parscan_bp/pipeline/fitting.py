@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.arguments import described
-from parscan_bp.pipeline.blocks import Block, as_block
-from parscan_bp.pipeline.parts import Weight, shares
+from parscan_bp.pipeline.blocks import Block, Network, as_block
+from parscan_bp.pipeline.parts import Weight, check_parts, shares
 from parscan_bp.pipeline.programs import Loss
-from parscan_bp.types import Array, PyTree
+from parscan_bp.types import PyTree
 
 
 def as_blocks(name: str, things: Any) -> list[Block]:
@@ -84,33 +84,33 @@ def check_batch(
     return [(x, (labels, share[i : i + 1])) for i, (x, labels) in enumerate(pairs)]
 
 
-def check_fit(
-    blocks: Sequence[Block],
-    loss: Loss,
-    batch: tuple[PyTree, PyTree],
-    params: Sequence[PyTree],
-    states: Sequence[PyTree],
-    key: Array,
-) -> None:
+def check_fit(network: Network, loss: Loss, pairs: Sequence[tuple[PyTree, PyTree]]) -> None:
     """Raises `ValueError` naming the block that does not take what the one below makes.
 
-    Also if a block changes the shapes of its state, or the loss is no real scalar.
+    Also if a block changes the shapes of its state, the loss is no real scalar, or that of the
+    batch is not the mean of those of its parts.
+
+    Args:
+      network: of a run.
+      loss: of a part; `Weighed` if parts have weights.
+      pairs: the parts of the first batch.
     """
-    x, labels = batch
-    for k, block in enumerate(blocks):
-        check_trained(k, params[k])
+    x, labels = pairs[0]
+    outputs = network.outputs(x)
+    for k, params in enumerate(network.params):
+        check_trained(k, params)
         try:
-            y, state = jax.eval_shape(block.apply, params[k], states[k], x, key)
+            y, state = next(outputs)
         # Whatever a block of the caller's raises.
         except Exception as error:
             below = f"what blocks[{k - 1}] makes" if k else "the data"
             raise ValueError(
                 f"blocks[{k}]: it does not take {below}, of shape {_shapes(x)}: {error}"
             ) from error
-        if _types(state) != _types(states[k]):
+        if _types(state) != _types(network.states[k]):
             raise ValueError(
-                f"blocks[{k}]: its state {_told(states[k])} becomes {_told(state)}; the same is "
-                "wanted"
+                f"blocks[{k}]: its state {_told(network.states[k])} becomes {_told(state)}; "
+                "the same is wanted"
             )
         x = y
     try:
@@ -124,6 +124,7 @@ def check_fit(
     leaves = jax.tree.leaves(value)
     if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
         raise ValueError(f"loss: makes {_shapes(value)}; a real scalar is wanted")
+    check_parts(network, loss, pairs)
 
 
 def check_trained(k: int, params: PyTree) -> None:
@@ -163,10 +164,10 @@ def listed(tree: PyTree) -> str:
     return str(jax.tree.map(short, tree)).replace("'", "")
 
 
-def check_one_shape(block: Block, x: PyTree, params: PyTree, state: PyTree, key: Array) -> None:
-    """Raises `ValueError` unless a block makes of x what is like x."""
+def check_one_shape(network: Network, x: PyTree) -> None:
+    """Raises `ValueError` unless the block makes of x what is like x."""
     try:
-        y, _ = jax.eval_shape(block.apply, params, state, x, key)
+        y, _ = next(network.outputs(x))
     except Exception:
         return  # told by `check_fit`
     if _types(y) != _types(x):
@@ -174,21 +175,6 @@ def check_one_shape(block: Block, x: PyTree, params: PyTree, state: PyTree, key:
             f"block: it makes {_shapes(y)} of {_shapes(x)}, or of another dtype; one program for "
             "all stages takes blocks that keep shape and dtype. executor=Threads() runs any"
         )
-
-
-def output_shapes(
-    blocks: Sequence[Block],
-    x: PyTree,
-    params: Sequence[PyTree],
-    states: Sequence[PyTree],
-    key: Array,
-) -> list[PyTree]:
-    """Shapes and dtypes of what each block makes of x, in a row."""
-    outputs = []
-    for block, own, state in zip(blocks, params, states, strict=True):
-        x = jax.eval_shape(block.apply, own, state, x, key)[0]
-        outputs.append(x)
-    return outputs
 
 
 def _types(tree: PyTree) -> Any:

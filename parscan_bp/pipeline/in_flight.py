@@ -8,12 +8,12 @@ from typing import Any
 import jax
 
 from parscan_bp.pipeline.block_run import BlockRun
-from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.blocks import Network
 from parscan_bp.pipeline.checkpoint import Entry
 from parscan_bp.pipeline.executors.mail import Box
-from parscan_bp.pipeline.fitting import listed, output_shapes, same_types
+from parscan_bp.pipeline.fitting import listed, same_types
 from parscan_bp.pipeline.programs import Reads
-from parscan_bp.types import Array, PyTree
+from parscan_bp.types import PyTree
 
 
 def entries_of(runs: Sequence[BlockRun], box: Box) -> list[Entry]:
@@ -53,25 +53,16 @@ class Structures:
     """What the leaves of each entry belong to, from the shapes of a part of a batch.
 
     Args:
-      blocks: of the pipeline.
-      runs: what they hold at the start.
+      network: of the pipeline.
+      runs: what its blocks hold at the start.
       x, labels: shapes and dtypes of a part.
-      key: a random key.
     """
 
-    def __init__(
-        self,
-        blocks: Sequence[Block],
-        runs: Sequence[BlockRun],
-        x: PyTree,
-        labels: PyTree,
-        key: Array,
-    ):
+    def __init__(self, network: Network, runs: Sequence[BlockRun], x: PyTree, labels: PyTree):
         self._runs, self._labels = runs, labels
         # values[k] is the input of block k.
-        params, states = [own.newest for own in runs], [own.state for own in runs]
-        self._values = [x, *output_shapes(blocks, x, params, states, key)]
-        self._key = jax.eval_shape(lambda: key)
+        self._values = [x, *(y for y, _ in network.outputs(x))]
+        self._key = jax.eval_shape(lambda: network.key)
 
     def of(self, name: str, which: Sequence[int]) -> PyTree:
         """What is like an entry: of its structure and, if it is in `TYPED`, its types."""

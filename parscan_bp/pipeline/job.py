@@ -9,8 +9,9 @@ import jax
 
 from parscan_bp.arguments import check_key, check_kind, described
 from parscan_bp.pipeline.block_run import BlockRun, block_runs
+from parscan_bp.pipeline.blocks import Network
 from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, one_each
-from parscan_bp.pipeline.parts import Weighed, Weight, check_parts, check_weight
+from parscan_bp.pipeline.parts import Weighed, Weight, check_weight
 from parscan_bp.pipeline.programs import Loss, Optimiser
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.schedules.table import Due, due_of
@@ -80,6 +81,11 @@ class Job:
         self.table = schedule_for(schedule, optimiser, self.params).table(count, len(batches))
         self.optimiser, self.loss, self.weight, self.batches = optimiser, loss, weight, batches
 
+    @property
+    def network(self) -> Network:
+        """The blocks with what they begin with."""
+        return Network(self.blocks, self.params, self.states, self.key)
+
     def pairs(self, number: int) -> list[tuple[PyTree, PyTree]]:
         """What the first and the last block take of a batch: for each of its parts data and labels.
 
@@ -91,9 +97,7 @@ class Job:
         weight, loss = weighed(self.loss, self.weight, self.table.parts)
         pairs = check_batch(number, self.batches[number], self.table.parts, self.table.name, weight)
         if number == 0:
-            start = self.params, self.states, self.key
-            check_fit(self.blocks, loss, pairs[0], *start)
-            check_parts(self.blocks, loss, pairs, *start)
+            check_fit(self.network, loss, pairs)
         return pairs
 
     def due(self) -> list[Due]:
@@ -114,8 +118,7 @@ class Job:
           TypeError, ValueError: if the optimiser does not take the params or states.
         """
         _, loss = weighed(self.loss, self.weight, self.table.parts)
-        start = self.key, self.params, self.states, self.optimiser_states
-        return block_runs(self.blocks, self.table, self.optimiser, loss, *start)
+        return block_runs(self.network, self.table, self.optimiser, loss, self.optimiser_states)
 
 
 def weighed(loss: Loss, weight: Weight | None, parts: int) -> tuple[Weight | None, Loss]:

@@ -54,7 +54,7 @@ def _both_passes(layer: Block, params: PyTree, state: PyTree, x: PyTree, key: Ar
 
 
 @functools.lru_cache(maxsize=128)
-def joined(layers: tuple[Block, ...]) -> Block:
+def joined_block(layers: tuple[Block, ...]) -> Block:
     """One block of several layers, whose params and states are lists of theirs.
 
     Its random key is that of its layer if it has one layer only; layer i of several has

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.arguments import described
-from parscan_bp.pipeline.blocks import Block
-from parscan_bp.pipeline.programs import Loss, Reads, key_of, programs_of
+from parscan_bp.pipeline.blocks import Network
+from parscan_bp.pipeline.programs import Loss, Reads, programs_of, random_key_of
 from parscan_bp.types import Array, PyTree
 
 Weight = Callable[[PyTree], Any]
@@ -86,31 +86,21 @@ def shares(weight: Weight, labels: Sequence[PyTree]) -> Array:
     return jnp.where(total == 0, 1, len(made) * weights / total)
 
 
-def check_parts(
-    blocks: Sequence[Block],
-    loss: Loss,
-    pairs: Sequence[tuple[PyTree, PyTree]],
-    params: Sequence[PyTree],
-    states: Sequence[PyTree],
-    key: Array,
-) -> None:
+def check_parts(network: Network, loss: Loss, pairs: Sequence[tuple[PyTree, PyTree]]) -> None:
     """Compares the loss of the first batch with the mean of those of its parts.
 
     Outputs of the last block are put together to that of the batch: whatever blocks do with the
     rows of a part, such as batch norm and dropout, is no matter of the loss.
 
     Args:
-      blocks, params, states: of the network.
-      loss: of a part; `Weighed` if parts have weights.
-      pairs: the parts.
-      key: of the run.
+      network, loss, pairs: as of `check_fit`.
 
     Raises:
       ValueError: if they differ by more than rounding.
     """
     if len(pairs) < 2:
         return
-    outputs = [_output(blocks, i, x, params, states, key) for i, (x, _) in enumerate(pairs)]
+    outputs = [_output(network, i, x) for i, (x, _) in enumerate(pairs)]
     labels = [jax.device_get(own) for _, own in pairs]
     of_part = jax.jit(loss)
     each = np.array([of_part(y, own) for y, own in zip(outputs, labels, strict=True)])
@@ -136,17 +126,11 @@ def check_parts(
         )
 
 
-def _output(
-    blocks: Sequence[Block],
-    part: int,
-    x: PyTree,
-    params: Sequence[PyTree],
-    states: Sequence[PyTree],
-    key: Array,
-) -> PyTree:
+def _output(network: Network, part: int, x: PyTree) -> PyTree:
     """What the last block makes of a part of the first batch."""
+    blocks, params, states, key = network
     for k, block in enumerate(blocks):
-        reads = Reads(x, states[k], key_of(key, k, 0, part), None)
+        reads = Reads(x, states[k], random_key_of(key, k, 0, part), None)
         try:
             # From the host: the next block may have its parameters on another device.
             x = jax.device_get(programs_of(block, None, k == 0).forward(params[k], reads)[0])

@@ -42,7 +42,7 @@ class PipelineReport:
       seconds: that a batch took, lately.
       bubble: the share of time that blocks were idle, lately.
       modelled: the same by the event recursion, if passes take the time that they took lately, and
-        every block has a device of its own.
+        there are the devices that the schedule is made for.
       blocks: of each.
     """
 

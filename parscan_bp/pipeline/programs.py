@@ -122,7 +122,7 @@ def apply_updates(params: PyTree, updates: PyTree) -> PyTree:
 
 
 @jax.jit
-def key_of(key: Array, block: int, batch: int, part: int) -> Array:
+def random_key_of(key: Array, block: int, batch: int, part: int) -> Array:
     """The random key of a block for a part of a batch."""
     for number in (block, batch, part):
         key = jax.random.fold_in(key, number)

@@ -75,8 +75,9 @@ def timeline(
 ) -> list[Span]:
     """When each task begins and ends, if every block begins as early as it can.
 
-    A block does its tasks in their order. With e_k(n) and g_k(n) the ends of the passes of tick
-    n, d_k(n) the factor by which the block is slow in it, that is, for blocks between queues,
+    A block does its tasks in their order, and so do all blocks of a device. With e_k(n) and g_k(n)
+    the ends of the passes of tick n, d_k(n) the factor by which the block is slow in it, that is,
+    for blocks between queues,
 
         e_k(n) = max(g_k(n - 1), e_{k-1}(n - p_{k-1}) + c) + F_k d_k(n)
         g_k(n) = max(e_k(n) + R_k d_k(n), g_{k+1}(n - q_{k+1}) + c) + B_k d_k(n)
@@ -106,27 +107,30 @@ def timeline(
     costs = as_costs(costs)
     factors = slow_factors(table, slow)
     forward, backward = costs.per_block(table.blocks)
-    free = [0.0] * table.blocks
+    devices = table.devices or table.blocks
+    free = [0.0] * devices
     transfer = costs.transfer / table.parts
     ends: dict[tuple[str, int, int, int], float] = {}
     spans: list[Span] = []
     tick = 0
 
     def run(task: Task, seconds: float, ready: float, again: bool = False) -> None:
-        start = max(free[task.block], ready)
-        free[task.block] = start + seconds / table.parts * factors[task.tick][task.block]
-        spans.append(Span(task, start, free[task.block], again))
+        at = task.block % devices
+        start = max(free[at], ready)
+        free[at] = start + seconds / table.parts * factors[task.tick][task.block]
+        spans.append(Span(task, start, free[at], again))
 
     for task in table.tasks:
         if table.lockstep and task.tick > tick:
-            free = [max(free)] * table.blocks
+            free = [max(free)] * devices
         tick, k, which = task.tick, task.block, (task.batch, task.part)
+        at = k % devices
         if task.kind == "update":
-            spans.append(Span(task, free[k], free[k]))
+            spans.append(Span(task, free[at], free[at]))
         elif task.kind == "forward":
             below = ends[("up", k - 1, *which)] + transfer if k else 0.0
             run(task, forward[k], below)
-            ends["up", k, *which] = free[k]
+            ends["up", k, *which] = free[at]
         elif task.kind == "weight_gradient":
             run(task, backward[k] / 2, 0.0)
         else:
@@ -136,12 +140,12 @@ def timeline(
             above = 0.0 if last else ends[("down", k + 1, *which)] + transfer
             half = 2 if task.kind == "input_gradient" else 1
             run(task, backward[k] / half, above)
-            ends["down", k, *which] = free[k]
+            ends["down", k, *which] = free[at]
     return spans
 
 
 def bubble(table: Table, costs: Costs | None = None) -> float:
-    """The share of the time, from the first task to the last, that blocks are idle.
+    """The share of the time, from the first task to the last, that devices are idle.
 
     Raises:
       TypeError, ValueError: as `timeline`; if nothing takes any time.
@@ -155,7 +159,7 @@ def bubble(table: Table, costs: Costs | None = None) -> float:
     spans = timeline(table, costs)
     check_busy(costs)
     busy = sum(span.stop - span.start for span in spans)
-    return 1 - busy / (table.blocks * max(span.stop for span in spans))
+    return 1 - busy / ((table.devices or table.blocks) * max(span.stop for span in spans))
 
 
 def time_per_batch(

@@ -12,18 +12,17 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from parscan_bp.arguments import check_bool, described
+from parscan_bp.arguments import described
 from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.block_run import block_runs
-from parscan_bp.pipeline.blocks import Block
+from parscan_bp.pipeline.blocks import Block, Network
 from parscan_bp.pipeline.executors.stream import Stream
 from parscan_bp.pipeline.executors.threads import devices_of
 from parscan_bp.pipeline.executors.workers import Workers
 from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, check_like, one_each
 from parscan_bp.pipeline.in_flight import Structures, entries_of, put_back
 from parscan_bp.pipeline.job import as_key, check_run, weighed
-from parscan_bp.pipeline.layers import joined, layer_seconds, split_of
-from parscan_bp.pipeline.parts import check_parts
+from parscan_bp.pipeline.layers import joined_block, layer_seconds, split_of
 from parscan_bp.pipeline.pipeline_report import (
     BlockReport,
     PipelineReport,
@@ -31,7 +30,6 @@ from parscan_bp.pipeline.pipeline_report import (
     modelled_bubble,
 )
 from parscan_bp.pipeline.programs import Loss, Optimiser
-from parscan_bp.pipeline.progress import Progress
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.updating import schedule_for
 from parscan_bp.planner.balanced import balanced
@@ -151,27 +149,21 @@ class BasePipeline(abc.ABC):
             own.restart(self._before)
         return jnp.stack(losses) if losses else jnp.zeros(0)
 
-    def fit(self, batches: Iterable[tuple[PyTree, PyTree]], *, progress: bool = False) -> Array:
+    def fit(self, batches: Iterable[tuple[PyTree, PyTree]]) -> Array:
         """All batches, one after the other, then `finish`.
 
         Args:
-          batches: pairs (x, labels).
-          progress: whether a line on the terminal says how far it is.
+          batches: pairs (x, labels); ``tqdm(batches)`` shows how far it is.
 
         Returns:
           (batches,), their losses.
         """
-        check_bool("progress", progress)
         if isinstance(batches, str | Mapping) or not isinstance(batches, Iterable):
             raise TypeError(
                 f"batches: got {described(batches)}; what can be iterated over, to pairs (x, "
                 "labels), is wanted"
             )
-        losses = []
-        bar = Progress(batches, shown=progress)
-        for batch in bar:
-            bar.loss = self.step(batch)
-            losses += [] if bar.loss is None else [bar.loss]
+        losses = [loss for loss in map(self.step, batches) if loss is not None]
         return jnp.concatenate([*(jnp.reshape(loss, 1) for loss in losses), self.finish()])
 
     def save(self, path: str | os.PathLike) -> None:
@@ -292,18 +284,16 @@ class BasePipeline(abc.ABC):
             split = tuple(b - a for a, b in itertools.pairwise(cuts))
         ends = list(itertools.accumulate(split, initial=0))
         cut = lambda values: [values[a:b] for a, b in itertools.pairwise(ends)]  # noqa: E731
-        blocks = [joined(tuple(own)) for own in cut(self._layers)]
-        own_params, own_states = cut(params), cut(states)
-        schedule = schedule_for(self._schedule, self._optimiser, own_params)
-        check_fit(blocks, self._loss, pair, own_params, own_states, key)
-        check_parts(blocks, self._loss, pairs, own_params, own_states, key)
+        blocks = [joined_block(tuple(own)) for own in cut(self._layers)]
+        network = Network(blocks, cut(params), cut(states), key)
+        schedule = schedule_for(self._schedule, self._optimiser, network.params)
+        check_fit(network, self._loss, pairs)
         stream = Stream(schedule, self._blocks)
         table = schedule.table(self._blocks, stream.ahead + 1)
-        start = key, own_params, own_states, None
-        runs = block_runs(blocks, table, self._optimiser, self._loss, *start)
+        runs = block_runs(network, table, self._optimiser, self._loss)
         box: Any = {}
         if entries is not None:
-            put_back(runs, box, Structures(blocks, runs, x, labels, key), entries)
+            put_back(runs, box, Structures(network, runs, x, labels), entries)
         # Nothing has changed before: who gave a batch that does not fit may give another one.
         self._example = jax.eval_shape(lambda: pair) if entries is None else pair
         self._split, self._seconds = split, seconds

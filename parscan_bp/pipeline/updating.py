@@ -62,7 +62,8 @@ def schedule_for(schedule: Schedule, optimiser: Optimiser, params: Sequence[PyTr
             f"{schedule} updates each block by itself, while passes of other batches are on the "
             "way. Wanted is an optimiser that takes the params of one block, and whose update "
             "depends on nothing of the others; or a schedule that updates all blocks from one "
-            "batch (BackPropagation, GPipe, OneFOneB, ZeroBubble), which runs this one, too"
+            "batch (BackPropagation, GPipe, OneFOneB, InterleavedOneFOneB, ZeroBubble), which runs "
+            "this one, too"
         )
     if whole:
         raise NotImplementedError(

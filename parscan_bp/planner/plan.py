@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from parscan_bp.planner.machine import CPU, FLOPS, Machine
 from parscan_bp.planner.outlook import Outlook, ProductStep, outlook, steps
 from parscan_bp.planner.schedule import ProductOrder, blelloch, linear, span
-from parscan_bp.planner.search import candidates
+from parscan_bp.planner.search import order_candidates
 from parscan_bp.planner.table import ChainProblem, ProductTable
 
 DEFAULT_MEMORY_LIMIT = 4 * 2**30
@@ -163,7 +163,7 @@ def _rounds(table: ProductTable, workers: int, limit: int) -> Iterator[list[Prod
     named = [schedule.only(wanted) for _, schedule in _named(table.length)]
     largest = [limit]
     while largest:
-        found = list(candidates(table, workers, max(largest)))
+        found = list(order_candidates(table, workers, max(largest)))
         yield named + found
         products = {p for schedule in found for p in schedule.products}
         largest = [made.nbytes - 1 for p in products if (made := table.product(p)) is not None]

@@ -13,7 +13,7 @@ PENALTIES = (0.0, 0.03, 0.1, 0.3, 1.0)
 """What a second of all workers counts beside one on the critical path, for few workers."""
 
 
-def candidates(table: ProductTable, workers: int, most_bytes: int) -> Iterator[ProductOrder]:
+def order_candidates(table: ProductTable, workers: int, most_bytes: int) -> Iterator[ProductOrder]:
     """Schedules that are good in one sense each.
 
     Args:

@@ -39,7 +39,7 @@ def draw_graph(explanation: GraphExplanation, *, title: str | None = None) -> Fi
     check_kind("explanation", explanation, GraphExplanation, "what explain_graph returns")
     live = explanation.live
     made = dict.fromkeys(live.sets[0], 0)
-    made |= {vertex.name: k for k, vertex in enumerate(live.order, start=1)}
+    made |= {node.name: k for k, node in enumerate(live.order, start=1)}
     rows = {name: row for row, name in enumerate(made)}
     n = explanation.steps
     width, height = max(5.0, 2.5 + 0.22 * n), 2.4 + 0.17 * len(rows)

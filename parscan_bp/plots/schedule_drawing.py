@@ -23,7 +23,7 @@ LARGEST = 64
 _PATH = COLOURS[1]
 _COLOURMAP = colormaps["cividis_r"]
 
-Places = dict[RecordedStep, tuple[float, float]]
+Positions = dict[RecordedStep, tuple[float, float]]
 
 
 def draw_schedule(
@@ -95,9 +95,9 @@ def _title(solver: Solver, schedule: Recording) -> str:
     return f"{type(solver).__name__}: {', '.join(counts)}"
 
 
-def _places(schedule: Recording) -> Places:
+def _places(schedule: Recording) -> Positions:
     """(column, level) of every input and product; a matrix lies before the state it leads to."""
-    places: Places = {}
+    places: Positions = {}
     used = [node for state in schedule.states for node in state]
     used += [operand for node in schedule.products for operand in node.operands]
     for node in used:
@@ -112,7 +112,7 @@ def _column(node: RecordedStep) -> float:
     return node.stop - 0.5 if node.kind == "matrix" else float(node.stop)
 
 
-def _edges(axes: Axes, schedule: Recording, places: Places, path: list[RecordedStep]) -> None:
+def _edges(axes: Axes, schedule: Recording, places: Positions, path: list[RecordedStep]) -> None:
     """What every product needs; inputs in the lightest grey, the critical path on top."""
     lines: dict[bool, list] = {True: [], False: []}
     for node in schedule.products:
@@ -124,7 +124,7 @@ def _edges(axes: Axes, schedule: Recording, places: Places, path: list[RecordedS
     axes.add_collection(LineCollection(steps, colors=_PATH, linewidths=3.0, zorder=2))
 
 
-def _nodes(figure: Figure, axes: Axes, schedule: Recording, places: Places) -> None:
+def _nodes(figure: Figure, axes: Axes, schedule: Recording, places: Positions) -> None:
     flops = [node.flops for node in schedule.products]
     low, high = max(1, min(flops)), max(1, *flops)
     norm = LogNorm(low, high if high > low else 10 * low)

@@ -33,7 +33,7 @@ from parscan_bp.types import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Part:
+class SubSystem:
     """What is left of a system where only some leaves of its right-hand side are not zero.
 
     Attributes:
@@ -75,7 +75,7 @@ class LinearSolve:
       sees_zeros: whether they take a `Zero` for a leaf of b that is known to be zero, as the
         cotangent of an output that nothing reads.
       backward_part: for a right-hand side of the transposed system, given by whether each leaf is
-        other than zero, the `Part` of it; its solve is one of which `backward` is wanted.
+        other than zero, the `SubSystem` of it; its solve is one of which `backward` is wanted.
       unread: tells the leaves of the residuals by which the solution has no derivative.
     """
 
@@ -85,7 +85,7 @@ class LinearSolve:
     through: bool = False
     plain: bool = False
     sees_zeros: bool = False
-    backward_part: Callable[[tuple[bool, ...]], Part] | None = None
+    backward_part: Callable[[tuple[bool, ...]], SubSystem] | None = None
     unread: Callable[[], Collection[int]] = tuple
     is_own: Callable[[], bool] | None = None
 
@@ -350,7 +350,7 @@ def _transpose(cts, *values, solve):
     if not any(nonzero):
         return [None] * len(values)
     find = solve.solve.backward_part
-    part = Part(None, solve.b, (True,) * len(cts)) if find is None else find(nonzero)
+    part = SubSystem(None, solve.b, (True,) * len(cts)) if find is None else find(nonzero)
     solved = cts
     if any(part.reached):
         solved = _solve_transposed(solve, values[:n], cts, part)

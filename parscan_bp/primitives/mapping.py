@@ -18,7 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from parscan_bp.types import Array
 
-Axis = int | None
+MappedAxis = int | None
 """Where a value has the mapped axis; ``None`` if it is the same for all entries."""
 
 
@@ -31,7 +31,7 @@ def vmapped(f: Callable, in_axes: Any, how: Any, out_axes: Any = 0) -> Callable:
     )
 
 
-def in_place(f: Callable[..., Sequence[Array]], axes: Sequence[Axis], how: Any) -> Callable:
+def in_place(f: Callable[..., Sequence[Array]], axes: Sequence[MappedAxis], how: Any) -> Callable:
     """``f`` mapped over ``axes``, its results with the mapped axis wherever it comes to stand.
 
     Args:
@@ -59,7 +59,7 @@ def in_place(f: Callable[..., Sequence[Array]], axes: Sequence[Axis], how: Any) 
     return call
 
 
-def moved(value: Array, axis: Axis, to: Axis, how: Any) -> Array:
+def moved(value: Array, axis: MappedAxis, to: MappedAxis, how: Any) -> Array:
     """The value with its mapped axis elsewhere: put in, moved, or taken out of equal entries."""
     if axis == to:
         return value
@@ -71,7 +71,7 @@ def moved(value: Array, axis: Axis, to: Axis, how: Any) -> Array:
     return jnp.broadcast_to(jnp.expand_dims(value, to), (*shape[:to], how.size, *shape[to:]))
 
 
-def at_front(value: Array, axis: Axis) -> Array:
+def at_front(value: Array, axis: MappedAxis) -> Array:
     """The value with its mapped axis, if it has one, in front."""
     return value if axis is None else jnp.moveaxis(value, axis, 0)
 

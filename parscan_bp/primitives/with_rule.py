@@ -30,7 +30,7 @@ from jax.interpreters import partial_eval as pe
 from parscan_bp.jaxprs.read import names_axis, variables
 from parscan_bp.jaxprs.replay import RETRACED, evaluate
 from parscan_bp.jaxprs.stage import to_be_traced
-from parscan_bp.primitives.mapping import Axis, in_place, moved
+from parscan_bp.primitives.mapping import MappedAxis, in_place, moved
 from parscan_bp.primitives.separation import as_equation, separate, separate_within
 from parscan_bp.primitives.zeros import nonzero, zeros_of
 from parscan_bp.trees import replace_at
@@ -90,7 +90,7 @@ class Call:
 
     def __init__(self, jaxpr: ClosedJaxpr, rule: Callable, linear: Callable | None = None):
         self.jaxpr, self.rule, self.linear = jaxpr, rule, linear
-        self._mapped: dict[Any, tuple[Call, tuple[Axis, ...]]] = {}
+        self._mapped: dict[Any, tuple[Call, tuple[MappedAxis, ...]]] = {}
 
     def __call__(self, *values: Array) -> list[Array]:
         return _call_p.bind(*values, call_jaxpr=self.jaxpr, call=self)
@@ -110,7 +110,7 @@ class Call:
 
         return as_equation(jax.jit(of_types), self.jaxpr.in_avals)
 
-    def mapped(self, types: Sequence[Any], axes: tuple[Axis, ...], how: Any):
+    def mapped(self, types: Sequence[Any], axes: tuple[MappedAxis, ...], how: Any):
         """The call for operands with a mapped axis, and where its results have it."""
         key = (axes, tuple(types), how.size, how.name, how.spmd_name)
         if key not in self._mapped:
@@ -118,7 +118,7 @@ class Call:
         return self._mapped[key]
 
     def _make_mapped(self, types, axes, how):
-        to: tuple[Axis, ...] = ()
+        to: tuple[MappedAxis, ...] = ()
 
         def function(*values):
             nonlocal to

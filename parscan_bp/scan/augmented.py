@@ -26,11 +26,11 @@ import jax
 from parscan_bp.jaxprs.differentiated import slopes_read
 from parscan_bp.jaxprs.read import differentiable
 from parscan_bp.linearise.active import Active
-from parscan_bp.primitives.linear_solve import LinearSolve, Part
+from parscan_bp.primitives.linear_solve import LinearSolve, SubSystem
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import Adjoint, Tangent
-from parscan_bp.solvers.results import added, solved
+from parscan_bp.solvers.results import checked_sum, solved
 from parscan_bp.trees import add
 
 
@@ -158,7 +158,7 @@ class _Augmented:
             state, summed, (stacked, lambdas) = solved(scan.solver, system, packed)
             start = linear.unpack(state, cotangent=True)
         summed = linear.const_cotangents(primal.consts, summed, moving)
-        consts, xs = (added(scan.solver, *pair) for pair in ((consts, summed), (xs, stacked)))
+        consts, xs = (checked_sum(scan.solver, *pair) for pair in ((consts, summed), (xs, stacked)))
         return consts, add(init, start), xs, lambdas, last, dy
 
     def _outputs(self, residuals):
@@ -185,7 +185,7 @@ class _Augmented:
         return add(consts, summed), init, add(xs, stacked), d, last, dy
 
 
-def _part(scan: LinearScan, active: Active, nonzero: Sequence[bool]) -> Part:
+def _part(scan: LinearScan, active: Active, nonzero: Sequence[bool]) -> SubSystem:
     """What cotangents reach that are not zero.
 
     Args:
@@ -205,9 +205,9 @@ def _part(scan: LinearScan, active: Active, nonzero: Sequence[bool]) -> Part:
     left = (part.consts, solved, part.x, solved, solved, y)
     reached = tuple(k in kept for group, kept in zip(groups, left, strict=True) for k in group)
     if smaller is scan and y == active.y:
-        return Part(None, None, reached)
+        return SubSystem(None, None, reached)
     b = jax.tree.structure(tuple(map(list, left)))
-    return Part(augmented_solve(smaller, part), b, reached, hinted=smaller is scan)
+    return SubSystem(augmented_solve(smaller, part), b, reached, hinted=smaller is scan)
 
 
 def _those(positions: Sequence[int], kept: Collection[int]) -> tuple[int, ...]:

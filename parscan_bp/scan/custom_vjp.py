@@ -1,4 +1,4 @@
-"""`scan` as a `jax.custom_vjp`, for those who want reverse-mode and nothing else."""
+"""A scan as a `jax.custom_vjp`, for those who want reverse-mode and nothing else."""
 
 from __future__ import annotations
 
@@ -62,8 +62,18 @@ def custom_vjp_scan(
     named = options.get("solver"), options.get("jacobian", "auto")
     if left_to_lax(*named, checked_forward(options.get("forward", "exact")).by):
         return run(init, xs)
+    return by_custom_vjp(run, init, xs)
 
-    explicit, closed_over = jax.closure_convert(run, init, xs)
+
+def by_custom_vjp(run: Callable, *args: PyTree, asked: bool = True) -> PyTree:
+    """``run(*args)`` under a `jax.custom_vjp` whose rule is the pullback of ``run``.
+
+    What ``run`` closes over is differentiated, too. It is traced at every call. Where the form is
+    not asked for, this is the call alone.
+    """
+    if not asked:
+        return run(*args)
+    explicit, closed_over = jax.closure_convert(run, *args)
 
     def forward(*args):
         # The pullback is a pytree of what it needs, so it can be what is saved.
@@ -73,7 +83,7 @@ def custom_vjp_scan(
     # JAX maps the two apart, and takes their results to have the mapped axis in the same places.
     solved = jax.custom_vjp(lambda *args: _in_front(explicit(*args)))
     solved.defvjp(forward, lambda pullback, cts: pullback(cts), **SHARED)
-    return solved(init, xs, *closed_over)
+    return solved(*args, *closed_over)
 
 
 def _in_front(tree: PyTree) -> PyTree:

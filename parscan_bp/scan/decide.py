@@ -20,7 +20,7 @@ from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.scan.step import Step, forms
-from parscan_bp.scan.values.base import Loop, Pass, Values
+from parscan_bp.scan.values.base import Pass, ScanLoop, Values
 from parscan_bp.scan.values.exact import EXACT
 from parscan_bp.solvers import Solver, Sweep
 
@@ -143,10 +143,10 @@ def _solved(
     if choice.solver is None:
         stored = storage_of_lax(step.staged, limit)
         return ScanPlan(step.staged, choice, step, facts, stored=stored)
-    if choice.solver.is_one_function:
-        linear = linear.in_one_function()
+    if choice.solver.one_function:
+        linear = linear.for_one_function()
     linear, answered = linear.answered()
-    loop = Loop(step.staged.equation, step.body, choice.solver, values, step.hoist, answered)
+    loop = ScanLoop(step.staged.equation, step.body, choice.solver, values, step.hoist, answered)
     linear_scan = LinearScan(linear, choice.solver, step.length, step.reverse, values.adjoint)
     storage = storage_of(step, linear_scan, extra, values, limit)
     in_one = auto and values.exact

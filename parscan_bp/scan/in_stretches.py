@@ -14,16 +14,16 @@ from parscan_bp.originals import lax_scan
 from parscan_bp.scan.storage import Storage
 from parscan_bp.types import Array
 
-Run = Callable[[Sequence[Array], Sequence[Array], Sequence[Array]], tuple[list, list]]
+RunStretch = Callable[[Sequence[Array], Sequence[Array], Sequence[Array]], tuple[list, list]]
 """``(consts, init, xs) -> (carry, ys)`` of a number of steps, which lead in xs, and so many equal
 parts of them in ys."""
 
 
-Part = Callable[[Sequence[Array]], tuple[list, list]]
+RunFlat = Callable[[Sequence[Array]], tuple[list, list]]
 """``[*consts, *init, *xs] -> (carry, ys)``, likewise."""
 
 
-def by_stretches(equation: JaxprEqn, part: Callable[[int], Part], storage: Storage) -> Part:
+def by_stretches(equation: JaxprEqn, part: Callable[[int], RunFlat], storage: Storage) -> RunFlat:
     """The scan of an equation.
 
     Args:
@@ -62,13 +62,13 @@ def _moved(carry: Sequence[Array], to: Any, src: Any) -> list[Array]:
 
 
 def in_stretches(
-    run: Callable[[int], Run],
+    run: Callable[[int], RunStretch],
     length: int,
     sizes: Sequence[int],
     *,
     reverse: bool,
     offload: bool = False,
-) -> Run:
+) -> RunStretch:
     """The scan of all steps; see `storage`.
 
     Args:

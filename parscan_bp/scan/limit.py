@@ -12,7 +12,7 @@ from parscan_bp.linearise.body import Body
 from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.step import Step
-from parscan_bp.scan.storage import Costs, Storage, whole, within
+from parscan_bp.scan.storage import Storage, StoredBytes, whole, within_limit
 from parscan_bp.scan.values.base import Pass
 from parscan_bp.trees import nbytes
 
@@ -45,7 +45,7 @@ def storage_of(
         # what is cut off of all.
         return functools.cache(functools.partial(whole, costs=costs, limit=memory_limit.bytes))
     limit, offload = memory_limit.bytes, memory_limit.offload
-    found = functools.partial(within, costs=costs, limit=limit, offload=offload)
+    found = functools.partial(within_limit, costs=costs, limit=limit, offload=offload)
     storage = functools.cache(found)
     storage(step.length)  # raises here
     return storage
@@ -66,7 +66,7 @@ def storage_of_lax(staged: Staged, memory_limit: MemoryLimit | None) -> Storage 
         raise NotImplementedError(f"memory_limit: got {memory_limit.bytes:,}; {why}")
     body = Body.of_scan(staged.equation)
     carry = nbytes(list(body.carry_avals))
-    costs = Costs(carry, carry + body.nbytes, body.x_bytes, body.const_bytes, lambda n: 0)
+    costs = StoredBytes(carry, carry + body.nbytes, body.x_bytes, body.const_bytes, lambda n: 0)
     length, limit = staged.equation.params["length"], memory_limit
-    stored = within(length, costs, limit.bytes, limit.offload)
+    stored = within_limit(length, costs, limit.bytes, limit.offload)
     return stored if stored.sizes else None

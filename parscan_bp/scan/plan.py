@@ -18,10 +18,10 @@ from parscan_bp.scan.in_stretches import by_stretches
 from parscan_bp.scan.rule import ScanRule
 from parscan_bp.scan.step import Step, forms
 from parscan_bp.scan.storage import Storage
-from parscan_bp.scan.values import wisdom
+from parscan_bp.scan.values import forward_wisdom
 from parscan_bp.scan.values.base import Extra
+from parscan_bp.scan.values.forward_wisdom import RememberedForward
 from parscan_bp.scan.values.method import checked_guess
-from parscan_bp.scan.values.wisdom import RememberedForward
 from parscan_bp.types import PyTree
 
 
@@ -52,7 +52,7 @@ class ScanPlan:
     @functools.cached_property
     def measured(self) -> RememberedForward | None:
         """What was measured of its forward pass by methods. A later plan looks again."""
-        return None if self.key is None else wisdom.recall(self.key)
+        return None if self.key is None else forward_wisdom.recall(self.key)
 
     @property
     def key(self) -> str | None:

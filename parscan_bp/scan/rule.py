@@ -24,7 +24,7 @@ from parscan_bp.scan.in_stretches import by_stretches
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.report import report_on_scan, with_forward
 from parscan_bp.scan.storage import Storage
-from parscan_bp.scan.values.base import Extra, Loop, Prepared, Run
+from parscan_bp.scan.values.base import Extra, Prepared, RunScan, ScanLoop
 from parscan_bp.scan.values.exact import LAX
 from parscan_bp.scan.with_residuals import WithResiduals
 from parscan_bp.solvers.base import Solver, check_nothing_in_the_way
@@ -44,7 +44,7 @@ class ScanRule:
       storage: what is stored of so many steps under a limit; ``None`` without one.
     """
 
-    loop: Loop
+    loop: ScanLoop
     scan: LinearScan
     one_loop: bool = False
     obstacle: str | None = None
@@ -76,7 +76,7 @@ class ScanRule:
         return [*carry, *ys]
 
     @functools.cached_property
-    def _everywhere(self) -> Run:
+    def _everywhere(self) -> RunScan:
         count = self.scan.body.num_carry
 
         def of(rule):
@@ -100,7 +100,7 @@ class ScanRule:
         """What is stored of it under a limit."""
         return None if self.storage is None else self.storage(self.scan.length)
 
-    def _whole_until_differentiated(self, parts: Run) -> Run:
+    def _whole_until_differentiated(self, parts: RunScan) -> RunScan:
         """A scan in stretches where it is differentiated, and whose values are the loop's."""
         count, traced = self.scan.body.num_carry, Body.of_scan(self.loop.equation)
 
@@ -129,7 +129,9 @@ class ScanRule:
 
         return call
 
-    def _in_one_place(self, make: Callable[[ScanRule], Run]) -> Callable[[Solver, int], Run]:
+    def _in_one_place(
+        self, make: Callable[[ScanRule], RunScan]
+    ) -> Callable[[Solver, int], RunScan]:
         """``(solver, n)`` -> the scan of n steps in one place, of which ``make`` makes a part."""
 
         def run(solver, length):

@@ -27,7 +27,7 @@ from parscan_bp.linearise.derived import derived
 from parscan_bp.linearise.given import Given
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.scan.linear_scan import LinearScan
-from parscan_bp.scan.storage import Costs
+from parscan_bp.scan.storage import StoredBytes
 from parscan_bp.scan.values.probe import Probe
 from parscan_bp.solvers import Solver
 from parscan_bp.structure import (
@@ -216,7 +216,7 @@ class Step:
         # With bfloat16 no kernel was run on a GPU yet.
         return operator.dtype == jnp.float32 and ON_CHIP.takes(operator)
 
-    def costs(self, scan: LinearScan, extra: Sequence[Any]) -> Costs:
+    def costs(self, scan: LinearScan, extra: Sequence[Any]) -> StoredBytes:
         """The bytes that derivatives store of it; a carry that is an output is the caller's."""
         body, solver = self.body, scan.solver
         own = [k for k in range(body.num_carry) if k not in body.forwarded.values()]
@@ -226,7 +226,7 @@ class Step:
             linearised, beside = each()
             return solver.memory(n, linearised, beside)
 
-        return Costs(
+        return StoredBytes(
             carry=nbytes(list(body.carry_avals)),
             step=nbytes([body.carry_avals[k] for k in own if body.slopes_read[k]])
             + scan.kept_bytes(extra),
@@ -238,7 +238,7 @@ class Step:
     @functools.cached_property
     def key(self) -> str:
         """By which a measurement of the scan is remembered."""
-        return wisdom.key_of(self.body, self.length, self.unroll)
+        return wisdom.scan_key(self.body, self.length, self.unroll)
 
     @functools.cached_property
     def probe(self) -> Probe:

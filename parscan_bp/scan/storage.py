@@ -31,7 +31,7 @@ from parscan_bp.measured import measured
 
 
 @dataclasses.dataclass(frozen=True)
-class Costs:
+class StoredBytes:
     """Bytes that a derivative stores.
 
     Attributes:
@@ -73,7 +73,7 @@ class Storage:
     """
 
     length: int
-    costs: Costs
+    costs: StoredBytes
     sizes: tuple[int, ...] = ()
     offload: bool = False
 
@@ -106,7 +106,7 @@ class Storage:
         return f"{self.kept}: about {self.bytes:,} bytes{host}"
 
 
-def within(length: int, costs: Costs, limit: int, offload: bool = False) -> Storage:
+def within_limit(length: int, costs: StoredBytes, limit: int, offload: bool = False) -> Storage:
     """The storage of a scan: of the fewest levels that meet a limit, the longest stretch in cache.
 
     Args:
@@ -133,7 +133,7 @@ def within(length: int, costs: Costs, limit: int, offload: bool = False) -> Stor
     )
 
 
-def whole(length: int, costs: Costs, limit: int) -> Storage:
+def whole(length: int, costs: StoredBytes, limit: int) -> Storage:
     """The storage of steps that are not taken apart, as those of a device among several.
 
     Raises:

@@ -19,7 +19,7 @@ from parscan_bp.scan.forward_mode import ForwardMode
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.systems import before
 from parscan_bp.scan.tangents import solved_tangents
-from parscan_bp.scan.values.base import Extra, Loop
+from parscan_bp.scan.values.base import Extra, ScanLoop
 from parscan_bp.scan.values.trajectory import run_with_trajectory
 from parscan_bp.trees import eval_shape, replace_at
 from parscan_bp.types import Array
@@ -41,7 +41,7 @@ class WithResiduals:
       moving: the inputs of its step that are differentiated, see `LinearScan.differentiated`.
     """
 
-    loop: Loop
+    loop: ScanLoop
     scan: LinearScan
     active: Active | None
     steps: LinearScan

@@ -135,7 +135,7 @@ class Solver(abc.ABC):
         return False
 
     @property
-    def is_one_function(self) -> bool:
+    def one_function(self) -> bool:
         """Whether its loop is one function, which does arithmetic for nothing: all that a step may
         be left to it."""
         return False

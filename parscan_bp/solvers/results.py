@@ -15,10 +15,10 @@ from parscan_bp.system import Ragged, System
 from parscan_bp.trees import add
 from parscan_bp.types import Array, PyTree
 
-Made = tuple[PyTree, PyTree, PyTree]
+Solved = tuple[PyTree, PyTree, PyTree]
 
 
-def solved(solver: Solver, system: System, state: PyTree) -> Made:
+def solved(solver: Solver, system: System, state: PyTree) -> Solved:
     """`Solver.run`, whose results are checked.
 
     Raises:
@@ -28,7 +28,7 @@ def solved(solver: Solver, system: System, state: PyTree) -> Made:
     return _checked(solver, "run", solver.run(system, state), state, system.length)
 
 
-def solved_observed(solver: Solver, system: System, state: PyTree) -> tuple[Made, Rounds]:
+def solved_observed(solver: Solver, system: System, state: PyTree) -> tuple[Solved, Rounds]:
     """`Solver.run_observed`, whose results are checked alike."""
     made, rounds = solver.run_observed(system, state)
     return _checked(solver, "run_observed", made, state, system.length), rounds
@@ -50,7 +50,7 @@ def solved_ragged_observed(solver: Solver, system: Ragged) -> tuple[list[Any], R
     return _checked_ragged(solver, "run_ragged_observed", made, system), rounds
 
 
-def added(solver: Solver, to: Sequence[Array], contributions: Sequence[Array]) -> list[Array]:
+def checked_sum(solver: Solver, to: Sequence[Array], contributions: Sequence[Array]) -> list[Array]:
     """The sum of both, which have the same shapes if the solver summed or stacked as it should.
 
     Raises:
@@ -64,7 +64,7 @@ def added(solver: Solver, to: Sequence[Array], contributions: Sequence[Array]) -
     return add(to, contributions)
 
 
-def _checked(solver: Solver, method: str, made: Any, state: PyTree, length: int) -> Made:
+def _checked(solver: Solver, method: str, made: Any, state: PyTree, length: int) -> Solved:
     name = f"{type(solver).__name__}.{method}"
     if not (isinstance(made, tuple) and len(made) == 3):
         wanted = "(state, summed, stacked), see `Solver.run`, is wanted"

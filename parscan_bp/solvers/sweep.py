@@ -78,7 +78,7 @@ class Sweep(Solver):
         return self.otherwise == "lax"
 
     @property
-    def is_one_function(self):
+    def one_function(self):
         return self.native
 
     @property

@@ -21,9 +21,9 @@ from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
 from parscan_bp.scan.values.options import NAMES
 from parscan_bp.solvers import Solver
 from parscan_bp.solvers.base import check_is_solver
-from parscan_bp.tuning.candidates import LAX, candidates
-from parscan_bp.tuning.program import Compiled, Program, drawn
-from parscan_bp.tuning.result import Tuning, decide, with_forward
+from parscan_bp.tuning.candidates import LAX, solver_candidates
+from parscan_bp.tuning.program import Compiled, GradientProgram, drawn
+from parscan_bp.tuning.result import Tuning, decide, with_methods
 from parscan_bp.types import PyTree
 
 GROUPS = ("params", "init", "xs")
@@ -98,11 +98,11 @@ def autotune(
     more = _solvers(solvers)
     params, step_of = _opened(step, init, xs)
 
-    def program(loop: Callable) -> Program:
+    def program(loop: Callable) -> GradientProgram:
         def run(params, init, xs):
             return loop(step_of(params), init, xs)
 
-        return Program(run, (params, init, xs), [GROUPS.index(name) for name in wrt])
+        return GradientProgram(run, (params, init, xs), [GROUPS.index(name) for name in wrt])
 
     unrolled = {
         f"{LAX}, unroll={k}": program(functools.partial(lax_scan, **how | {"unroll": k}))
@@ -116,7 +116,7 @@ def autotune(
         name: program(functools.partial(scan, **how, forward=method))
         for name, method in methods.items()
     }
-    return with_forward(race.of(question, unrolled | programs), question.key, methods)
+    return with_methods(race.of(question, unrolled | programs), question.key, methods)
 
 
 def _methods(forward: Sequence[str | Forward]) -> dict[str, Forward]:
@@ -200,7 +200,7 @@ def autotune_calls(
         jax.tree.map(lambda leaf, k=k: drawn(as_array(f"args[{k}]", leaf)), arg)
         for k, arg in enumerate(args)
     )
-    program = Program(fun, args, range(len(args)))
+    program = GradientProgram(fun, args, range(len(args)))
     race = _Races(program, "autotune_calls", _solvers(solvers), budget_s, progress)
     if not race.questions:
         raise ValueError(
@@ -215,7 +215,7 @@ class _Races:
 
     def __init__(
         self,
-        program: Program,
+        program: GradientProgram,
         name: str,
         more: Mapping[str, Solver],
         budget_s: float,
@@ -228,10 +228,10 @@ class _Races:
             program.trace(name)
         self.questions = list(heard.asked.values())
 
-    def of(self, question: Question, others: Mapping[str, Program] | None = None) -> Tuning:
+    def of(self, question: Question, others: Mapping[str, GradientProgram] | None = None) -> Tuning:
         """Races the candidates for one of the questions; other programs take part beside them."""
         chosen = question.by_rules()
-        solvers = candidates(question.facts) | dict(self._more)
+        solvers = solver_candidates(question.facts) | dict(self._more)
         solvers.setdefault(str(chosen), chosen.solver)
         programs: dict[str, Callable[[], Compiled]] = {
             name: functools.partial(self._compiled, Trial(question.key, solver))

@@ -18,7 +18,7 @@ from parscan_bp.solvers.pallas_chunks import DIAGONAL, chunk_of, reduction_of_ma
 LAX = "lax.scan"
 
 
-def candidates(facts: Facts) -> dict[str, Solver | None]:
+def solver_candidates(facts: Facts) -> dict[str, Solver | None]:
     """The solvers that may be the fastest for a scan, by what is printed of them."""
     n = facts.length
     found: list[Solver] = [

@@ -11,7 +11,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from parscan_bp.choice.choose import Trial, on_trial
 from parscan_bp.jaxprs.read import is_differentiable
-from parscan_bp.scan.heard import traced_anew
+from parscan_bp.scan.plan_record import traced_anew
 from parscan_bp.trees import at_least_single, replace_at
 from parscan_bp.types import PyTree
 
@@ -43,7 +43,7 @@ class Compiled:
         )
 
 
-class Program:
+class GradientProgram:
     """The value and gradient of a sum of all floats that a function returns.
 
     Args:

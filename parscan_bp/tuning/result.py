@@ -14,8 +14,8 @@ from parscan_bp import store
 from parscan_bp.choice import wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.forward import Forward
-from parscan_bp.scan.values import wisdom as forward_wisdom
-from parscan_bp.scan.values.wisdom import RememberedForward
+from parscan_bp.scan.values import forward_wisdom
+from parscan_bp.scan.values.forward_wisdom import RememberedForward
 from parscan_bp.solvers import Solver
 from parscan_bp.tuning.program import Compiled
 from parscan_bp.tuning.race import race
@@ -102,7 +102,7 @@ def decide(
       solvers: for those names that can be remembered, the solver.
       reference: the name of the candidate whose gradients are right.
       by_rules: that of the rules' choice.
-      key: see `wisdom.key_of`.
+      key: see `wisdom.scan_key`.
       budget_s: seconds for the race.
       tell: is told how far it is.
       memory_limit: bytes that the winner may take; ``None`` for any.
@@ -158,7 +158,7 @@ def _fits(timing: Timing, memory_limit: int | None) -> bool:
     return memory_limit is None or timing.bytes is None or timing.bytes <= memory_limit
 
 
-def with_forward(found: Tuning, key: str, methods: Mapping[str, Forward]) -> Tuning:
+def with_methods(found: Tuning, key: str, methods: Mapping[str, Forward]) -> Tuning:
     """What the race says of the methods that took part, which is remembered, too.
 
     Args:

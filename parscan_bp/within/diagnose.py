@@ -18,7 +18,7 @@ from parscan_bp.jaxprs.replay import bind, evaluate, interpret
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array
 from parscan_bp.within.dispatch import typed
-from parscan_bp.within.program import Arguments, program_of
+from parscan_bp.within.program import Arguments, traced_function
 from parscan_bp.within.rewrite import holds_scan
 from parscan_bp.within.sites import Site, sites_of
 
@@ -102,7 +102,7 @@ def diagnose_within(
     given = Arguments(args, kwargs)
     if any(isinstance(v, jax.core.Tracer) for v in given.arrays):
         raise ValueError("args: got traced values; numbers are wanted, outside of jit and grad")
-    program = program_of(f, given)
+    program = traced_function(f, given)
     if program.obstacle:
         raise ValueError(f"f: {program.obstacle}; switch it on around diagnose_within, too")
     run = _Run(program.closed, given.arrays)

@@ -13,9 +13,9 @@ from parscan_bp.jaxprs.calls import MADE_AGAIN
 from parscan_bp.jaxprs.replay import interpret
 from parscan_bp.scan.api import scan
 from parscan_bp.within.buffers import Buffer, buffers_of
-from parscan_bp.within.outputs import Loop, loop_of
+from parscan_bp.within.outputs import ScanCall, loop_of
 from parscan_bp.within.replacement import Replacement
-from parscan_bp.within.rewrite import Apply
+from parscan_bp.within.rewrite import ApplyEquation
 from parscan_bp.within.sites import Site
 
 
@@ -32,7 +32,7 @@ class Dispatch:
         self._sites = {id(site.equation): site for site in sites}
         self._buffers = {id(site.equation): _buffers(how, site) for site in sites}
 
-    def __call__(self, eqn: JaxprEqn, values: Sequence[Any], apply: Apply) -> Sequence[Any]:
+    def __call__(self, eqn: JaxprEqn, values: Sequence[Any], apply: ApplyEquation) -> Sequence[Any]:
         site = self._sites.get(id(eqn))  # a rule may have scans that are in no program
         values = list(map(typed, eqn.invars, values))
         if site is None or site.stays is not None or not self._how.takes(site):
@@ -40,7 +40,9 @@ class Dispatch:
         loop = loop_of(eqn, values, self.buffers(site), apply)
         return self.scanned(site, loop, lambda: _as_it_was(eqn, values, apply))
 
-    def scanned(self, site: Site, loop: Loop, left: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    def scanned(
+        self, site: Site, loop: ScanCall, left: Callable[[], Sequence[Any]]
+    ) -> Sequence[Any]:
         """The results of one scan."""
         try:
             return self.solved(site, loop)
@@ -50,7 +52,7 @@ class Dispatch:
             refused.add_note(f"The scan is number {site.index}, at {site.source}.")
             raise
 
-    def solved(self, site: Site, loop: Loop) -> list[Any]:
+    def solved(self, site: Site, loop: ScanCall) -> list[Any]:
         """The results of one scan by `parscan_bp.scan`."""
         return loop.results(*scan(loop.step, loop.init, loop.xs, **site.how, **self._how.options))
 
@@ -63,7 +65,7 @@ def _buffers(how: Replacement, site: Site) -> list[Buffer]:
     return buffers_of(site) if site.stays is None and how.takes(site) else []
 
 
-def _as_it_was(eqn: JaxprEqn, values: Sequence[Any], apply: Apply) -> Sequence[Any]:
+def _as_it_was(eqn: JaxprEqn, values: Sequence[Any], apply: ApplyEquation) -> Sequence[Any]:
     """The scan by `jax.lax.scan`, scans within its step being replaced."""
     return MADE_AGAIN["scan"](eqn, values, lambda body, given: interpret(body, given, apply))
 

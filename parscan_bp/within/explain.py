@@ -15,8 +15,8 @@ from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.trees import nbytes, replace_at
 from parscan_bp.within.dispatch import Dispatch
-from parscan_bp.within.outputs import Loop, loop_of
-from parscan_bp.within.program import Arguments, program_of
+from parscan_bp.within.outputs import ScanCall, loop_of
+from parscan_bp.within.program import Arguments, traced_function
 from parscan_bp.within.replacement import Only, Replacement
 from parscan_bp.within.rewrite import rewritten
 from parscan_bp.within.sites import Site, sites_of
@@ -127,7 +127,7 @@ def explain_within(
       500
     """
     how = Replacement.of(solver, otherwise, only, memory_limit)
-    program = program_of(f, Arguments(args, kwargs))
+    program = traced_function(f, Arguments(args, kwargs))
     sites = sites_of(program.closed)
     how.check(sites)
     if program.obstacle:
@@ -155,7 +155,7 @@ class _Explaining(Dispatch):
             self._found[site.index] = self._explained(site, loop)
         return super().scanned(site, loop, left)
 
-    def _explained(self, site: Site, loop: Loop) -> ScanWithin:
+    def _explained(self, site: Site, loop: ScanCall) -> ScanWithin:
         found = _described(site, self._how)
         call = lambda **named: explain(loop.step, loop.init, loop.xs, **site.how, **named)  # noqa: E731
         try:

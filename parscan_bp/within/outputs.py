@@ -15,10 +15,10 @@ from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.types import Array, PyTree
 from parscan_bp.within.buffers import Buffer, index_of, overwrites
 
-Apply = Callable[[JaxprEqn, Sequence[Any]], Sequence[Any]]
+ApplyEquation = Callable[[JaxprEqn, Sequence[Any]], Sequence[Any]]
 
 
-class Loop(NamedTuple):
+class ScanCall(NamedTuple):
     """A call of a scan, and what is done with its result.
 
     Attributes:
@@ -33,8 +33,8 @@ class Loop(NamedTuple):
 
 
 def loop_of(
-    eqn: JaxprEqn, values: Sequence[Array], buffers: Sequence[Buffer], apply: Apply
-) -> Loop:
+    eqn: JaxprEqn, values: Sequence[Array], buffers: Sequence[Buffer], apply: ApplyEquation
+) -> ScanCall:
     """The loop of a scan equation.
 
     Args:
@@ -86,7 +86,7 @@ def loop_of(
         if use.lag is None
     ]
     kept = {b.leaf: [_row(carry[b.leaf], b.axis, row) for row in b.before] for b in buffers}
-    return Loop(step, (kept, [carry[k] for k in others]), ((own, ahead), xs), results)
+    return ScanCall(step, (kept, [carry[k] for k in others]), ((own, ahead), xs), results)
 
 
 def _in_order(eqn: JaxprEqn, uses: dict[int, Any]) -> Iterator[Any]:

@@ -21,7 +21,7 @@ _WIDE = ("float64", "complex128", "int64", "uint64")
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TracedFunction:
     """A traced function.
 
     Attributes:
@@ -88,7 +88,7 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
-def program_of(f: Callable, given: Arguments) -> Program:
+def traced_function(f: Callable, given: Arguments) -> TracedFunction:
     """The program of a call.
 
     Raises:
@@ -97,4 +97,4 @@ def program_of(f: Callable, given: Arguments) -> Program:
     if not callable(f):
         raise TypeError(f"f: got {described(f)}; a function is wanted")
     call = functools.partial(call_with, f)
-    return plan_anew(call, given.how, (given.arrays,), lambda program: program, Program)
+    return plan_anew(call, given.how, (given.arrays,), lambda program: program, TracedFunction)

@@ -10,7 +10,7 @@ from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.scan.traces import Traces
 from parscan_bp.solvers import Solver
 from parscan_bp.within.dispatch import Dispatch
-from parscan_bp.within.program import Arguments, Program, call_with
+from parscan_bp.within.program import Arguments, TracedFunction, call_with
 from parscan_bp.within.replacement import Only, Replacement
 from parscan_bp.within.rewrite import rewritten
 from parscan_bp.within.sites import sites_of
@@ -79,7 +79,7 @@ def _replaced(how: Replacement, f: Callable) -> Callable:
     def call(named, arrays):
         return call_with(f, named, arrays)
 
-    traces = Traces(call, Program)
+    traces = Traces(call, TracedFunction)
 
     @functools.wraps(f)
     def replaced(*args, **kwargs):
@@ -92,11 +92,11 @@ def _replaced(how: Replacement, f: Callable) -> Callable:
     return replaced
 
 
-def _with_ours(how: Replacement, traced: Program) -> Program | None:
+def _with_ours(how: Replacement, traced: TracedFunction) -> TracedFunction | None:
     """The program with its scans replaced; ``None`` if the function is left as it is."""
     if traced.obstacle is not None:
         return None
     sites = sites_of(traced.closed)
     how.check(sites)
     by_scan = Dispatch(how, sites)
-    return Program(rewritten(traced.closed, by_scan), traced.out_tree)
+    return TracedFunction(rewritten(traced.closed, by_scan), traced.out_tree)

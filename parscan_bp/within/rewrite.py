@@ -8,17 +8,18 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from parscan_bp.jaxprs.calls import MADE_AGAIN, Run
+from parscan_bp.jaxprs.calls import MADE_AGAIN
+from parscan_bp.jaxprs.control_flow import RunProgram
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import OWN_CALLS, PLAIN_CALLS
 from parscan_bp.jaxprs.read import called, inner_jaxprs, walk
 from parscan_bp.jaxprs.replay import bind, interpret
 from parscan_bp.jaxprs.source import scope_of
 from parscan_bp.types import Array
+from parscan_bp.within.outputs import ApplyEquation
 from parscan_bp.within.sites import OPENED
 
-Apply = Callable[[JaxprEqn, Sequence[Any]], Sequence[Any]]
-ByScan = Callable[[JaxprEqn, Sequence[Any], Apply], Sequence[Any]]
+ByScan = Callable[[JaxprEqn, Sequence[Any], ApplyEquation], Sequence[Any]]
 """``(scan, its operands, apply) -> its results``; ``apply`` is for the equations of its step."""
 
 
@@ -58,13 +59,13 @@ def holds_scan(eqn: JaxprEqn) -> bool:
     )
 
 
-def _call(eqn: JaxprEqn, values: Sequence[Any], run: Run) -> Sequence[Any]:
+def _call(eqn: JaxprEqn, values: Sequence[Any], run: RunProgram) -> Sequence[Any]:
     """A call of `jax.jit`, with its name, its shardings and the arguments that it donates."""
     program = jax.make_jaxpr(lambda *v: run(called(eqn), v))(*values)
     return eqn.primitive.bind(*values, **{**eqn.params, "jaxpr": program})
 
 
-def _shard_map(eqn: JaxprEqn, values: Sequence[Any], run: Run) -> Sequence[Any]:
+def _shard_map(eqn: JaxprEqn, values: Sequence[Any], run: RunProgram) -> Sequence[Any]:
     params, program = eqn.params, called(eqn)
     axes = params["newly_manual_axes" if "newly_manual_axes" in params else "manual_axes"]
     mapped = jax.shard_map(

@@ -26,10 +26,15 @@ def test_mesh_runs_processes(tmp_path, capsys):
 def test_more_devices_are_modelled_from_one():
     one = {"median": 1.0, "bytes": 10, "error": 0.0, "collectives": {}}
     settings = {"length": 100, "batch": 2, "hidden": 3}
-    point = {"name": "P=1", "processes": 1, "methods": {"chain": one, "turns": one}}
+    methods = {"chain": one, "turns": {**one, "median": 2.0}, "corrections": one}
+    point = {"name": "P=1", "processes": 1, "methods": methods}
     result = {"settings": settings, "points": [point]}
     rows = modelled(result)
-    assert [row[0] for row in rows] == [f"P={p} (modelled)" for p in MODELLED]
-    # T steps forward, 2 T/P and log2 P more backward, of 1 / 2T seconds each.
-    assert rows[0][2] == "590.06 ms"
+    assert [row[0] for row in rows] == [f"P={p} (modelled)" for p in MODELLED for _ in methods]
+    # T steps forward, 2 T/P and log2 P more backward, of 1 / 2T seconds each; and what is sent.
+    assert rows[0][2:4] == ["590.06 ms", "0.59"]
+    # 2 T steps of twice the time, as in one process: what is beside them is sent.
+    assert rows[1][2:4] == ["2.00 s", "2.00"]
+    # T steps, and 3 T/P in one round.
+    assert rows[2][2:4] == ["605.04 ms", "0.61"]
     assert modelled({**result, "points": []}) == [] and "1.00 s" in text(result)

@@ -11,7 +11,7 @@ from jax import lax
 from minimal_gated import MinimalGated
 
 import parscan_bp as pb
-from parscan_bp.cells.weight_cotangent import limits
+from parscan_bp.cells.weight_cotangent import product_limits
 from parscan_bp.linearise.layout import CarryLayout
 from tests.family import jit_once
 
@@ -106,7 +106,7 @@ def test_a_scanned_cell_has_the_gradients_of_lax_scan(name, batch, solver):
 @pytest.mark.parametrize("solver", [pb.Sweep(), pb.Sweep(recompute=False)])
 def test_several_rows_of_square_weights(name, solver):
     cell = CELLS[name]
-    size = 2 * limits()["square"]
+    size = 2 * product_limits()["square"]
     _check_gradients(cell, _problem(cell, (8,), size, size), solver)
 
 
@@ -134,9 +134,9 @@ def _check_gradients(cell, problem, solver):
     _close(ours, gradients(lax.scan, lambda p: lambda c, x: cell(p, c, x)))
 
 
-FEW = limits()["few_outer"]
+FEW = product_limits()["few_outer"]
 LARGE = 96
-"""Units of which every cell has weights above ``limits()['small_weights']``."""
+"""Units of which every cell has weights above ``product_limits()['small_weights']``."""
 
 
 @pytest.mark.sampled

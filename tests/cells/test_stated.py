@@ -12,6 +12,7 @@ from minimal_gated import MinimalGated
 import parscan_bp as pb
 from parscan_bp import kernels
 from parscan_bp.cells.elementwise import check_elementwise
+from parscan_bp.cells.fused import FusedCell
 from tests.family import assert_derivatives_close
 
 T, B, H, INPUTS = 5, 2, 4, 3
@@ -240,4 +241,4 @@ def test_a_cell_is_checked_once():
 )
 def test_the_cells_of_the_package_pass(cell):
     cell.check(jnp.ones((B, H)))
-    cell.fused().check(jax.ShapeDtypeStruct((B, H), jnp.bfloat16))
+    FusedCell(cell).check(jax.ShapeDtypeStruct((B, H), jnp.bfloat16))

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from parscan_bp.cells.weight_cotangent import limits, weight_cotangent
+from parscan_bp.cells.weight_cotangent import product_limits, weight_cotangent
 
 DTYPE = jnp.zeros(()).dtype
-FEW = limits()["few_outer"]
+FEW = product_limits()["few_outer"]
 LARGE = 96
-"""Rows and columns of weights above ``limits()['small_weights']``."""
+"""Rows and columns of weights above ``product_limits()['small_weights']``."""
 
 
 def test_outer_products_of_few_rows_are_rounded_once():

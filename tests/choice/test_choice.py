@@ -10,7 +10,7 @@ import pytest
 import parscan_bp as pb
 from parscan_bp import kernels, native
 from parscan_bp.choice.facts import Facts
-from parscan_bp.choice.limits import limits
+from parscan_bp.choice.limits import cpu_limits
 from parscan_bp.choice.rules import ON_CHIP, RULES, by_rules
 from parscan_bp.choice.work import Work
 
@@ -34,7 +34,7 @@ TINY = {"batch": 1, "features": 4, "touched": 300}
 
 def test_there_are_few_rules_and_few_numbers():
     assert len(RULES) <= 7
-    assert len(dataclasses.fields(limits())) <= 12
+    assert len(dataclasses.fields(cpu_limits())) <= 12
 
 
 def test_what_kernels_take_is_swept_by_one_on_a_gpu():

@@ -20,9 +20,9 @@ from parscan_bp.choice import wisdom
 from parscan_bp.choice.wisdom import Remembered, Timing
 from parscan_bp.linearise.body import Body
 from parscan_bp.scan.api import loop_options, plan_of
-from parscan_bp.scan.values import wisdom as forward_wisdom
-from parscan_bp.scan.values.wisdom import RememberedForward
-from parscan_bp.tuning.candidates import candidates
+from parscan_bp.scan.values import forward_wisdom
+from parscan_bp.scan.values.forward_wisdom import RememberedForward
+from parscan_bp.tuning.candidates import solver_candidates
 
 TIMINGS = (Timing("a", 1e-3, 2.0, 1.9, 2.1),)
 INIT, XS = jnp.ones((16, 3)), jnp.ones((20, 16, 3))
@@ -106,7 +106,7 @@ def test_one_program_is_several_steps():
 
 def test_it_does_not_depend_on_the_order_of_hashes():
     def key(text):
-        return wisdom.key_of(Body(text, 1, 1), 20, 1)
+        return wisdom.scan_key(Body(text, 1, 1), 20, 1)
 
     names = ["frozenset({'a', 'b'})", "frozenset({'b', 'a'})", "frozenset({'a', 'c'})"]
     one, same, other = (key(f"remat[policy=Names({n})] at 0x7f") for n in names)
@@ -212,7 +212,7 @@ def test_all_that_is_raced_may_be_remembered():
     raced = {
         type(solver)
         for platform in ("cpu", "gpu")
-        for solver in candidates(
+        for solver in solver_candidates(
             dataclasses.replace(plan.facts, platform=platform, length=200)
         ).values()
     }
@@ -228,7 +228,7 @@ def test_what_may_overflow_with_other_values_is_not_remembered(solver, recwarn):
     assert wisdom.recall("k") is None and not recwarn
     path = wisdom.remember("k", Remembered(pb.Sweep(), TIMINGS))
     held = json.loads(path.read_text())
-    path.write_text(json.dumps(held | {"solver": wisdom.described(pb.Blelloch())}))
+    path.write_text(json.dumps(held | {"solver": wisdom.as_json(pb.Blelloch())}))
     with pytest.warns(UserWarning, match="this measurement is ignored"):
         assert wisdom.recall("k") is None
 

@@ -85,6 +85,9 @@ def test_every_solver(solver):
     _same(theirs, ours, {"return_carry": True}, str(solver))
 
 
+BEYOND = ["solver", "forward", "memory_limit", "report", "custom_vjp"]
+
+
 def test_attributes_of_the_layer_are_those_of_flax():
     cell = _cell(nnx.GRUCell)
     options = {"time_major": True, "return_carry": True, "unroll": 3, "rngs": nnx.Rngs(carry=5)}
@@ -92,7 +95,7 @@ def test_attributes_of_the_layer_are_those_of_flax():
     for name in set(vars(theirs)) - {"cell", "rngs", "_pytree__state", "_pytree__nodes"}:
         assert getattr(ours, name) == getattr(theirs, name), name
     assert ours.cell is theirs.cell is cell
-    assert set(vars(ours)) - set(vars(theirs)) == {"solver", "forward", "memory_limit", "report"}
+    assert set(vars(ours)) - set(vars(theirs)) == set(BEYOND)
     assert isinstance(ours, nnx.RNN)
 
 
@@ -102,7 +105,7 @@ def test_signatures_are_those_of_flax_and_what_is_beyond(name, method):
     theirs, ours = (getattr(getattr(m, name), method) for m in (nnx, parscan_bp.nnx))
     theirs, ours = (inspect.signature(f).parameters for f in (theirs, ours))
     beyond = {
-        "__init__": {"RNN": ["solver", "forward", "memory_limit", "report"]},
+        "__init__": {"RNN": BEYOND},
         "__call__": {name: ["mask", "reset"]},
     }
     assert list(ours) == [*theirs, *beyond[method].get(name, [])]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import parscan_bp as pb
-from parscan_bp.forward.evaluate import LoopFunctions, evaluate
+from parscan_bp.forward.evaluate import LoopFunctions, certified_run
 from tests.forward.methods import METHODS
 from tests.forward.piecewise import PIECEWISE
 from tests.forward.systems import FAMILIES, TRAINED, drawn, exponent, sequential, spread
@@ -49,7 +49,7 @@ def _runner(family, name, certify, jit, length):
     def run(params, h, us):
         functions = LoopFunctions(lambda p, h, u: (step(p, h, u), None), None)
         how = dataclasses.replace(METHODS[name].method, certify=certify, fallback=False)
-        states, _, told = evaluate(how, functions, params, h, us, length, None)
+        states, _, told = certified_run(how, functions, params, h, us, length, None)
         return states, told
 
     return jit(jax.vmap(run))

@@ -21,8 +21,8 @@ from parscan_bp.choice.wisdom import Timing
 from parscan_bp.forward import Auto, Recurrence
 from parscan_bp.forward.exponent import forgetting
 from parscan_bp.scan.api import loop_options, plan_of
-from parscan_bp.scan.values import wisdom as forward_wisdom
-from parscan_bp.scan.values.wisdom import RememberedForward
+from parscan_bp.scan.values import forward_wisdom
+from parscan_bp.scan.values.forward_wisdom import RememberedForward
 from tests.forward.recurrences import draw, elman, lorenz, lstm
 from tests.quickly import jit_quickly
 

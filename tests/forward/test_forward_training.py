@@ -11,8 +11,8 @@ import parscan_bp as pb
 from parscan_bp import store
 from parscan_bp.choice.wisdom import Timing
 from parscan_bp.scan.api import loop_options, plan_of
-from parscan_bp.scan.values import wisdom as forward_wisdom
-from parscan_bp.scan.values.wisdom import RememberedForward
+from parscan_bp.scan.values import forward_wisdom
+from parscan_bp.scan.values.forward_wisdom import RememberedForward
 from tests.forward.recurrences import draw
 
 STEPS, LENGTH, UNITS = 1000, 128, 8

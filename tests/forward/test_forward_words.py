@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from tests.forward.methods import METHODS, by_method
-from tests.quickly import UNOPTIMISED
+from tests.optimisation import UNOPTIMISED
 from tests.words.words import Word, draw_word, try_word
 
 SEED, WORDS = 3, 5

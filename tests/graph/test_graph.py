@@ -149,7 +149,7 @@ def test_the_order_keeps_live_sets_small():
 
 def test_constants_stand_just_before_they_are_read():
     live, _, _ = graph_as_chain(NODES, drawn(), X, OUTPUTS)
-    names = [vertex.name for vertex in live.order]
+    names = [node.name for node in live.order]
     assert names.index("c") + 1 == names.index("p")
 
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from parscan_bp.grids.cost.program import local_params
 from parscan_bp.parallel import collective_stats
+from parscan_bp.parallel.grids.cost.program import local_params
 
 
 def layer_bytes(stack, k, batch):

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 import parscan_bp as pb
-from parscan_bp.grids.grid import layout_of, mesh_axes
 from parscan_bp.layers import Conv, Dropout, Flatten, Function, Linear, MaxPool
 from parscan_bp.parallel import Grid, divide
+from parscan_bp.parallel.grids.grid import layout_of, mesh_axes
 
 SETTING = """
 import functools

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import sm90
 
 from parscan_bp import cells, kernels
+from parscan_bp.cells.fused import FusedCell
 
 LENGTH, CHUNK = 64, 16
 SCANS = {
@@ -74,7 +75,7 @@ def cases():
         for size, batch in sizes:
             yield f"{structure} {size} {batch}", *_scan(structure, size, batch)
     for cell, (forward, backward) in CELLS.items():
-        form = cell.fused()
+        form = FusedCell(cell)
         rules = {
             form.forward_rule: forward,
             form.backward_rule: backward,

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from parscan_bp import cells
+from parscan_bp.cells.fused import FusedCell
 
 CELLS = {
     "elman": cells.Elman(),
@@ -44,7 +45,7 @@ class Recurrence:
         """The carry after every step by ``run(rule, v, weights, first, reverse=)``."""
         params, carry, xs = self.args
         run = functools.partial(run, reverse=self.reverse)
-        return CELLS[self.cell].fused().forward(run, params, jax.tree.leaves(carry), xs)
+        return FusedCell(CELLS[self.cell]).forward(run, params, jax.tree.leaves(carry), xs)
 
     def backward(self, run, after):
         """Cotangents of parameters and inputs, the same way."""
@@ -52,7 +53,7 @@ class Recurrence:
         run = functools.partial(run, reverse=not self.reverse)
         init = jax.tree.leaves(carry)
         before = [self._shift(c, a) for c, a in zip(init, after, strict=True)]
-        form = CELLS[self.cell].fused()
+        form = FusedCell(CELLS[self.cell])
         end = 0 if self.reverse else -1
         last = [g[end] for g in self.gamma]
         cts = None if self.of_last else self.gamma

@@ -12,10 +12,11 @@ from kernel_cases import BATCHES, GRID, LENGTHS, SIZES, in_turn, needs_kernels
 from recurrence_cases import CELLS, draw
 
 from parscan_bp.cells import Elman
+from parscan_bp.cells.fused import FusedCell
 from parscan_bp.kernels import fused_recurrence, interpreter, reference
 from parscan_bp.kernels.fused import largest_hidden
 from parscan_bp.kernels.opened import opened
-from parscan_bp.kernels.tiles import fused_tile, padded
+from parscan_bp.kernels.tiles import fused_tile, padded_order
 
 TOLERANCE = 2e-5
 """Of the largest number, in float32: a thousand steps, each of which rounds."""
@@ -99,8 +100,8 @@ def test_cotangents_of_the_last_carry(cell, length, reverse, capfd):
 )
 def test_sums_over_samples_that_share_a_multiprocessor(cell, length, batch, size, reverse, capfd):
     """The last of which work on fewer."""
-    rule = CELLS[cell].fused().backward_rule
-    tile = fused_tile(rule, padded(size, 4), batch, 4)
+    rule = FusedCell(CELLS[cell]).backward_rule
+    tile = fused_tile(rule, padded_order(size, 4), batch, 4)
     assert tile.sums and batch % tile.samples
     case = draw(cell, length, batch, size, reverse=reverse)
     case.check(functools.partial(fused_recurrence, interpret=interpreter(detect_races=True)), 2e-6)
@@ -136,7 +137,7 @@ def test_sums_are_of_the_samples_there_are(monkeypatch):
     ],
 )
 def test_where_sums_are_made(cell, batch, most, more):
-    form = CELLS[cell].fused()
+    form = FusedCell(CELLS[cell])
     assert fused_tile(form.backward_rule, most, batch, 4).sums
     assert not fused_tile(form.backward_rule, more, batch, 4).sums
     assert not fused_tile(form.forward_rule, most, batch, 4).sums
@@ -157,7 +158,7 @@ def test_products_beside_the_kernel(cell, size, weights):
 @pytest.mark.parametrize("size", [3, 64])
 def test_one_kernel_each_way(cell, size):
     case = draw(cell, 4, 3, size)
-    form = CELLS[cell].fused()
+    form = FusedCell(CELLS[cell])
     for call, rule in [(case.forward, form.forward_rule), (_backward(case), form.backward_rule)]:
         run = jax.jit(functools.partial(call, fused_recurrence))
         text = run.trace().lower(lowering_platforms=("cuda",)).as_text()
@@ -173,7 +174,7 @@ def _backward(case):
 @needs_kernels
 @pytest.mark.parametrize(("cell", "most"), [("elman", 224), ("gru", 128), ("lstm", 100)])
 def test_the_largest_hidden(cell, most):
-    form = CELLS[cell].fused()
+    form = FusedCell(CELLS[cell])
     assert min(largest_hidden(r, 4) for r in (form.forward_rule, form.backward_rule)) == most
     with pytest.raises(NotImplementedError, match=f"hidden: got {most + 40}"):
         draw(cell, 1, 1, most + 40).forward(fused_recurrence)
@@ -208,7 +209,7 @@ def test_no_product_beside_the_kernels_is_rounded(cell, of_last):
     def backward(params, xs):
         cts = None if of_last else before
         run = functools.partial(reference.recurrence, reverse=True)
-        return own.fused().backward(run, params, init, before, xs, before, cts, init)
+        return FusedCell(own).backward(run, params, init, before, xs, before, cts, init)
 
     products = [
         eqn.params["precision"]

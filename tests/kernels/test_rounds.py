@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from parscan_bp.kernels.rounds import Rounds
+from parscan_bp.kernels.rounds import StepRounds
 
 CASES = [(1, 1), (2, 8), (7, 3), (8, 8), (9, 1), (17, 8)]
 
@@ -12,7 +12,7 @@ CASES = [(1, 1), (2, 8), (7, 3), (8, 8), (9, 1), (17, 8)]
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("length", "steps"), CASES)
 def test_every_step_is_taken_once_and_has_a_place(length, steps, reverse):
-    rounds = Rounds(length, min(steps, length), reverse)
+    rounds = StepRounds(length, min(steps, length), reverse)
     by_round = [
         [int(rounds.nth(n, k)) for k in range(rounds.taken(n))] for n in range(rounds.count)
     ]
@@ -31,7 +31,7 @@ def test_every_step_is_taken_once_and_has_a_place(length, steps, reverse):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("length", "steps"), CASES)
 def test_what_is_before_the_first_step_is_overwritten_by_none_of_its_round(length, steps, reverse):
-    rounds = Rounds(length, min(steps, length), reverse)
+    rounds = StepRounds(length, min(steps, length), reverse)
     before = int(rounds.place(rounds.before(rounds.first)))
     first = [int(rounds.place(rounds.nth(0, k))) for k in range(rounds.taken(0))]
     assert 0 <= before < rounds.room

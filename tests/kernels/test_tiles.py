@@ -3,8 +3,9 @@
 import pytest
 from recurrence_cases import CELLS
 
+from parscan_bp.cells.fused import FusedCell
 from parscan_bp.kernels.rule import Rule
-from parscan_bp.kernels.tiles import MIN_ORDER, fused_tile, padded
+from parscan_bp.kernels.tiles import MIN_ORDER, fused_tile, padded_order
 
 THREADS_OF_A_ROW = 4
 
@@ -12,7 +13,7 @@ THREADS_OF_A_ROW = 4
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_every_order_gives_each_thread_of_a_row_two_columns(itemsize):
     """With one, its part of a sum is fused into its neighbour's addition, and the four differ."""
-    orders = [padded(size, itemsize) for size in range(1, 129)]
+    orders = [padded_order(size, itemsize) for size in range(1, 129)]
     assert min(orders) == MIN_ORDER == 2 * THREADS_OF_A_ROW
     assert all(order * itemsize % 16 == 0 for order in orders)
     assert all(size <= order <= max(8, size + 7) for size, order in enumerate(orders, 1))
@@ -21,9 +22,9 @@ def test_every_order_gives_each_thread_of_a_row_two_columns(itemsize):
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("cell", CELLS)
 def test_so_does_every_slice_of_a_weight(cell, itemsize):
-    form = CELLS[cell].fused()
+    form = FusedCell(CELLS[cell])
     for rule in form.forward_rule, form.backward_rule, form.backward_rule_of_last:
-        for size in sorted({padded(size, itemsize) for size in range(1, 257)}):
+        for size in sorted({padded_order(size, itemsize) for size in range(1, 257)}):
             tile = fused_tile(rule, size, 1, itemsize)
             slices = tile.slices(size)
             assert [c for start, n in slices for c in range(start, start + n)] == [*range(size)]

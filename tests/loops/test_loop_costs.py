@@ -13,9 +13,9 @@ import parscan_bp as pb
 from parscan_bp.jaxprs.stage import Staged, trace_call
 from parscan_bp.loops.costs import costs_of
 from parscan_bp.loops.nest import MOST_STEPS, Nest, nest_within
-from parscan_bp.scan.storage import Costs
+from parscan_bp.scan.storage import StoredBytes
 
-COSTS = Costs(carry=64, step=256, x=0, shared=16, solving=lambda n: 0)
+COSTS = StoredBytes(carry=64, step=256, x=0, shared=16, solving=lambda n: 0)
 STRETCH = 16
 
 

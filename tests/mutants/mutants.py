@@ -94,13 +94,13 @@ MUTANTS = (
     ),
     Mutant(
         "grids-rows-from-the-wrong-end",
-        "grids/halo.py",
+        "parallel/grids/halo.py",
         "start = block - rows if distance > 0 else 0",
         "start = 0 if distance > 0 else block - rows",
     ),
     Mutant(
         "grids-variance-of-one-part",
-        "grids/layers/batch_norm.py",
+        "parallel/grids/layers/batch_norm.py",
         "count = x.shape[0] * self.layout.data.parts * math.prod(self.spatial)",
         "count = x.shape[0] * math.prod(self.spatial)",
     ),

@@ -7,7 +7,7 @@ import pytest
 from bench.paper.grids import simulate
 from bench.paper.grids.machine import EQUATIONS
 from bench.paper.grids.networks import IMAGE, alexnet
-from parscan_bp.grids.cost.weights import weight_layers
+from bench.paper.grids.weights import weight_layers
 
 ALPHA, BETA, BATCH = 2e-6, 4 / 6e9, 2048
 """Latency, and seconds a number of four bytes: the paper's Table 1."""

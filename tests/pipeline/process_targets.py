@@ -52,6 +52,32 @@ def together():
     return {"same": bits(made.params) == bits([wanted.params[k] for k in mine]), "states": states}
 
 
+def resume():
+    """Whether a run that goes on with the optimiser's states of another one is as in the simulator.
+
+    Those that it starts with count: fresh ones lead elsewhere.
+    """
+    functions, _ = net(3)
+    given = (pipeline.OneFOneB(2), optax.adam(0.1), cross_entropy)
+    begun = pipeline.run(functions, *given, net(3)[1], data(4))
+    later = (begun.params, data(9)[4:])
+    wanted = pipeline.run(functions, *given, *later, optimiser_states=begun.optimiser_states)
+    fresh = pipeline.run(functions, *given, *later)
+    made = pipeline.run(
+        functions,
+        *given,
+        *later,
+        optimiser_states=begun.optimiser_states,
+        executor=pipeline.Processes(),
+    )
+    mine = pipeline.Processes().blocks_here(3)
+    of = lambda run, own: bits(  # noqa: E731
+        [[run.params[k] for k in own], [run.optimiser_states[k] for k in own]]
+    )
+    got = of(made, range(len(mine)))
+    return {"same": got == of(wanted, mine), "fresh": got == of(fresh, mine)}
+
+
 def refuse():
     """The message for a schedule in lockstep."""
     functions, params = net(3)

@@ -52,6 +52,7 @@ CASES = {
     "GPipe": Case(pb.pipeline.GPipe(4), 3, _fresh, _fresh),
     "GPipe, kept": Case(pb.pipeline.GPipe(4, recompute=False), 3, _fresh, _fresh),
     "OneFOneB": Case(pb.pipeline.OneFOneB(4), 3, _fresh, _fresh),
+    "InterleavedOneFOneB": Case(pb.pipeline.InterleavedOneFOneB(4, devices=2), 4, _fresh, _fresh),
     "PipeDream": Case(pb.pipeline.PipeDream(), 3, _late(2, 1, 0), _late(2, 1, 0)),
     "PipeDream2BW": Case(pb.pipeline.PipeDream2BW(4), 3, _late(1, 1, 1), _late(1, 1, 1)),
     "ZeroBubble": Case(pb.pipeline.ZeroBubble(4), 3, _fresh, _fresh),

@@ -44,7 +44,9 @@ def test_who_is_given_which_gradients(name):
             schedule_for(schedule, case.made, params)
         if case.kind == "all":
             assert f"{schedule} updates each block by itself" in str(told.value)
-            assert "(BackPropagation, GPipe, OneFOneB, ZeroBubble)" in str(told.value)
+            assert "(BackPropagation, GPipe, OneFOneB, InterleavedOneFOneB, ZeroBubble)" in str(
+                told.value
+            )
 
 
 def _batches(count=4, bad=1):

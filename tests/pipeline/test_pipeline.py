@@ -1,6 +1,5 @@
 """`Pipeline`: step by step the simulator's numbers; checkpoints in mid-flight; what it reports."""
 
-import io
 import json
 import os
 import pathlib
@@ -20,7 +19,6 @@ from schedule_cases import CASES
 from parscan_bp import pipeline
 from parscan_bp.pipeline import checkpoint
 from parscan_bp.pipeline.pipeline_report import modelled_bubble
-from parscan_bp.pipeline.progress import Progress
 
 SGD = networks.sgd(0.1, momentum=0.9)
 NAMES = ("DSP(2,0,1,0;7,4,3,0)", "FeaturesReplay", "OneFOneB", "PipeDream2BW", "ZeroBubble, H2")
@@ -226,14 +224,6 @@ def test_what_it_measures_decides_the_split_and_is_reported():
     )
     assert [block.held for block in report.blocks] == list(schedule.held(3))
     assert "DSP(1,1,0;4,2,0): 12 batches" in str(report) and "4, 0" in str(report)
-
-
-def test_a_line_says_how_far_it_is():
-    out = io.StringIO()
-    bar = Progress(iter(range(3)), shown=True, to=out)
-    assert list(bar) == [0, 1, 2] and "3 batches" in out.getvalue()
-    out = io.StringIO()
-    assert list(Progress([1], shown=False, to=out)) == [1] and not out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,12 @@ def test_two_processes_update_all_blocks_at_once_and_weigh_parts():
 
 
 @pytest.mark.slow
+def test_two_processes_go_on_with_the_optimisers_states():
+    found = pb.parallel.launch("tests.pipeline.process_targets:resume", 2)
+    assert found == [{"same": True, "fresh": False}] * 2
+
+
+@pytest.mark.slow
 def test_lockstep_is_refused_by_name():
     for told in pb.parallel.launch("tests.pipeline.process_targets:refuse", 2):
         assert told.startswith("schedule: the blocks of FeaturesReplay wait for each other")

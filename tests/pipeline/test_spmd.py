@@ -30,13 +30,13 @@ from schedule_cases import CASES, PAPER
 from parscan_bp import pipeline
 from parscan_bp.parallel import Collectives, collective_stats
 
-def check(schedule, blocks, optimiser, block=alike.residual, params=None, **options):
+def check(schedule, blocks, optimiser, block=alike.residual, params=None, stages=None, **rest):
     params = params_of(blocks) if params is None else params
     batches = batches_of(schedule, blocks)
     given = (schedule, optimiser, cross_entropy, params, batches)
     given = ([block] * blocks, *given)
-    made = pipeline.run(*given, **options, executor=pipeline.Spmd(line(blocks)))
-    wanted = pipeline.run(*given, **options)
+    made = pipeline.run(*given, **rest, executor=pipeline.Spmd(line(stages or blocks)))
+    wanted = pipeline.run(*given, **rest)
     assert_same(made, wanted)
     assert jnp.isfinite(made.losses).all() and made.losses.shape == (len(batches),)
 
@@ -68,6 +68,55 @@ def test_parts_are_summed_as_the_simulator_sums_them(run_on_devices, name):
     run_on_devices(RUN + f"check(CASES[{name!r}].schedule, 3, optax.adamw(1e-2))", 3)
 
 
+@pytest.mark.parametrize(
+    ("microbatches", "stages", "blocks", "optimiser"),
+    [
+        (2, 2, 4, "optax.sgd(0.1, momentum=0.9)"),
+        pytest.param(4, 2, 6, "optax.adamw(1e-2)", marks=pytest.mark.slow),
+        pytest.param(4, 4, 8, "optax.sgd(0.1)", marks=pytest.mark.slow),
+        pytest.param(2, 1, 2, "optax.adam(1e-2)", marks=pytest.mark.slow),
+        pytest.param(
+            2,
+            2,
+            4,
+            "optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1, momentum=0.9))",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_several_blocks_a_device_have_the_simulators_bits(
+    run_on_devices, microbatches, stages, blocks, optimiser
+):
+    schedule = f"pipeline.InterleavedOneFOneB({microbatches}, devices={stages})"
+    run_on_devices(RUN + f"check({schedule}, {blocks}, {optimiser}, stages={stages})", stages)
+
+
+@pytest.mark.slow
+def test_other_schedules_run_with_several_blocks_a_device_if_each_has_one_pass_a_tick(
+    run_on_devices,
+):
+    program = """
+check(pipeline.BackPropagation(), 4, optax.adam(1e-2), stages=2)
+check(pipeline.GPipe(2), 4, optax.adam(1e-2), stages=2)
+"""
+    run_on_devices(RUN + program, 2)
+
+
+def test_several_passes_of_a_device_in_a_tick_are_refused_by_name(run_on_devices):
+    table = pipeline.OneFOneB(4).table(blocks=4, batches=1)
+    with pytest.raises(NotImplementedError, match=r"schedule: OneFOneB\(microbatches=4\) has seve"):
+        instructions(table, 2)
+    program = """
+try:
+    check(pipeline.GPipe(2), 3, optax.sgd(0.1), stages=2)
+except ValueError as error:
+    assert str(error).startswith("blocks: got 3 for 2 devices along the axis 'stage'"), error
+else:
+    raise AssertionError
+"""
+    run_on_devices(RUN + program, 2)
+
+
 @pytest.mark.slow
 def test_every_schedule_of_one_hop_a_tick_has_the_simulators_bits(run_on_devices):
     program = f"""
@@ -82,9 +131,11 @@ for name, case in CASES.items():
 def test_states_and_random_keys_are_those_of_the_batch(run_on_devices):
     program = """
 state = {"mean": jnp.zeros(alike.WIDTH), "passes": jnp.zeros((), jnp.int32)}
+block, key = pipeline.Block(alike.noisy), jax.random.key(5)
 for schedule in (PAPER["DSP(1,1,0;4,2,0)"], pipeline.GPipe(3)):
-    check(schedule, 3, optax.sgd(0.05), pipeline.Block(alike.noisy), states=[state] * 3,
-          key=jax.random.key(5))
+    check(schedule, 3, optax.sgd(0.05), block, states=[state] * 3, key=key)
+schedule = pipeline.InterleavedOneFOneB(2, devices=2)
+check(schedule, 4, optax.sgd(0.05), block, states=[state] * 4, key=key, stages=2)
 """
     run_on_devices(RUN + program, 3)
 
@@ -119,19 +170,21 @@ sent = 4 * alike.ROWS * alike.WIDTH
 
 @pytest.mark.reads_compiled
 @pytest.mark.parametrize(
-    "schedule",
+    ("schedule", "stages", "blocks"),
     [
-        'PAPER["DSP(3,3,0;10,5,0)"]',
-        pytest.param("pipeline.GPipe(4)", marks=pytest.mark.slow),
-        pytest.param("pipeline.OneFOneB(4)", marks=pytest.mark.slow),
+        ('PAPER["DSP(3,3,0;10,5,0)"]', 3, 3),
+        pytest.param("pipeline.GPipe(4)", 3, 3, marks=pytest.mark.slow),
+        pytest.param("pipeline.OneFOneB(4)", 3, 3, marks=pytest.mark.slow),
+        pytest.param("pipeline.InterleavedOneFOneB(3, 3)", 3, 6, marks=pytest.mark.slow),
     ],
 )
-def test_two_permutations_a_tick_and_nothing_else(run_on_devices, schedule):
+def test_two_permutations_a_tick_and_nothing_else(run_on_devices, schedule, stages, blocks):
     program = f"""
-table, stats = found({schedule}, 3, mesh=line(3))
+stages, blocks = {stages}, {blocks}
+table, stats = found({schedule}, blocks, mesh=line(stages))
 assert stats == {{"collective-permute": Collectives(2 * table.ticks, 2 * table.ticks * sent)}}
 """
-    run_on_devices(COUNT + program, 3)
+    run_on_devices(COUNT + program, stages)
 
 
 @pytest.mark.reads_compiled
@@ -165,8 +218,58 @@ def test_several_hops_a_tick_are_refused_by_name(name):
     case = CASES[name]
     table = case.schedule.table(case.blocks, case.schedule.on_the_way(case.blocks) + 3)
     with pytest.raises(NotImplementedError, match=r"needs several hops in a tick") as told:
-        instructions(table)
+        instructions(table, case.blocks)
     assert f"schedule: {table.name} " in str(told.value)
+
+
+class Waiting(pipeline.Schedule):
+    """A batch goes up and down, and in a tick of their own come the updates by it."""
+
+    def tasks(self, blocks, batches):
+        task, made = pipeline.Task, []
+        for n in range(batches):
+            up = (2 * blocks + 1) * n
+            end = up + 2 * blocks
+            made += [task("forward", up + k, k, n, version=n) for k in range(blocks)]
+            made += [task("backward", end - 1 - k, k, n, version=n) for k in range(blocks)][::-1]
+            made += [task("update", end, k, n, version=n) for k in range(blocks)]
+        return made
+
+
+def test_updates_may_wait(run_on_devices):
+    """What they are made of is kept until then."""
+    run_on_devices(_waits, 2)
+
+
+def _waits():
+    blocks = [lambda w, x: jnp.tanh(w * x)] * 2
+    rest = (optax.sgd(0.5), lambda y, labels: jnp.mean((y - labels) ** 2), [jnp.ones(())] * 2)
+    given = (blocks, Waiting(), *rest, [(jnp.ones(4), jnp.full(4, 0.3))] * 4)
+    mesh = Mesh(np.array(jax.devices()[:2]), ("stage",))
+    made, wanted = pipeline.run(*given, executor=pipeline.Spmd(mesh)), pipeline.run(*given)
+    np.testing.assert_array_equal(made.losses, wanted.losses)
+    np.testing.assert_array_equal(made.params, wanted.params)
+    assert wanted.losses[-1] < 0.2 * wanted.losses[0]
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        # Kind and batch, in which tick, with weights of which version.
+        ("F0-0-0 B0-1-0 U0-1-0 F1-1-1 B1-2-1 U1-2-1", "updates block 0 in tick 1 and reads the"),
+        ("F0-0-0 F1-1-0 B0-2-0 B1-3-0 U0-4-0 U1-5-1", "begins with the gradient of batch 1 at bl"),
+    ],
+)
+def test_updates_between_passes_are_refused_by_name(order, words):
+    kinds = {"F": "forward", "B": "backward", "U": "update"}
+    tasks = []
+    for each in order.split():
+        what, tick, version = each.split("-")
+        task = pipeline.Task(kinds[what[0]], int(tick), 0, int(what[1]), version=int(version))
+        tasks.append(task)
+    with pytest.raises(NotImplementedError, match=words) as told:
+        instructions(pipeline.Table("Own", 1, 2, 1, (True,), tuple(tasks)), 1)
+    assert str(told.value).startswith("schedule: Own ")
 
 
 def test_rings_have_the_room_that_dsp_states():
@@ -174,7 +277,7 @@ def test_rings_have_the_room_that_dsp_states():
         if not name.startswith("DSP") or name in SEVERAL_HOPS:
             continue
         schedule, blocks = case.schedule, case.blocks
-        _, rooms = instructions(schedule.table(blocks, schedule.on_the_way(blocks) + 9))
+        _, rooms = instructions(schedule.table(blocks, schedule.on_the_way(blocks) + 9), blocks)
         assert rooms.x == (0, *schedule.p[:-1])
         assert rooms.ct == (*schedule.queues[1:], 0)
         assert rooms.kept == tuple(1 + m for m in schedule.m)
@@ -219,11 +322,6 @@ def _run(**new):
             {"blocks": [lambda w, x: x[:, :2] * w]},
             ValueError,
             r"block: it makes \(8, 2\) of \(8, 4\)",
-        ),
-        (
-            {"blocks": [lambda w, x: w * x] * 2, "params": [jnp.ones(())] * 2},
-            ValueError,
-            "blocks: got 2 for 1 devices along the axis 'stage'",
         ),
         (
             {"batches": [*networks.data(1), *networks.data(1, rows=4)]},

@@ -9,6 +9,7 @@ from schedule_cases import CASES, PAPER, SYNCHRONOUS
 
 import parscan_bp as pb
 from parscan_bp import pipeline
+from parscan_bp.pipeline.schedules.base import InMicrobatches
 from parscan_bp.pipeline.schedules.together import Together
 
 EACH = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -58,6 +59,7 @@ def test_what_the_other_schedules_hold():
     assert of(pipeline.GPipe(8, recompute=False), "linearisations") == [8] * 4
     assert of(pipeline.OneFOneB(8), "linearisations") == [4, 3, 2, 1]
     assert of(pipeline.OneFOneB(2), "linearisations") == [2, 2, 2, 1]
+    assert of(pipeline.InterleavedOneFOneB(4, devices=2), "linearisations") == [4, 3, 2, 1]
     assert of(pipeline.PipeDream(), "linearisations") == [4, 3, 2, 1]
     assert of(pipeline.PipeDream(), "weights") == [4, 3, 2, 1]
     assert of(pipeline.PipeDream2BW(8), "linearisations") == [4, 3, 2, 1]
@@ -75,6 +77,16 @@ def test_bubbles_are_those_of_the_papers(blocks, parts):
         assert pipeline.bubble(schedule.table(blocks, 5), thirds) == pytest.approx(idle)
     plain = pipeline.BackPropagation().table(blocks, 3)
     assert pipeline.bubble(plain, thirds) == pytest.approx(1 - 1 / blocks)
+
+
+@pytest.mark.parametrize(
+    ("devices", "rounds", "parts"), [(2, 2, 4), (3, 2, 9), (4, 3, 8), (1, 3, 2)]
+)
+def test_several_blocks_a_device_leave_a_part_of_the_bubble(devices, rounds, parts):
+    table = pipeline.InterleavedOneFOneB(parts, devices).table(devices * rounds, 1)
+    idle = (devices - 1) / (rounds * parts + devices - 1)
+    assert pipeline.bubble(table, pipeline.Costs(1.0, 1.0)) == pytest.approx(idle)
+    assert table.ticks == 2 * (rounds * parts + devices - 1)
 
 
 @pytest.mark.parametrize(("blocks", "parts"), [(2, 3), (3, 7), (4, 8)])
@@ -297,8 +309,9 @@ def test_blocks_that_wait_for_each_other_are_refused():
 
 
 def test_every_schedule_is_a_case():
-    ours = (each for each in pipeline.Schedule.__subclasses__() if "parscan_bp." in each.__module__)
-    named = set(ours) - {Together}
+    known = [*pipeline.Schedule.__subclasses__(), *InMicrobatches.__subclasses__()]
+    ours = {each for each in known if "parscan_bp." in each.__module__}
+    named = ours - {Together, InMicrobatches}
     assert {type(case.schedule) for case in CASES.values()} == named
     assert set(SYNCHRONOUS) < set(CASES)
     assert pb.pipeline is pipeline

@@ -12,6 +12,7 @@ from jax import lax
 
 import parscan_bp as pb
 from parscan_bp import kernels, native
+from parscan_bp.cells.fused import FusedCell
 from parscan_bp.cells.gated import Gated
 
 needs_kernels = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
@@ -101,7 +102,7 @@ def test_a_loss_of_the_last_carry(cell, reverse, monkeypatch):
     monkeypatch.setattr(kernels, "unusable", lambda interpret: None)
     traced = gradients(functools.partial(pb.scan, forward="fused")).trace(*args)
     lowered = traced.lower(lowering_platforms=("cuda",)).as_text(debug_info=True)
-    assert f"recurrence_{CELLS[cell].fused().backward_rule_of_last.name}" in lowered
+    assert f"recurrence_{FusedCell(CELLS[cell]).backward_rule_of_last.name}" in lowered
 
 
 @needs_kernels

@@ -8,13 +8,14 @@ import sys
 import pytest
 
 import parscan_bp
+from tests.optimisation import LITTLE
 
 ROOT = pathlib.Path(parscan_bp.__file__).parent
 
 
 def _run(program):
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT.parent)}
-    env["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # for the sake of time
+    env["XLA_FLAGS"] = LITTLE  # for the sake of time
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60
     )

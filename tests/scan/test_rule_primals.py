@@ -18,7 +18,7 @@ from tests.quickly import jit_quickly
 
 SOLVERS = {"sweep": pb.Sweep(), "keeping": pb.Sweep(recompute=False)}
 SOLVERS["blelloch"] = pb.Blelloch()
-XS = np.linspace(-1.0, 1.5, 8).reshape(4, 2)
+XS = np.linspace(-1.0, 1.5, 6).reshape(3, 2)
 
 
 def _function(values, slope, primal=None):
@@ -104,20 +104,26 @@ def _loss(step, scan, w):
     return jnp.sum(ys**2) + jnp.sum(carry[0] ** 3)
 
 
-def _all(step, scan, w, t):
-    """Of one and two derivatives every order of modes."""
-    loss = functools.partial(_loss, step, scan)
-    grad, push = jax.grad(loss), lambda w: jax.jvp(loss, (w,), (t,))[1]
-    return {
-        "grad": grad(w),
-        "hvp": jax.jvp(grad, (w,), (t,))[1],
-        "reverse over forward": jax.grad(push)(w),
-        "grad of grad": jax.grad(lambda w: jnp.vdot(grad(w), t))(w),
-        "forward over forward": jax.jvp(push, (w,), (t,))[1],
-    }
+def _push(loss, t):
+    return lambda w: jax.jvp(loss, (w,), (t,))[1]
 
 
-def _agree(step, solver, of=_all):
+ORDERS = {
+    "hvp": lambda loss, w, t: jax.jvp(jax.grad(loss), (w,), (t,)),
+    "reverse over forward": lambda loss, w, t: jax.grad(_push(loss, t))(w),
+    "grad of grad": lambda loss, w, t: jax.grad(lambda w: jnp.vdot(jax.grad(loss)(w), t))(w),
+    "forward over forward": lambda loss, w, t: _push(_push(loss, t), t)(w),
+}
+
+
+def _by(orders):
+    def of(step, scan, w, t):
+        return [ORDERS[order](functools.partial(_loss, step, scan), w, t) for order in orders]
+
+    return of
+
+
+def _agree(step, solver, of):
     with jax.enable_x64(True):
         w, t = jnp.array([0.7, -1.2]), jnp.array([0.3, 1.0])
         scans = functools.partial(pb.scan, solver=solver), python_loop
@@ -125,14 +131,28 @@ def _agree(step, solver, of=_all):
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), got, want)
 
 
-@pytest.mark.sampled
+def _slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+def _in_turn(values, number):
+    return list(values)[number % len(values)]
+
+
+@pytest.mark.parametrize("number", range(len(STEPS)), ids=list(STEPS))
+def test_a_second_derivative_is_that_of_the_rule(number):
+    solver, order = (_in_turn(of, number) for of in (SOLVERS, ORDERS))
+    _agree(_in_turn(STEPS.values(), number), SOLVERS[solver], _by([order]))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", STEPS)
 def test_second_derivatives_are_those_of_the_rule(name, solver):
-    _agree(STEPS[name], SOLVERS[solver])
+    _agree(STEPS[name], SOLVERS[solver], _by(ORDERS))
 
 
-@pytest.mark.parametrize("name", ["spike", "returns another", "smooth from then on"])
+@pytest.mark.parametrize("name", ["spike", *map(_slow, ("returns another", "smooth from then on"))])
 def test_third_derivatives(name):
     def third(step, scan, w, t):
         loss = functools.partial(_loss, step, scan)

@@ -96,9 +96,12 @@ def _seconds(loss, args, t):
     found = {}
     for (a, f), (b, g) in itertools.product(modes.items(), repeat=2):
         found[f"{b} over {a}"] = g(f(loss, 0, t), 1, t)(*args)
-    gradient = jax.grad(loss, (0, 1, 2))
-    found["product"] = jax.jvp(gradient, args, t)[1]
-    return found
+    return found | _product(loss, args, t)
+
+
+def _product(loss, args, t):
+    """By all together."""
+    return {"product": jax.jvp(jax.grad(loss, (0, 1, 2)), args, t)[1]}
 
 
 def _derivatives(call, of, scan):
@@ -126,10 +129,22 @@ def _agree(call, of, how):
             jax.tree.map(functools.partial(same, err_msg=name), got[name], want[name])
 
 
+def _cases(test):
+    test = pytest.mark.parametrize("f", [spike, plain, nested], ids=["spike", "plain", "nested"])(
+        test
+    )
+    test = pytest.mark.parametrize("given", [const, inputs, carried, carried_on])(test)
+    return pytest.mark.parametrize("solver", SOLVERS)(test)
+
+
 @pytest.mark.sampled
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("given", [const, inputs, carried, carried_on])
-@pytest.mark.parametrize("f", [spike, plain, nested], ids=["spike", "plain", "nested"])
+@_cases
+def test_products_with_the_hessian_by_what_only_a_slope_reads(f, given, solver):
+    _agree(_call(given, f), _product, SOLVERS[solver])
+
+
+@pytest.mark.slow
+@_cases
 def test_second_derivatives_by_what_only_a_slope_reads(f, given, solver):
     _agree(_call(given, f), _seconds, SOLVERS[solver])
 

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.scan.storage import Costs, Storage, within
+from parscan_bp.scan.storage import Storage, StoredBytes, within_limit
 from tests.quickly import jit_quickly
 
 DTYPE = jnp.zeros(()).dtype
@@ -22,7 +22,7 @@ H, T = 8, 90
 
 
 def costs(carry=64, step=64, x=0, shared=0, each=0):
-    return Costs(carry, step, x, shared, lambda n: each * min(n, 4))
+    return StoredBytes(carry, step, x, shared, lambda n: each * min(n, 4))
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 100, 1023, 4096, 10**6])
@@ -32,11 +32,11 @@ def test_every_limit_is_met_or_told(length, what):
     whole = Storage(length, of).bytes
     for limit in np.unique(np.geomspace(1, 2 * whole, 25).astype(int)):
         try:
-            found = within(length, of, int(limit))
+            found = within_limit(length, of, int(limit))
         except ValueError as error:
             least = int(str(error).split("bytes; ")[1].split(" ")[0].replace(",", ""))
             assert limit < least <= whole
-            assert within(length, of, least).bytes == least
+            assert within_limit(length, of, least).bytes == least
             continue
         assert found.bytes <= limit
         assert all(a > b >= 2 for a, b in itertools.pairwise((length + 1, *found.sizes)))
@@ -45,20 +45,20 @@ def test_every_limit_is_met_or_told(length, what):
 
 def test_one_level_takes_about_the_square_root():
     """2 sqrt(T) carries are the least of one level, and as many steps are made once more."""
-    found = within(10_000, costs(), 2 * 64 * 110)
+    found = within_limit(10_000, costs(), 2 * 64 * 110)
     assert len(found.sizes) == 1 and 80 <= found.sizes[0] <= 125
 
 
 def test_many_levels_take_a_logarithm():
     with pytest.raises(ValueError, match="are the least") as raised:
-        within(2**20, costs(), 1)
+        within_limit(2**20, costs(), 1)
     least = int(str(raised.value).split()[4].replace(",", ""))
     assert least <= 64 * 4 * 20
 
 
 def test_stretches_leave_few_steps_over():
     for length in (1000, 1001, 9973, 65536):
-        size = within(length, costs(), Storage(length, costs()).bytes // 4).sizes[0]
+        size = within_limit(length, costs(), Storage(length, costs()).bytes // 4).sizes[0]
         assert length % size <= length // size
 
 

@@ -17,9 +17,9 @@ from parscan_bp.choice.choose import Trial, choose, on_trial
 from parscan_bp.choice.machine import known_machine
 from parscan_bp.planner import CPU
 from parscan_bp.scan.api import loop_options, plan_of
-from parscan_bp.tuning.candidates import candidates
+from parscan_bp.tuning.candidates import solver_candidates
 from parscan_bp.tuning.race import Race
-from parscan_bp.tuning.result import decide, differs, with_forward
+from parscan_bp.tuning.result import decide, differs, with_methods
 
 SCALED = pb.Blelloch(scaled=True)
 INIT, XS = jnp.ones((16, 3)) / 2, jnp.linspace(-1.0, 1.0, 40 * 48).reshape(40, 16, 3)
@@ -33,7 +33,7 @@ def step(c, x):
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(store.VARIABLE, str(tmp_path))
     few = {"lax.scan": None, "Sweep()": pb.Sweep(), repr(SCALED): SCALED}
-    monkeypatch.setattr("parscan_bp.tuning.api.candidates", lambda facts: dict(few))
+    monkeypatch.setattr("parscan_bp.tuning.api.solver_candidates", lambda facts: dict(few))
     monkeypatch.setattr("parscan_bp.tuning.api.UNROLLED", (4,))
 
 
@@ -69,7 +69,7 @@ def test_methods_of_the_forward_pass_where_they_are_allowed(monkeypatch):
     slow = [dataclasses.replace(t, low=0.5) if t.name == fast else t for t in found.timings]
     plan, _ = plan_of(step, INIT[:1], xs, loop_options(None, False, 1), None, "auto")
     methods = {fast: pb.Chunks(4)}
-    again = with_forward(dataclasses.replace(found, timings=tuple(slow)), plan.key, methods)
+    again = with_methods(dataclasses.replace(found, timings=tuple(slow)), plan.key, methods)
     assert again.forward == "exact"
     assert pb.explain(step, INIT[:1], xs, forward="auto").forward.forward == "exact"
 
@@ -224,10 +224,10 @@ def test_nothing_is_timed_in_a_trace():
 
 def test_candidates():
     plan, _ = plan_of(step, INIT, XS, loop_options(None, False, 1), None, "auto")
-    assert {"lax.scan", "Sweep()", "Blelloch()"} <= set(candidates(plan.facts))
+    assert {"lax.scan", "Sweep()", "Blelloch()"} <= set(solver_candidates(plan.facts))
     rounds = repr(pb.ChunkedCorrections())
-    assert rounds not in candidates(plan.facts)  # of 40 steps it is a sweep
-    assert rounds in candidates(dataclasses.replace(plan.facts, length=200))
+    assert rounds not in solver_candidates(plan.facts)  # of 40 steps it is a sweep
+    assert rounds in solver_candidates(dataclasses.replace(plan.facts, length=200))
 
 
 def loss(w, xs):

@@ -48,7 +48,7 @@ def step(c, x):
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(store.VARIABLE, str(tmp_path))
     few = {"lax.scan": None, "Sweep()": pb.Sweep()}
-    monkeypatch.setattr("parscan_bp.tuning.api.candidates", lambda facts: dict(few))
+    monkeypatch.setattr("parscan_bp.tuning.api.solver_candidates", lambda facts: dict(few))
     monkeypatch.setattr("parscan_bp.tuning.api.UNROLLED", ())
     return tmp_path
 

@@ -20,13 +20,15 @@ import sys
 import time
 from typing import Any
 
+from tests.optimisation import LITTLE
+
 BATCH = 60
 PATIENCE = 300
 """Seconds after which a process without a new result is taken to hang."""
 
 LEAST_THAT_RUN = 0.8
 # Compilation is most of the time. Two devices, so that shard_map has something to divide.
-XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
+XLA_FLAGS = f"{LITTLE} --xla_force_host_platform_device_count=2"
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from tests.quickly import UNOPTIMISED
+from tests.optimisation import UNOPTIMISED
 from tests.words.words import draw_word, try_word
 
 SEED = 1

@@ -3,7 +3,8 @@
 Processes are real, with one CPU device each, and share this machine's cores; a speedup is not what
 it shows. Memory and collectives are those of one device, read off the compiled program. What more
 devices would take is modelled: steps of the time that one takes here on one process, and the
-collectives by a latency and a bandwidth (`parscan_bp.parallel.Link`), those of Cori KNL.
+collectives by a latency and a bandwidth (`parscan_bp.parallel.Link`), those of Cori KNL. "x P=1" is
+a time over that of the quickest method in one process: below 1, devices would gain.
 """
 
 import json
@@ -14,7 +15,7 @@ import numpy as np
 from bench.paper.grids.machine import CORI_KNL
 from bench.shared import tables
 from bench.shared.bench import Bench, Listed, Option, Options, Result
-from parscan_bp.devices import METHODS
+from parscan_bp.devices import METHODS, Traffic
 from parscan_bp.parallel import launch
 from parscan_bp.solvers.sharded import OF_VECTORS
 
@@ -47,36 +48,60 @@ def measure(processes: int, options: Options) -> Result:
 
 def modelled(result: Result) -> list[list[str]]:
     """Rows of what the model says of more devices, from the time of one."""
-    alone = [entry for entry in result["points"] if entry["processes"] == 1]
-    settings, link = result["settings"], CORI_KNL
-    if not alone:
-        return []
+    alone = _alone(result)
+    settings = result["settings"]
     vector = 4 * settings["batch"] * settings["hidden"]
     pair = vector * (settings["hidden"] + 1)
     rows = []
     for p in MODELLED:
-        for name, traffic in METHODS.items():
-            if name not in alone[0]["methods"]:
-                continue
-            step = alone[0]["methods"][name]["median"] / (2 * settings["length"])
-            # Exact forward: T steps in turn; backward: the products of a device, and its sweep.
-            backward = 2 * math.ceil(settings["length"] / p) + math.ceil(math.log2(p))
-            steps = settings["length"] + backward
-            sent = link.seconds(traffic(p, pair, vector)) + link.seconds(
-                METHODS["chain"](p, pair, vector)
+        for name, one in alone.items():
+            steps, sent = _model(name, p, settings["length"], pair, vector)
+            each = one["median"] / (2 * settings["length"])
+            took = steps * each + sum(map(CORI_KNL.seconds, sent))
+            rows.append(
+                [f"P={p} (modelled)", name, tables.seconds(took), _beside(took, alone), "", ""]
             )
-            rows.append([f"P={p} (modelled)", name, tables.seconds(steps * step + sent), "", ""])
     return rows
+
+
+def _model(
+    name: str, devices: int, length: int, pair: int, vector: int
+) -> tuple[int, list[Traffic]]:
+    """Steps that are made one after the other, forward and backward, and what is sent.
+
+    Values are exact: forward all steps are in turn. Corrections have the one round of a recurrence
+    that forgets within the steps of a device.
+    """
+    in_turn = METHODS["chain"](devices, vector, vector)
+    own = math.ceil(length / devices)
+    if name == "turns":
+        return 2 * length, [in_turn, in_turn]
+    if name == "corrections":
+        return length + 3 * own, [in_turn, Traffic(4, 2 * (vector + 4))]
+    backward = 2 * own + math.ceil(math.log2(devices))
+    return length + backward, [in_turn, METHODS[name](devices, pair, vector)]
+
+
+def _alone(result: Result) -> dict[str, Result]:
+    """What one process took, by method."""
+    found = [entry["methods"] for entry in result["points"] if entry["processes"] == 1]
+    return found[0] if found else {}
+
+
+def _beside(seconds: float, alone: dict[str, Result]) -> str:
+    """Times what the quickest method takes in one process."""
+    return f"{seconds / min(one['median'] for one in alone.values()):.2f}" if alone else ""
 
 
 def text(result: Result) -> str:
     """A line for each number of processes and method."""
-    header = ["processes", "method", "gradient", "bytes a device", "collectives a device"]
-    rows = []
+    header = ["processes", "method", "gradient", "x P=1", "bytes a device", "collectives a device"]
+    rows, alone = [], _alone(result)
     for entry in sorted(result["points"], key=lambda entry: entry["processes"]):
         for name, one in entry["methods"].items():
-            told = [tables.seconds(one["median"]), tables.size(one["bytes"]), _sent(one)]
-            rows.append([entry["name"], name, *told])
+            told = [tables.size(one["bytes"]), _sent(one)]
+            took = one["median"]
+            rows.append([entry["name"], name, tables.seconds(took), _beside(took, alone), *told])
     return tables.table(header, [*rows, *modelled(result)])
 
 

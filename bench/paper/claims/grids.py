@@ -4,7 +4,7 @@ from bench.paper.claims.claim import Claim, Record
 from bench.paper.grids import report, simulate
 from bench.paper.grids.machine import EQUATIONS
 from bench.paper.grids.simulate import Bar
-from parscan_bp.grids.cost.weights import weight_layers
+from bench.paper.grids.weights import weight_layers
 from parscan_bp.layers import Conv
 
 STATED = "16 x 32"

@@ -3,7 +3,7 @@
 Figure 4, the time of a training iteration on one process by the size of its batch, is measured:
 AlexNet as its layers come, and the same divided by a 1 x 1 grid. The others follow from it and
 from what is sent on the paper's machine: by its equations as they are printed, and as our
-compiled programs send (`parscan_bp.grids.cost`). The paper's own speedups stand beside
+compiled programs send (`parscan_bp.parallel.grids.cost`). The paper's own speedups stand beside
 them, also where its equations do not give them.
 """
 

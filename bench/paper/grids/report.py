@@ -10,8 +10,8 @@ from bench.paper.grids import simulate
 from bench.paper.grids.machine import CORI_KNL, EQUATIONS
 from bench.paper.grids.networks import IMAGE, alexnet
 from bench.paper.grids.simulate import Bar
+from bench.paper.grids.weights import weight_layers
 from bench.shared import figures, tables
-from parscan_bp.grids.cost.weights import weight_layers
 from parscan_bp.layers import Conv
 from parscan_bp.parallel import best_grid
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.paper.grids.machine import EQUATIONS, PROGRAM
 from bench.paper.grids.networks import IMAGE, alexnet
-from parscan_bp.grids.cost.weights import weight_layers
+from bench.paper.grids.weights import weight_layers
 from parscan_bp.layers import Flatten, Layer
 from parscan_bp.parallel import Grid, divide
 

@@ -18,7 +18,7 @@ from parscan_bp.linearise.passes.rematerialise import rematerialise
 from parscan_bp.linearise.passes.row_product import row_products
 
 
-def rewritten(step: LinearStep, grouped: Grouped, *, one_function: bool) -> LinearStep:
+def fastest(step: LinearStep, grouped: Grouped, *, one_function: bool) -> LinearStep:
     """The same map as it runs fastest in a loop.
 
     Args:

@@ -33,4 +33,4 @@ def arithmetic_inside(step: LinearStep) -> LinearStep:
     closed = jax.make_jaxpr(make)(*known.jaxpr.in_avals)
     tree = jax.tree.structure(closed.out_avals)
     read = dataclasses.replace(known, jaxpr=closed, tree=tree)
-    return dataclasses.replace(step.rewritten(run, known=read), stores_all=True)
+    return dataclasses.replace(step.rewritten(run, known=read), one_function=True)

@@ -10,15 +10,15 @@ import numpy as np
 from parscan_bp.native.llvm.exponential import exp, logistic, tanh
 from parscan_bp.native.llvm.vectors import I1, width_of
 
-Function = Callable[..., Any]
+NumberCode = Callable[..., Any]
 """``(code, params, *values) -> value``."""
 
 
-def _arithmetic(name: str) -> Function:
+def _arithmetic(name: str) -> NumberCode:
     return lambda code, params, a, b: getattr(code.builder, name)(a, b, flags=("contract",))
 
 
-def _compare(how: str) -> Function:
+def _compare(how: str) -> NumberCode:
     """IEEE's: false of NaN, but for `!=`."""
 
     def compare(code, params, a, b):
@@ -28,7 +28,7 @@ def _compare(how: str) -> Function:
     return compare
 
 
-def _bits(name: str) -> Function:
+def _bits(name: str) -> NumberCode:
     return lambda code, params, a, b: getattr(code.builder, name)(a, b)
 
 
@@ -54,7 +54,7 @@ def _power(code, params, a):
     return result if y > 0 else code.builder.fdiv(code.const(1.0, width_of(a)), result)
 
 
-def _extremum(name: str) -> Function:
+def _extremum(name: str) -> NumberCode:
     """NaN where either is; of two zeros, the larger is the positive one."""
     return lambda code, params, a, b: code.call(name, a, b)
 
@@ -63,7 +63,7 @@ def _clamped(code, params, low, a, high):
     return code.call("minimum", code.call("maximum", a, low), high)
 
 
-def _of_library(name: str) -> Function:
+def _of_library(name: str) -> NumberCode:
     """One number after the other, but for roots."""
     return lambda code, params, a: code.call(name, a)
 
@@ -98,7 +98,7 @@ def is_bool(value: Any) -> bool:
     return getattr(value.type, "element", value.type) == I1
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, NumberCode] = {
     "abs": _of_library("fabs"),
     "add": _arithmetic("fadd"),
     "add_any": _arithmetic("fadd"),

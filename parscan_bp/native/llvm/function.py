@@ -15,11 +15,18 @@ from parscan_bp.native.llvm.handler import buffers, handler, succeed
 from parscan_bp.native.llvm.memory import Carries, Scratch, place_of, placed
 from parscan_bp.native.llvm.product import Blocks
 from parscan_bp.native.llvm.values import nest
-from parscan_bp.native.llvm.vectors import I8, NUMBERS, Code, Place
-from parscan_bp.native.program import Joined, Loop, Product, Program, rows_and_columns, type_of
+from parscan_bp.native.llvm.vectors import I8, NUMBERS, Code, MemoryRows
+from parscan_bp.native.program import (
+    JoinedParts,
+    Loop,
+    MatrixProduct,
+    Program,
+    rows_and_columns,
+    type_of,
+)
 
 NAME = "handler"
-Stores = Sequence[tuple[Any, Place]]
+Stores = Sequence[tuple[Any, MemoryRows]]
 """Values, each with a place that it is written to."""
 
 
@@ -64,7 +71,7 @@ class _Buffers:
         self.results = buffers(builder, frame, outs, results=True)
 
 
-_Packed = Mapping[Var, tuple[Product, Blocks, Place]]
+_Packed = Mapping[Var, tuple[MatrixProduct, Blocks, MemoryRows]]
 """Of each product: how it is taken apart, and where its matrix is in panels."""
 
 
@@ -139,7 +146,7 @@ class _Steps:
             nest(code, self._program, there, [(v, to)], level=0, flat=True)
         succeed(code.builder)
 
-    def _own(self, place: Place) -> Place:
+    def _own(self, place: MemoryRows) -> MemoryRows:
         """The rows of this thread."""
         if self._count == 1 or place.rows != self._program.batch:
             return place
@@ -162,16 +169,16 @@ class _Steps:
         self._levels({**places, **made}, copied)
         return self._carries.next(code, pointers, rows[len(loop.xs) :])
 
-    def _levels(self, places: Mapping[Var, Place], copied: Stores) -> None:
+    def _levels(self, places: Mapping[Var, MemoryRows], copied: Stores) -> None:
         """What a step does, level by level."""
         stores = [*copied]
         for v in self._program.stored:
             made = self._program.made[v]
-            if isinstance(made, Joined):
+            if isinstance(made, JoinedParts):
                 for row, column, rows, columns, part in made.parts:
                     rows = min(rows, places[v].rows)  # of a thread's own, all are parts
                     stores.append((part, places[v].part(row, column, rows, columns)))
-            elif not isinstance(made, Product):
+            elif not isinstance(made, MatrixProduct):
                 stores.append((v, places[v]))
         for level in range(self._program.levels):
             for product, blocks, panels in self._products.values():
@@ -180,9 +187,9 @@ class _Steps:
             here = [s for s in stores if self._program.level_of(s[0]) == level]
             self._nests(places, here, level)
 
-    def _nests(self, places: Mapping[Var, Place], stores: Stores, level: int) -> None:
+    def _nests(self, places: Mapping[Var, MemoryRows], stores: Stores, level: int) -> None:
         """Values of one shape are made in one nest of loops."""
-        groups: dict[Any, list[tuple[Any, Place]]] = {}
+        groups: dict[Any, list[tuple[Any, MemoryRows]]] = {}
         for atom, place in stores:
             flat = place.is_contiguous and self._program.is_flat(atom, level)
             size = (1, place.size) if flat else (place.rows, place.columns)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.extend.core import Literal, Var
 
-from parscan_bp.native.llvm.vectors import Code, Place
+from parscan_bp.native.llvm.vectors import Code, MemoryRows
 from parscan_bp.native.program import Loop, Program, rows_and_columns, type_of
 
 ALIGNED = 16
@@ -24,16 +24,16 @@ class Scratch:
     def __init__(self) -> None:
         self.size = 0
 
-    def take(self, rows: int, columns: int) -> Place:
+    def take(self, rows: int, columns: int) -> MemoryRows:
         start = self.size
         self.size += -(-rows * columns // ALIGNED) * ALIGNED
-        return Place(None, start, rows, columns, columns)
+        return MemoryRows(None, start, rows, columns, columns)
 
 
-def place_of(v: Var, base: Any, start: Any = 0) -> Place:
+def place_of(v: Var, base: Any, start: Any = 0) -> MemoryRows:
     """Where a value is."""
     rows, columns = rows_and_columns(v)
-    return Place(base, start, rows, columns, columns, type_of(v) == "bool")
+    return MemoryRows(base, start, rows, columns, columns, type_of(v) == "bool")
 
 
 class Carries:
@@ -60,11 +60,11 @@ class Carries:
         """The pointers before the first step, of the scratch memory at a pointer."""
         return [*init, *(code.pointer(scratch, place.start) for place in self._places)]
 
-    def entering(self, pointers: Sequence[Any]) -> dict[Var, Place]:
+    def entering(self, pointers: Sequence[Any]) -> dict[Var, MemoryRows]:
         """Where the carries are when a step begins."""
         return {v: place_of(v, p) for v, p in zip(self._loop.carries, pointers, strict=False)}
 
-    def wanted(self, pointers: Sequence[Any]) -> list[tuple[Any, Place]]:
+    def wanted(self, pointers: Sequence[Any]) -> list[tuple[Any, MemoryRows]]:
         """The new carries that are no stacked results, and where they are to be."""
         spare = pointers[self._loop.carry :: 2]
         return [
@@ -72,7 +72,7 @@ class Carries:
             for k, then in zip(self._own, spare, strict=True)
         ]
 
-    def next(self, code: Code, pointers: Sequence[Any], ys: Sequence[Place]) -> list[Any]:
+    def next(self, code: Code, pointers: Sequence[Any], ys: Sequence[MemoryRows]) -> list[Any]:
         """The pointers after a step whose stacked results are in these places."""
         spare = pointers[self._loop.carry :]
         written = dict(zip(self._own, spare[::2], strict=True))
@@ -92,16 +92,16 @@ def _row_of(atom: Any, loop: Loop, program: Program) -> int | None:
 
 
 def placed(
-    wanted: Sequence[tuple[Any, Place]], places: Mapping[Var, Place]
-) -> tuple[dict[Var, Place], list[tuple[Any, Place]]]:
+    wanted: Sequence[tuple[Any, MemoryRows]], places: Mapping[Var, MemoryRows]
+) -> tuple[dict[Var, MemoryRows], list[tuple[Any, MemoryRows]]]:
     """Results: those that are made where they are wanted, and others that are copied to it.
 
     Args:
       wanted: the results, each with where it is to be.
       places: of what is in memory before it.
     """
-    made: dict[Var, Place] = {}
-    copied: list[tuple[Any, Place]] = []
+    made: dict[Var, MemoryRows] = {}
+    copied: list[tuple[Any, MemoryRows]] = []
     for atom, place in wanted:
         if isinstance(atom, Literal) or atom in places or atom in made:
             copied.append((atom, place))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from parscan_bp.native.llvm.vectors import Code, Place, starts, width_for
+from parscan_bp.native.llvm.vectors import Code, MemoryRows, starts, width_for
 
 ROWS, VECTORS = 4, 4
 """Most rows, and vectors of columns, of a block of sums: what 32 registers hold."""
@@ -57,7 +57,7 @@ class Blocks:
         """Numbers of the packed matrix."""
         return len(self.first) * self.width * self.summed
 
-    def pack(self, code: Code, matrix: Place, to: Place, *, turned: bool) -> None:
+    def pack(self, code: Code, matrix: MemoryRows, to: MemoryRows, *, turned: bool) -> None:
         """Writes the matrix, of shape (summed, columns) or turned, in panels."""
         if turned:
             self._pack_turned(code, matrix, to)
@@ -73,7 +73,7 @@ class Blocks:
 
         code.loop(self.summed, [], row)
 
-    def _pack_turned(self, code: Code, matrix: Place, to: Place) -> None:
+    def _pack_turned(self, code: Code, matrix: MemoryRows, to: MemoryRows) -> None:
         size = self.vectors * self.width
         for v, first in enumerate(self.first):
             panel, place = divmod(v, self.vectors)
@@ -91,7 +91,7 @@ class Blocks:
 
             code.loop(self.width, [], column)
 
-    def multiply(self, code: Code, left: Place, packed: Place, out: Place) -> None:
+    def multiply(self, code: Code, left: MemoryRows, packed: MemoryRows, out: MemoryRows) -> None:
         """``out = left @ matrix``."""
         size = self.vectors * self.width
 

@@ -12,11 +12,11 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.primitive_kinds import VIEWS
 from parscan_bp.jaxprs.read import shape_of
-from parscan_bp.native.llvm.vectors import Code, Place, starts, width_for
+from parscan_bp.native.llvm.vectors import Code, MemoryRows, starts, width_for
 from parscan_bp.native.program import Program, Slice, Unsupported, rows_and_columns, type_of
 
 
-class Values:
+class BlockValues:
     """The values of one block of numbers; each is made once.
 
     Args:
@@ -33,7 +33,7 @@ class Values:
         self,
         code: Code,
         program: Program,
-        places: Mapping[Var, Place],
+        places: Mapping[Var, MemoryRows],
         level: int,
         row: Any,
         column: Any,
@@ -42,7 +42,7 @@ class Values:
         self.code, self.program, self.places = code, program, places
         self.level, self.row, self.column, self.width = level, row, column, width
         self._made: dict[Any, Any] = {}
-        self._others: dict[Any, Values] = {}
+        self._others: dict[Any, BlockValues] = {}
 
     def value(self, atom: Any, row: int = 0, column: int = 0) -> Any:
         """A value at the block, moved by some rows and columns."""
@@ -69,7 +69,7 @@ class Values:
         builder = self.code.builder
         return builder.fcmp_ordered("!=", number, self.code.const(0.0, self.width))
 
-    def _load(self, place: Place, row: int, column: int) -> Any:
+    def _load(self, place: MemoryRows, row: int, column: int) -> Any:
         code = self.code
         if place.rows * place.columns == 1:
             return code.splat(code.load(place, 0, 1), self.width)
@@ -118,11 +118,11 @@ class Values:
         first = code.times(code.index(self.row, row), columns)
         return self._flat(of, (first, self.column, column), self.width)
 
-    def _beside(self, row: Any, column: Any, width: int) -> Values:
+    def _beside(self, row: Any, column: Any, width: int) -> BlockValues:
         """The values of another block."""
         key = row is self.row, width
         if key not in self._others:
-            self._others[key] = Values(
+            self._others[key] = BlockValues(
                 self.code, self.program, self.places, self.level, row, column, width
             )
         return self._others[key]
@@ -132,15 +132,15 @@ class Values:
         if not self.program.is_flat(of, self.level):
             raise Unsupported("has a value in another shape, of which parts are taken")
         index = self.code.index(at)
-        numbers = Values(self.code, self.program, self.places, self.level, None, index, width)
+        numbers = BlockValues(self.code, self.program, self.places, self.level, None, index, width)
         return numbers.value(of)
 
 
 def nest(
     code: Code,
     program: Program,
-    places: Mapping[Var, Place],
-    stores: Sequence[tuple[Any, Place]],
+    places: Mapping[Var, MemoryRows],
+    stores: Sequence[tuple[Any, MemoryRows]],
     *,
     level: int,
     flat: bool,
@@ -161,7 +161,7 @@ def nest(
     width = width_for(columns, code.lanes)
 
     def block(row, column):
-        values = Values(code, program, places, level, None if flat else row, column, width)
+        values = BlockValues(code, program, places, level, None if flat else row, column, width)
         for atom, place in stores:
             value = values.value(atom)
             at = 0 if flat else code.times(row, place.stride)

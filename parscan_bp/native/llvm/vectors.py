@@ -16,7 +16,7 @@ CONTRACT = ("contract",)
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class MemoryRows:
     """Rows of numbers in memory.
 
     Attributes:
@@ -38,7 +38,7 @@ class Place:
     def is_contiguous(self) -> bool:
         return self.rows == 1 or self.stride == self.columns
 
-    def on(self, base: Any) -> Place:
+    def on(self, base: Any) -> MemoryRows:
         """The same place of other memory."""
         return dataclasses.replace(self, base=base)
 
@@ -46,7 +46,7 @@ class Place:
     def size(self) -> int:
         return self.rows * self.columns
 
-    def part(self, row: int, column: int, rows: int, columns: int) -> Place:
+    def part(self, row: int, column: int, rows: int, columns: int) -> MemoryRows:
         """Some of the rows and columns."""
         start = (self.start, row * self.stride + column)
         return dataclasses.replace(self, start=start, rows=rows, columns=columns)
@@ -103,7 +103,7 @@ class Code:
         offset = self.index(offset)
         return self.builder.gep(base, [I64(offset) if isinstance(offset, int) else offset])
 
-    def load(self, place: Place, offset: Any, width: int) -> Any:
+    def load(self, place: MemoryRows, offset: Any, width: int) -> Any:
         number = I8 if place.is_bool else self.number
         pointer = self.pointer(place.base, (place.start, offset))
         if width > 1:
@@ -114,7 +114,7 @@ class Code:
             return value
         return self.builder.icmp_unsigned("!=", value, ir.Constant(value.type, None))
 
-    def store(self, value: Any, place: Place, offset: Any) -> None:
+    def store(self, value: Any, place: MemoryRows, offset: Any) -> None:
         pointer = self.pointer(place.base, (place.start, offset))
         if isinstance(value.type, ir.VectorType):
             pointer = self.builder.bitcast(pointer, value.type.as_pointer())

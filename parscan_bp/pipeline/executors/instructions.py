@@ -1,4 +1,4 @@
-"""A tick table as arrays: what each block does in each tick, and where its operands lie."""
+"""A tick table as arrays: what each device does in each tick, and where its operands lie."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parscan_bp.pipeline.block_run import Where
 from parscan_bp.pipeline.executors.slots import allocate
 from parscan_bp.pipeline.schedules import Table, Task
 
@@ -22,19 +23,20 @@ _FORWARD, _BACK, _UPDATE, _ARRIVAL, _MOMENTS = range(5)
 
 
 class Instructions(NamedTuple):
-    """Arrays (ticks, blocks) of integers, traced or not.
+    """Arrays (ticks, devices) of integers, traced or not; of updates (ticks, devices, rounds).
 
-    What arrives or is kept where nothing is to goes into a slot after the last.
+    Of V = K / D blocks a device has one for each round: block ``round D + d``. What arrives where
+    nothing is to goes into a slot after the last.
 
     Attributes:
       forward: whether there is a forward pass.
-      batch, part: of it.
+      round, batch, part: of it.
       x: slot of its input among the arrivals from below; of no meaning at block 0.
       kept: slot for what the backward pass will need of it.
       weights: slot of its weights.
       last: whether it is the batch's last part.
       backward: `NOTHING`, `BACKWARD` or one of its halves.
-      back_batch, back_part: of that.
+      back_round, back_batch, back_part: of that.
       back_kept: slot of what was kept.
       back_weights: slot of its weights.
       ct: slot of its error gradient among the arrivals from above; of no meaning at the last block.
@@ -45,6 +47,7 @@ class Instructions(NamedTuple):
     """
 
     forward: Any
+    round: Any
     batch: Any
     part: Any
     x: Any
@@ -52,6 +55,7 @@ class Instructions(NamedTuple):
     weights: Any
     last: Any
     backward: Any
+    back_round: Any
     back_batch: Any
     back_part: Any
     back_kept: Any
@@ -66,12 +70,12 @@ class Instructions(NamedTuple):
 
 
 class Rooms(NamedTuple):
-    """Slots, of each block.
+    """Slots, of each block; those of a device's blocks are the same ones, but for `newest`.
 
     Attributes:
       x: for inputs that have arrived and wait.
       ct: for error gradients that have.
-      kept: for what backward passes need.
+      kept: for what backward passes need; blocks of another `Role` have their own.
       weights: for versions of the weights.
       newest: the slot with the weights at the end.
     """
@@ -83,42 +87,51 @@ class Rooms(NamedTuple):
     newest: tuple[int, ...]
 
 
-def instructions(table: Table) -> tuple[Instructions, Rooms]:
-    """What every block does in every tick if what it sends arrives at the tick's end.
+class Role(NamedTuple):
+    """A kind of block: the last one has the loss; a linearisation may be kept or made again."""
+
+    is_last: bool
+    keeps: bool
+
+
+def roles_of(table: Table) -> list[Role]:
+    """Of each block."""
+    return [Role(k == table.blocks - 1, keeps) for k, keeps in enumerate(table.keeps)]
+
+
+def instructions(table: Table, devices: int) -> tuple[Instructions, Rooms]:
+    """What every device does in every tick if what it sends arrives at the tick's end.
 
     Raises:
       NotImplementedError: if the table needs more than one hop, or more than one pass of a kind at
-        a block, in a tick; names it.
+        a device, in a tick, or what `check_updates` says; names it.
     """
-    check_hops(table)
-    of: list[list[Task]] = [[] for _ in range(table.blocks)]
-    for task in table.tasks:
-        of[task.block].append(task)
-    made = [
-        _column(table, k, own, of[k - 1] if k else [], of[k + 1] if k + 1 < table.blocks else [])
-        for k, own in enumerate(of)
-    ]
+    check_hops(table, devices)
+    check_updates(table)
+    made = [_column(table, d, devices) for d in range(devices)]
     fields = {
         name: np.stack([column[name] for column, _ in made], axis=1)
         for name in Instructions._fields
     }
-    return Instructions(**fields), Rooms(*zip(*(rooms for _, rooms in made), strict=True))
+    rooms = [made[k % devices][1][k // devices] for k in range(table.blocks)]
+    return Instructions(**fields), Rooms(*zip(*rooms, strict=True))
 
 
-def check_hops(table: Table) -> None:
+def check_hops(table: Table, devices: int) -> None:
     """Raises `NotImplementedError` unless one hop a tick, up and down, is enough for a table."""
     ticks: dict[tuple[str, int, int, int], int] = {}
     count: collections.Counter = collections.Counter()
     for task in table.tasks:
         k, where = task.block, (task.batch, task.part)
         way = "up" if task.kind == "forward" else "down"
-        if task.kind == "update":
-            way = "update"
-        count[way, k, task.tick] += 1
-        if count[way, k, task.tick] > 1:
+        at = (way, k % devices) if task.kind != "update" else (task.kind, k)
+        count[*at, task.tick] += 1
+        if count[*at, task.tick] > 1:
             raise NotImplementedError(
-                f"schedule: {table.name} has several passes of one kind at block {k} in tick "
-                f"{task.tick}; with one program for all stages there is one of each"
+                f"schedule: {table.name} has several passes of one kind on device {k % devices} of "
+                f"{devices} in tick {task.tick}; with one program for all stages there is one of "
+                "each, as of InterleavedOneFOneB(devices=), or with a device for each block. "
+                "executor=Threads() runs it"
             )
         if task.kind in ("update", "weight_gradient"):
             continue
@@ -138,67 +151,115 @@ def check_hops(table: Table) -> None:
             )
 
 
-MicroBatch = tuple[int, int]
+def check_updates(table: Table) -> None:
+    """Raises `NotImplementedError` unless updates come last in a tick, and a block sums up the
+    gradient of one batch at a time."""
+    made: dict[tuple[int, int], int] = {}
+    summed: dict[int, int] = {}
+    for task in table.tasks:
+        k, n = task.block, task.batch
+        if task.kind == "update":
+            made[k, task.version + 1] = task.tick
+            summed.pop(k, None)
+            continue
+        if made.get((k, task.version)) == task.tick:
+            raise NotImplementedError(
+                f"schedule: {table.name} updates block {k} in tick {task.tick} and reads the new "
+                "weights in the same one; with one program for all stages updates come last in a "
+                "tick. executor=Threads() runs it"
+            )
+        if task.kind in ("backward", "weight_gradient") and summed.setdefault(k, n) != n:
+            raise NotImplementedError(
+                f"schedule: {table.name} begins with the gradient of batch {n} at block {k} before "
+                f"the update by batch {summed[k]}; with one program for all stages a block has "
+                "one gradient at a time. executor=Threads() runs it"
+            )
+
+
+def updates_wait(table: Table) -> bool:
+    """Whether a batch's gradient is used later than in the tick in which it is whole."""
+    whole = {(t.block, t.batch): t.tick for t in table.tasks if t.kind in _BACKWARD}
+    return any(t.tick > whole[t.block, t.batch] for t in table.tasks if t.kind == "update")
 
 
 def _column(
-    table: Table, k: int, own: list[Task], below: list[Task], above: list[Task]
-) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
-    """The instructions of one block, whose neighbours have tasks of their own, and its rooms."""
+    table: Table, device: int, devices: int
+) -> tuple[dict[str, np.ndarray], list[tuple[int, ...]]]:
+    """The instructions of one device, and the rooms of each of its blocks."""
+    mine = range(device, table.blocks, devices)
+    own = [task for task in table.tasks if task.block in mine]
     up = [task for task in own if task.kind == "forward"]
     down = [task for task in own if task.kind in _BACKWARD]
-    steps = [task for task in own if task.kind == "update"]
-    from_below = {_part(t): t.tick for t in below if t.kind == "forward"}
-    from_above = {_part(t): t.tick for t in above if t.kind in ("backward", "input_gradient")}
+    from_below, from_above = {}, {}
+    for task in table.tasks:  # of blocks below and above
+        if task.kind == "forward" and task.block + 1 in mine:
+            from_below[_where(task, 1)] = task.tick
+        if task.kind in ("backward", "input_gradient") and task.block - 1 in mine:
+            from_above[_where(task, -1)] = task.tick
     arrives = lambda ticks: {n: _moment(t, _ARRIVAL) for n, t in ticks.items()}  # noqa: E731
     x, rooms_x = allocate(_lives(arrives(from_below), _reads(up)))
     ct, rooms_ct = allocate(_lives(arrives(from_above), _reads(down)))
-    writes = {_part(t): _moment(t.tick, _FORWARD) for t in up}
-    kept, rooms_kept = allocate(_lives(writes, _reads(down)))
-    weights, rooms_weights = allocate(_versions(table, k, own))
+    kept: dict[Hashable, int] = {}
+    rooms_kept: dict[Role, int] = {}
+    roles = roles_of(table)
+    for role in {roles[k] for k in mine}:
+        writes = {_where(t): _moment(t.tick, _FORWARD) for t in up if roles[t.block] == role}
+        slots, rooms_kept[role] = allocate(_lives(writes, _reads(down)))
+        kept |= slots
+    weights, rooms_weights = allocate(_versions(table, mine, own))
 
-    fields = {name: np.zeros(table.ticks, np.int32) for name in Instructions._fields}
+    shapes = dict.fromkeys(("update", "old", "new"), (table.ticks, len(mine)))
+    fields = {
+        name: np.zeros(shapes.get(name, table.ticks), np.int32) for name in Instructions._fields
+    }
 
     def fill(tick: int, **values: int) -> None:
         for name, value in values.items():
             fields[name][tick] = value
 
-    for name, rooms in (("x_to", rooms_x), ("ct_to", rooms_ct), ("kept", rooms_kept)):
-        fields[name][:] = rooms
+    fields["x_to"][:], fields["ct_to"][:] = rooms_x, rooms_ct
     for task in up:
-        n, i = _part(task)
-        fill(task.tick, forward=1, batch=n, part=i, last=i == table.parts - 1)
-        fill(task.tick, x=x.get((n, i), 0), kept=kept[n, i], weights=weights[task.version])
-    begun: set[int] = set()
+        k, n, i = where = _where(task)
+        fill(task.tick, forward=1, round=k // devices, batch=n, part=i, last=i == table.parts - 1)
+        fill(task.tick, x=x.get(where, 0), kept=kept[where], weights=weights[k, task.version])
+    begun: set[tuple[int, int]] = set()
     for task in down:
-        n, i = _part(task)
-        fill(task.tick, backward=_BACKWARD[task.kind], back_batch=n, back_part=i)
-        fill(task.tick, back_kept=kept[n, i], ct=ct.get((n, i), 0))
+        k, n, i = where = _where(task)
+        fill(task.tick, backward=_BACKWARD[task.kind], back_round=k // devices)
+        fill(task.tick, back_batch=n, back_part=i, back_kept=kept[where], ct=ct.get(where, 0))
         if not table.keeps[k]:
-            fill(task.tick, back_weights=weights[task.version])
+            fill(task.tick, back_weights=weights[k, task.version])
         if task.kind != "input_gradient":
-            fill(task.tick, first=n not in begun)
-            begun.add(n)
-    for task in steps:
-        old, new = weights[task.version], weights[task.version + 1]
-        fill(task.tick, update=1, old=old, new=new)
+            fill(task.tick, first=(k, n) not in begun)
+            begun.add((k, n))
+    for task in own:
+        if task.kind == "update":
+            at = task.tick, task.block // devices
+            fields["update"][at] = 1
+            fields["old"][at] = weights[task.block, task.version]
+            fields["new"][at] = weights[task.block, task.version + 1]
     for name, ticks, slots in (("x_to", from_below, x), ("ct_to", from_above, ct)):
         for value, tick in ticks.items():
             fill(tick, **{name: slots[value]})
-    return fields, (rooms_x, rooms_ct, rooms_kept, rooms_weights, weights[table.batches])
+    newest = [weights[k, table.batches] for k in mine]
+    rooms: list[tuple[int, ...]] = [
+        (rooms_x, rooms_ct, rooms_kept[roles[k]], rooms_weights, slot)
+        for k, slot in zip(mine, newest, strict=True)
+    ]
+    return fields, rooms
 
 
-def _part(task: Task) -> MicroBatch:
-    return task.batch, task.part
+def _where(task: Task, above: int = 0) -> Where:
+    return task.block + above, task.batch, task.part
 
 
 def _moment(tick: int, which: int) -> int:
     return tick * _MOMENTS + which
 
 
-def _reads(tasks: Iterable[Task]) -> list[tuple[MicroBatch, int]]:
+def _reads(tasks: Iterable[Task]) -> list[tuple[Where, int]]:
     which = lambda task: _FORWARD if task.kind == "forward" else _BACK  # noqa: E731
-    return [(_part(task), _moment(task.tick, which(task))) for task in tasks]
+    return [(_where(task), _moment(task.tick, which(task))) for task in tasks]
 
 
 def _lives(
@@ -212,21 +273,24 @@ def _lives(
     return {value: (moment, last[value]) for value, moment in writes.items()}
 
 
-def _versions(table: Table, k: int, own: list[Task]) -> dict[Hashable, tuple[int, int]]:
-    """When each version of the weights of block k is made, and last read.
+def _versions(
+    table: Table, blocks: Iterable[int], own: list[Task]
+) -> dict[Hashable, tuple[int, int]]:
+    """When each version of the weights of blocks, (block, version), is made, and last read.
 
     The backward pass of a block that keeps its linearisation reads none.
     """
     end = _moment(table.ticks, 0)
-    writes: dict[Hashable, int] = {0: -1}
-    reads: list[tuple[Hashable, int]] = [(table.batches, end)]
+    writes: dict[Hashable, int] = {(k, 0): -1 for k in blocks}
+    reads: list[tuple[Hashable, int]] = [((k, table.batches), end) for k in blocks]
     for task in own:
+        k, version = task.block, task.version
         if task.kind == "update":
             moment = _moment(task.tick, _UPDATE)
-            writes[task.version + 1] = moment
-            reads.append((task.version, moment))
+            writes[k, version + 1] = moment
+            reads.append(((k, version), moment))
         elif task.kind == "forward":
-            reads.append((task.version, _moment(task.tick, _FORWARD)))
+            reads.append(((k, version), _moment(task.tick, _FORWARD)))
         elif not table.keeps[k]:
-            reads.append((task.version, _moment(task.tick, _BACK)))
+            reads.append(((k, version), _moment(task.tick, _BACK)))
     return _lives(writes, reads)

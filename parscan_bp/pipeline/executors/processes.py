@@ -12,7 +12,6 @@ from parscan_bp.arguments import check_kind
 from parscan_bp.pipeline.executors.base import Executor, Trained
 from parscan_bp.pipeline.executors.wires import Wires
 from parscan_bp.pipeline.executors.workers import Workers
-from parscan_bp.pipeline.fitting import output_shapes
 from parscan_bp.pipeline.job import Job
 
 
@@ -60,7 +59,7 @@ class Processes(Executor):
                 f"blocks: got {table.blocks} for {processes} processes; at least one each is wanted"
             )
         pairs, runs = job.pairs(0), job.block_runs()
-        outputs = output_shapes(job.blocks, pairs[0][0], job.params, job.states, job.key)
+        outputs = [y for y, _ in job.network.outputs(pairs[0][0])]
         if table.lockstep:
             raise NotImplementedError(
                 f"schedule: the blocks of {table.name} wait for each other at the end of every "

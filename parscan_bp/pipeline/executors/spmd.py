@@ -21,7 +21,7 @@ from parscan_bp.pipeline.executors.stage_program import StageProgram
 from parscan_bp.pipeline.fitting import check_alike, check_batch, check_fit, check_one_shape
 from parscan_bp.pipeline.job import Job, weighed
 from parscan_bp.pipeline.optimiser_state import start_states
-from parscan_bp.pipeline.parts import Weight, check_parts, shares
+from parscan_bp.pipeline.parts import Weight, shares
 from parscan_bp.pipeline.schedules import Table
 from parscan_bp.types import Array, PyTree
 
@@ -42,20 +42,21 @@ class SpmdProgram(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Spmd(Executor):
-    """K blocks of one shape, each on its own devices, by one program for all stages.
+    """K blocks of one shape by one program for all stages: block k is on stage k mod D.
 
     The stages are those of a mesh axis, and the program one `jax.lax.scan` over the ticks of the
     `Table`. A stage does what the table says in branches; at the end of a tick one permutation
     sends outputs up, another one error gradients down, and nothing else is sent; but for an
     optimiser that wants all gradients at once, for which every stage gathers them, and all weights,
     at the end of a batch, and holds the optimiser's state of all. What `Simulated` computes, to the
-    last bit; with ``data`` up to rounding, as means are taken in another order.
+    last bit; up to rounding with ``data``, as means are taken in another order, and with such an
+    optimiser, whose sums XLA may fuse otherwise in a larger program.
 
     All blocks are the same one, ``[block] * K``, whose y has the shape and dtype of x; their params
     are of the same shapes. So are all batches, which lie on every stage.
 
     Args:
-      mesh: of devices, with the axis of the stages, along which it has K.
+      mesh: of devices, with the axis of the stages, along which it has D; K is a multiple of it.
       axis: its name.
       data: the axis over which the rows of every part of a batch are divided, if any: gradients
         are averaged over it before an update, the floats of states at the end. Each device's rows
@@ -63,11 +64,12 @@ class Spmd(Executor):
 
     Raises:
       TypeError, ValueError: if ``mesh`` is none, or has no such axes. By `run`, if the mesh has
-        another number of devices along ``axis`` than there are blocks; blocks, parameters or
+        no devices along ``axis`` for as many blocks each; blocks, parameters or
         batches differ, or rows cannot be divided.
       NotImplementedError: by `run`, if the schedule needs several hops, or several passes of one
-        kind at a block, in one tick: `FeaturesReplay`, `DelayedGradients`, `DSP` with a p or q of
-        0.
+        kind on a device, in one tick: `FeaturesReplay`, `DelayedGradients`, `DSP` with a p or q of
+        0; with several blocks a device most but `InterleavedOneFOneB`. If one of your own updates
+        weights before they are read in the same tick, or sums up two batches' gradients at once.
 
     Source: DSP (Xu, Huo, Huang), section 3, for the queues.
 
@@ -102,11 +104,16 @@ class Spmd(Executor):
     def run(self, job: Job) -> Trained:
         compiled, table = self.compiled(job), job.table
         *stacked, ticks = compiled.run(*compiled.arguments)
-        blocks = range(table.blocks)
-        own = [[jax.tree.map(lambda a, k=k: a[k], tree) for k in blocks] for tree in stacked]
-        if table.together:
-            own[2] = [own[2][0], *[()] * (table.blocks - 1)]
-        return Trained(own[0], own[1], own[2], _losses(table, ticks[-1]))
+        rows = np.argsort(_in_stages(range(table.blocks), self._stages))
+        params, states = ([_row(tree, row) for row in rows] for tree in stacked[:2])
+        own = [_row(stacked[2], 0), *[()] * (table.blocks - 1)]
+        if not table.together:
+            own = [_row(stacked[2], row) for row in rows]
+        return Trained(params, states, own, _losses(table, ticks[-1]))
+
+    @property
+    def _stages(self) -> int:
+        return self.mesh.shape[self.axis]
 
     def compiled(self, job: Job) -> SpmdProgram:
         """The program of a run, to look at; with the errors of `run`."""
@@ -114,19 +121,19 @@ class Spmd(Executor):
         block = self._block(job)
         check_alike("params", params)
         check_alike("states", states)
-        plan, rooms = instructions(table)
+        plan, rooms = instructions(table, self._stages)
         pieces = 1 if self.data is None else self.mesh.shape[self.data]
         weight, loss = weighed(job.loss, job.weight, table.parts * pieces)
         xs, labels = _rows(table, job.batches, pieces, weight)
         pairs = _pieces(xs, labels, pieces)
-        check_one_shape(block, pairs[0][0], params[0], states[0], job.key)
-        check_fit(job.blocks, loss, pairs[0], params, states, job.key)
-        check_parts(job.blocks, loss, pairs, params, states, job.key)
+        check_one_shape(job.network, pairs[0][0])
+        check_fit(job.network, loss, pairs)
         begun = start_states(job.optimiser, params, job.optimiser_states, table.together)
-        if table.together:
-            # Every stage does the step of all.
-            begun = [begun[0]] * table.blocks
-        stacked = map(_stack, (params, states, begun))
+        # Every stage does the step of all, if there is one.
+        begun = [begun[0]] * self._stages if table.together else _in_stages(begun, self._stages)
+        stacked = map(
+            _stack, (_in_stages(params, self._stages), _in_stages(states, self._stages), begun)
+        )
         # Results are divided up outside of the program, where explicit axes would have to be
         # resolved.
         mesh = Mesh(self.mesh.devices, self.mesh.axis_names)
@@ -136,16 +143,17 @@ class Spmd(Executor):
                 (plan, *stacked, xs, labels, job.key), _specs(self.axis, self.data), strict=True
             )
         )
-        stage = StageProgram(block, job.optimiser, loss, table, rooms, self.axis, self.data)
+        stage = StageProgram(
+            block, job.optimiser, loss, table, rooms, self._stages, self.axis, self.data
+        )
         return SpmdProgram(_compiled(stage, mesh), arguments)
 
     def _block(self, job: Job) -> Block:
         """That which all blocks are."""
-        stages = self.mesh.shape[self.axis]
-        if len(job.blocks) != stages:
+        if len(job.blocks) % self._stages:
             raise ValueError(
-                f"blocks: got {len(job.blocks)} for {stages} devices along the axis {self.axis!r}; "
-                "one for each is wanted"
+                f"blocks: got {len(job.blocks)} for {self._stages} devices along the axis "
+                f"{self.axis!r}; one for each, or as many on each, are wanted"
             )
         for k, each in enumerate(job.blocks):
             if each != job.blocks[0]:
@@ -176,6 +184,15 @@ def _compiled(stage: StageProgram, mesh: Mesh) -> Callable[..., Any]:
 def _specs(axis: str, data: str | None) -> tuple[PartitionSpec, ...]:
     stages, rows = PartitionSpec(axis), PartitionSpec(None, None, data)
     return PartitionSpec(None, axis), stages, stages, stages, rows, rows, PartitionSpec()
+
+
+def _in_stages(of_blocks: Sequence[Any], stages: int) -> list[Any]:
+    """Those of stage 0 first, block 0, D, 2 D, ..., then those of the next one."""
+    return [each for first in range(stages) for each in of_blocks[first::stages]]
+
+
+def _row(tree: PyTree, row: int) -> PyTree:
+    return jax.tree.map(lambda a: a[row], tree)
 
 
 def _stack(trees: Sequence[PyTree]) -> PyTree:

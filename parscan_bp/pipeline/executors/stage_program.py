@@ -13,34 +13,43 @@ from jax import lax
 from parscan_bp.originals import lax_scan
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors import ring
-from parscan_bp.pipeline.executors.instructions import INPUT_GRADIENT, NOTHING, Instructions, Rooms
+from parscan_bp.pipeline.executors.instructions import (
+    INPUT_GRADIENT,
+    NOTHING,
+    Instructions,
+    Rooms,
+    roles_of,
+    updates_wait,
+)
 from parscan_bp.pipeline.programs import (
     Loss,
     Optimiser,
     Reads,
     apply_updates,
     is_float,
-    key_of,
     programs_of,
+    random_key_of,
 )
 from parscan_bp.pipeline.schedules import Table
 from parscan_bp.types import Array, PyTree
 
 
 class StageState(NamedTuple):
-    """What one stage holds between ticks.
+    """What one stage holds between ticks: V blocks, one for each round of the pipeline.
 
     Attributes:
-      weights: a ring of versions.
-      optimiser_state, state: the block's own.
-      states: sum of the states that the parts of a batch have left so far.
-      gradient: sum over the parts of a batch so far; an empty tuple where it need not be kept.
+      weights: a ring of versions, of all rounds.
+      optimiser_states: of each round, a list; of one step for all blocks, that alone.
+      state: of each round.
+      states: of each round, sum of the states that the parts of a batch have left so far.
+      gradient: of each round, sum over the parts of a batch so far; an empty tuple where it need
+        not be kept.
       x, ct: rings of what neighbours have sent.
       kept: for each role a ring of what its backward passes need.
     """
 
     weights: PyTree
-    optimiser_state: PyTree
+    optimiser_states: list[PyTree]
     state: PyTree
     states: PyTree
     gradient: PyTree
@@ -49,18 +58,12 @@ class StageState(NamedTuple):
     kept: tuple[PyTree, ...]
 
 
-class Role(NamedTuple):
-    """A kind of stage: the last one has the loss; a linearisation may be kept or made again."""
-
-    is_last: bool
-    keeps: bool
-
-
 @dataclasses.dataclass(frozen=True)
 class StageProgram:
     """(plan, params, states, optimiser states, xs, labels, key) -> the first three, and losses.
 
-    To be traced inside `jax.shard_map`, with arrays whose leading axis is that of the stages. What
+    To be traced inside `jax.shard_map`. The plan has the axes (ticks, stages); what is of blocks
+    has a leading one of them, those of a stage in a row. What
     a stage has to do in a tick it does in branches of conditionals: no pass is made that the table
     does not have, and each is compiled by itself, by `Simulated`. What neighbours are to get goes
     through two permutations at the end of every tick.
@@ -69,6 +72,7 @@ class StageProgram:
       block, optimiser, loss: as in `run`.
       table: the tick table.
       rooms: of its instructions.
+      stages: D, how many.
       axis: of the stages.
       data: of the rows of a batch, or ``None``.
     """
@@ -78,6 +82,7 @@ class StageProgram:
     loss: Loss
     table: Table
     rooms: Rooms
+    stages: int
     axis: str
     data: str | None
 
@@ -94,17 +99,17 @@ class StageProgram:
         here = lax.axis_index(self.axis)
         if self.data is not None:
             key = jax.random.fold_in(key, lax.axis_index(self.data))
-        own = jax.tree.map(lambda a: a[0], (params, states, optimiser_states))
-        run = _Run(self, here, key, xs, labels, own[0], own[1])
+        run = _Run(self, here, key, xs, labels, params, states)
         plan = Instructions(*(field[:, 0] for field in plan))
-        carry, losses = lax_scan(run.tick, run.start(own[2]), plan)
-        newest = ring.get(carry.weights, jnp.asarray(self.rooms.newest)[here])
+        carry, losses = lax_scan(run.tick, run.start(optimiser_states), plan)
+        slots = jnp.asarray(self.rooms.newest).reshape(-1, self.stages)[:, here]
+        newest = jax.tree.map(lambda a: a[slots], carry.weights)
         state = carry.state
         if self.data is not None:
             # Each device has seen its own rows only.
             losses, state = _mean((losses, state), self.data)
-        out = (newest, state, carry.optimiser_state, losses)
-        return jax.tree.map(lambda a: a[None], out)
+        begun = jax.tree.map(lambda *own: jnp.stack(own), *carry.optimiser_states)
+        return newest, state, begun, losses[None]
 
 
 class _Run:
@@ -118,18 +123,18 @@ class _Run:
         xs: PyTree,
         labels: PyTree,
         params: PyTree,
-        state: PyTree,
+        states: PyTree,
     ):
         table = stage.table
         self.stage, self.table, self.here = stage, table, here
         self.key, self.xs, self.labels = key, xs, labels
-        self.params, self.state = params, state
-        roles = [Role(k == table.blocks - 1, table.keeps[k]) for k in range(table.blocks)]
+        self.params, self.states = params, states
+        self.own, state = _of((params, states), 0)
+        self.rounds = table.blocks // stage.stages
+        roles = roles_of(table)
         self.roles = sorted(set(roles))
         self.role_at = [self.roles.index(role) for role in roles]
-        # Of one part, and without waiting for others, it is used in the tick in which it is made.
-        self.keeps_gradient = table.parts > 1 or table.together
-        self.role = jnp.asarray(self.role_at)[here]
+        self.keeps_gradient = table.parts > 1 or updates_wait(table)
         # The first stage makes the gradient of its input, too: all devices have one program.
         self.programs = [
             programs_of(stage.block, stage.loss if role.is_last else None, False)
@@ -138,23 +143,27 @@ class _Run:
         self.x = jax.tree.map(lambda a: a[0, 0], xs)
         reads = Reads(self.x, state, key, jax.tree.map(lambda a: a[0, 0], labels))
         self.pulls = [
-            jax.eval_shape(each.linearise, params, reads)[2] if role.keeps else None
+            jax.eval_shape(each.linearise, self.own, reads)[2] if role.keeps else None
             for role, each in zip(self.roles, self.programs, strict=True)
         ]
-        loss = jax.eval_shape(self.programs[-1].forward, params, reads)[0]
+        loss = jax.eval_shape(self.programs[-1].forward, self.own, reads)[0]
         self.no_loss = ring.zeros_like(loss)
         # What a backward pass that linearises again needs beside its weights.
         self.entries = [
             (self.x, state) if pull is None else jax.tree.leaves(pull) for pull in self.pulls
         ]
 
-    def start(self, optimiser_state: PyTree) -> StageState:
+    def start(self, optimiser_states: PyTree) -> StageState:
         rooms, parts = self.stage.rooms, self.table.parts
+        states = 1 if self.table.together else self.rounds
+        weights = ring.empty(max(rooms.weights), self.own)
+        for at in range(self.rounds):
+            weights = ring.put(weights, at, _of(self.params, at))
         return StageState(
-            weights=ring.put(ring.empty(max(rooms.weights), self.params), 0, self.params),
-            optimiser_state=optimiser_state,
-            state=self.state,
-            states=ring.zeros_like(self.state) if parts > 1 else (),
+            weights=weights,
+            optimiser_states=[_of(optimiser_states, at) for at in range(states)],
+            state=self.states,
+            states=ring.zeros_like(self.states) if parts > 1 else (),
             gradient=ring.zeros_like(self.params) if self.keeps_gradient else (),
             # One slot more, for what nobody reads.
             x=ring.empty(max(rooms.x) + 1, self.x),
@@ -178,19 +187,26 @@ class _Run:
 
     def _exchange(self, up: PyTree, down: PyTree) -> tuple[PyTree, PyTree]:
         """What both neighbours have made in this tick."""
-        axis, last = self.stage.axis, self.table.blocks - 1
-        above = [(k, k + 1) for k in range(last)]
-        below = [(k + 1, k) for k in range(last)]
+        axis, stages = self.stage.axis, self.stage.stages
+        # Of several rounds the first stage goes on where the last one ends.
+        last = stages if self.rounds > 1 else stages - 1
+        above = [(d, (d + 1) % stages) for d in range(last)]
+        below = [(there, here) for here, there in above]
         return lax.ppermute(up, axis, above), lax.ppermute(down, axis, below)
+
+    def _block(self, at: Array | int) -> Array:
+        """That of a round."""
+        return at * self.stage.stages + self.here
 
     def _forward(self, carry: StageState, now: Instructions) -> tuple[StageState, PyTree, Array]:
         """The pass, what goes to the stage above, and the loss at the last stage."""
         row = lambda tree: _row(tree, now.batch, now.part)  # noqa: E731
         data, arrived = row(self.xs), ring.get(carry.x, now.x)
-        x = jax.tree.map(lambda a, b: jnp.where(self.here == 0, a, b), data, arrived)
-        weights = ring.get(carry.weights, now.weights)
-        key = key_of(self.key, self.here, now.batch, now.part)
-        reads = Reads(x, carry.state, key, row(self.labels))
+        block = self._block(now.round)
+        x = jax.tree.map(lambda a, b: jnp.where(block == 0, a, b), data, arrived)
+        weights, before = ring.get(carry.weights, now.weights), ring.get(carry.state, now.round)
+        key = random_key_of(self.key, block, now.batch, now.part)
+        reads = Reads(x, before, key, row(self.labels))
 
         def of(at: int) -> Callable[[], Any]:
             programs, role = self.programs[at], self.roles[at]
@@ -202,7 +218,7 @@ class _Run:
                     entries[at] = jax.tree.leaves(pull)
                 else:
                     y, state = programs.forward(weights, reads)
-                    entries[at] = (x, carry.state)
+                    entries[at] = (x, before)
                 up, loss = (ring.zeros_like(self.x), y) if role.is_last else (y, self.no_loss)
                 return up, loss, state, entries
 
@@ -212,27 +228,30 @@ class _Run:
             return (
                 ring.zeros_like(self.x),
                 self.no_loss,
-                carry.state,
+                before,
                 [ring.zeros_like(entry) for entry in self.entries],
             )
 
         branches = [idle, *(of(at) for at in range(len(self.roles)))]
-        which = jnp.where(now.forward == 1, 1 + self.role, 0)
+        which = jnp.where(now.forward == 1, 1 + jnp.asarray(self.role_at)[block], 0)
         up, loss, state, entries = lax.switch(which, branches)
         kept = tuple(
-            ring.put(each, jnp.where(self.role == at, now.kept, self._most_kept(at)), entry)
+            ring.put(each, jnp.where(which == 1 + at, now.kept, self._most_kept(at)), entry)
             for at, (each, entry) in enumerate(zip(carry.kept, entries, strict=True))
         )
-        return self._advance(carry._replace(kept=kept), now, state), up, loss
+        return self._advance(carry._replace(kept=kept), now, before, state), up, loss
 
-    def _advance(self, carry: StageState, now: Instructions, state: PyTree) -> StageState:
+    def _advance(
+        self, carry: StageState, now: Instructions, before: PyTree, state: PyTree
+    ) -> StageState:
         """Counters and keys move with every part, statistics once a batch, by the mean."""
         parts = self.table.parts
         if parts == 1:
-            return carry._replace(state=state)
+            return carry._replace(state=ring.put(carry.state, now.round, state))
         ran = now.forward == 1
         add = lambda total, new: jnp.where(ran, total + new, total)  # noqa: E731
-        total = jax.tree.map(lambda s, n: add(s, n) if is_float(s) else s, carry.states, state)
+        so_far = ring.get(carry.states, now.round)
+        total = jax.tree.map(lambda s, n: add(s, n) if is_float(s) else s, so_far, state)
 
         def moved(old, new, added):
             if not is_float(old):
@@ -242,17 +261,21 @@ class _Run:
         def left(added):
             return jnp.where(ran & (now.last == 1), jnp.zeros_like(added), added)
 
-        moved_state = jax.tree.map(moved, carry.state, state, total)
+        moved_state = jax.tree.map(moved, before, state, total)
         floats = jax.tree.map(lambda a: left(a) if is_float(a) else a, total)
-        return carry._replace(state=moved_state, states=floats)
+        return carry._replace(
+            state=ring.put(carry.state, now.round, moved_state),
+            states=ring.put(carry.states, now.round, floats),
+        )
 
     def _backward(self, carry: StageState, now: Instructions) -> tuple[StageState, PyTree, PyTree]:
-        """The gradient of the weights, summed over parts, and what goes to the stage below."""
+        """The gradients of the weights, summed over parts, and what goes to the stage below."""
         weights = ring.get(carry.weights, now.back_weights)
         arrived = ring.get(carry.ct, now.ct)
-        key = key_of(self.key, self.here, now.back_batch, now.back_part)
+        block = self._block(now.back_round)
+        key = random_key_of(self.key, block, now.back_batch, now.back_part)
         labels = _row(self.labels, now.back_batch, now.back_part)
-        none = ring.zeros_like(self.params), ring.zeros_like(self.x)
+        none = ring.zeros_like(self.own), ring.zeros_like(self.x)
 
         def of(at: int) -> list[Callable[[], Any]]:
             programs, role, pull = self.programs[at], self.roles[at], self.pulls[at]
@@ -278,52 +301,76 @@ class _Run:
         branches = [lambda: none]
         for at in range(len(self.roles)):
             branches += of(at)[:kinds]
-        which = jnp.where(now.backward == NOTHING, 0, kinds * self.role + now.backward)
+        role = jnp.asarray(self.role_at)[block]
+        which = jnp.where(now.backward == NOTHING, 0, kinds * role + now.backward)
         gradient, down = lax.switch(which, branches)
         if not self.keeps_gradient:
-            return carry, gradient, down
+            # That of the round which is updated, if one is.
+            return carry, [gradient] * self.rounds, down
         adds = (now.backward != NOTHING) & (now.backward != INPUT_GRADIENT)
         total = jax.tree.map(
             lambda s, g: jnp.where(adds, jnp.where(now.first == 1, g, s + g), s),
-            carry.gradient,
+            ring.get(carry.gradient, now.back_round),
             gradient,
         )
-        return carry._replace(gradient=total), total, down
+        totals = ring.put(carry.gradient, now.back_round, total)
+        each = [_of(totals, at) for at in range(self.rounds)]
+        return carry._replace(gradient=totals), each, down
 
-    def _update(self, carry: StageState, now: Instructions, gradient: PyTree) -> StageState:
-        old = ring.get(carry.weights, now.old)
-
-        def mean():
-            whole = gradient if self.stage.data is None else lax.pmean(gradient, self.stage.data)
-            return jax.tree.map(lambda g: g / jnp.asarray(self.table.parts, g.dtype), whole)
-
+    def _update(self, carry: StageState, now: Instructions, gradients: list[PyTree]) -> StageState:
+        due = [now.update[at] == 1 for at in range(self.rounds)]
+        old = [ring.get(carry.weights, now.old[at]) for at in range(self.rounds)]
         # Each in a branch of its own, as in programs of their own: in one, XLA may round a product
         # and a sum at once.
-        whole = lax.cond(now.update == 1, mean, lambda: gradient)
+        means = [
+            lax.cond(each, self._batch_mean, lambda gradient: gradient, own)
+            for each, own in zip(due, gradients, strict=True)
+        ]
 
-        def step():
-            update = self._of_all if self.table.together else self.stage.optimiser.update
-            return update(whole, carry.optimiser_state, old)
+        def step(update: Callable[..., Any], due: Array, *args: PyTree) -> tuple[PyTree, PyTree]:
+            idle = lambda *args: (ring.zeros_like(jax.eval_shape(update, *args)[0]), args[1])  # noqa: E731
+            return lax.cond(due, update, idle, *args)
 
-        def idle():
-            return ring.zeros_like(jax.eval_shape(step)[0]), carry.optimiser_state
+        if self.table.together:
+            updates, *states = step(self._of_all, due[0], means, *carry.optimiser_states, old)
+        else:
+            steps = [
+                step(self.stage.optimiser.update, *each)
+                for each in zip(due, means, carry.optimiser_states, old, strict=True)
+            ]
+            updates, states = map(list, zip(*steps, strict=True))
+        weights = carry.weights
+        for at, each in enumerate(due):
+            new = jax.tree.map(
+                lambda a, b, each=each: jnp.where(each, a, b),
+                apply_updates(old[at], updates[at]),
+                ring.get(weights, now.new[at]),
+            )
+            weights = ring.put(weights, now.new[at], new)
+        return carry._replace(weights=weights, optimiser_states=states)
 
-        updates, state = lax.cond(now.update == 1, step, idle)
-        new = jax.tree.map(
-            lambda a, b: jnp.where(now.update == 1, a, b),
-            apply_updates(old, updates),
-            ring.get(carry.weights, now.new),
-        )
-        weights = ring.put(carry.weights, now.new, new)
-        return carry._replace(weights=weights, optimiser_state=state)
+    def _batch_mean(self, gradient: PyTree) -> PyTree:
+        """Of a batch, over its parts and the devices that have them."""
+        whole = gradient if self.stage.data is None else lax.pmean(gradient, self.stage.data)
+        return jax.tree.map(lambda g: g / jnp.asarray(self.table.parts, g.dtype), whole)
 
-    def _of_all(self, gradient: PyTree, state: PyTree, weights: PyTree) -> tuple[PyTree, PyTree]:
+    def _of_all(
+        self, gradients: list[PyTree], state: PyTree, weights: list[PyTree]
+    ) -> tuple[list[PyTree], PyTree]:
         """This stage's updates out of one step for all, which every stage makes."""
-        every = lax.all_gather((gradient, weights), self.stage.axis)
-        each = [jax.tree.map(lambda a, k=k: a[k], every) for k in range(self.table.blocks)]
-        gradients, all_weights = map(list, zip(*each, strict=True))
-        updates, state = self.stage.optimiser.update(gradients, state, all_weights)
-        return jax.tree.map(lambda *own: jnp.stack(own)[self.here], *updates), state
+        every = lax.all_gather((gradients, weights), self.stage.axis)
+        blocks = [divmod(k, self.stage.stages) for k in range(self.table.blocks)]
+        ours, theirs = (
+            [jax.tree.map(lambda a, d=d: a[d], own[at]) for at, d in blocks] for own in every
+        )
+        updates, state = self.stage.optimiser.update(ours, state, theirs)
+        stacked = jax.tree.map(lambda *own: jnp.stack(own), *updates)
+        return [_of(stacked, self._block(at)) for at in range(self.rounds)], state
+
+
+def _of(tree: PyTree, at: Array | int) -> PyTree:
+    """What is of one round, or block."""
+    return jax.tree.map(lambda a: a[at], tree)
 
 
 def _row(tree: PyTree, batch: Array, part: Array) -> PyTree:

@@ -11,6 +11,7 @@ from parscan_bp.pipeline.schedules.delayed_gradients import DelayedGradients as 
 from parscan_bp.pipeline.schedules.dsp import DSP as DSP
 from parscan_bp.pipeline.schedules.features_replay import FeaturesReplay as FeaturesReplay
 from parscan_bp.pipeline.schedules.gpipe import GPipe as GPipe
+from parscan_bp.pipeline.schedules.interleaved import InterleavedOneFOneB as InterleavedOneFOneB
 from parscan_bp.pipeline.schedules.one_f_one_b import OneFOneB as OneFOneB
 from parscan_bp.pipeline.schedules.pipedream import PipeDream as PipeDream
 from parscan_bp.pipeline.schedules.pipedream_2bw import PipeDream2BW as PipeDream2BW
@@ -27,6 +28,7 @@ __all__ = [
     "FeaturesReplay",
     "GPipe",
     "Held",
+    "InterleavedOneFOneB",
     "OneFOneB",
     "PipeDream",
     "PipeDream2BW",

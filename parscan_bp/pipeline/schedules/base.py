@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from typing import ClassVar
 
-from parscan_bp.arguments import as_int
+from parscan_bp.arguments import as_int, set_ints
 from parscan_bp.pipeline.schedules.table import Held, Staleness, Table
 from parscan_bp.pipeline.schedules.task import Task
 
@@ -55,6 +55,10 @@ class Schedule(abc.ABC):
         """For each block whether its linearisation is kept for the backward pass, or its input."""
         return (True,) * blocks
 
+    def devices_for(self, blocks: int) -> int:
+        """D, for how many devices the order is made: block k is on device k mod D."""
+        return blocks
+
     def on_the_way(self, blocks: int) -> int:
         """Batches that enter before block 0 has its first gradient, beside the gradient's own."""
         del blocks
@@ -85,7 +89,8 @@ class Schedule(abc.ABC):
             )
         tasks, keeps = tuple(self.tasks(blocks, batches)), self.keeps(blocks)
         how = {"lockstep": self.lockstep, "together": self.together}
-        return Table(str(self), blocks, batches, self.parts, keeps, tasks, **how)
+        devices = self.devices_for(blocks)
+        return Table(str(self), blocks, batches, self.parts, keeps, tasks, devices=devices, **how)
 
     def staleness(self, blocks: int) -> tuple[Staleness, ...]:
         """For each block how many updates late its two passes are, once the pipeline is full."""
@@ -102,6 +107,20 @@ class Schedule(abc.ABC):
         fields = dataclasses.fields(self)
         given = [f"{f.name}={getattr(self, f.name)}" for f in fields if not _is_default(self, f)]
         return f"{type(self).__name__}({', '.join(given)})" if given else type(self).__name__
+
+
+@dataclasses.dataclass(frozen=True)
+class InMicrobatches(Schedule):
+    """Base of the schedules that cut a batch into M parts."""
+
+    microbatches: int
+
+    def __post_init__(self):
+        set_ints(self, microbatches=1)
+
+    @property
+    def parts(self) -> int:
+        return self.microbatches
 
 
 def _is_default(schedule: Schedule, field: dataclasses.Field) -> bool:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from parscan_bp.arguments import check_bool, set_ints
-from parscan_bp.pipeline.schedules.base import Schedule
+from parscan_bp.arguments import check_bool
+from parscan_bp.pipeline.schedules.base import InMicrobatches
 from parscan_bp.pipeline.schedules.orders import NextTask, clocked
 from parscan_bp.pipeline.schedules.task import Task
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class GPipe(Schedule):
+class GPipe(InMicrobatches):
     """All M micro-batches of a batch go up, then all come down, then every block is updated.
 
     No pass is stale. Of K equal blocks a batch takes F + R + B + (K - 1) / M (F + B), where the
@@ -36,16 +36,11 @@ class GPipe(Schedule):
       8
     """
 
-    microbatches: int
     recompute: bool = True
 
     def __post_init__(self):
-        set_ints(self, microbatches=1)
+        super().__post_init__()
         check_bool("recompute", self.recompute)
-
-    @property
-    def parts(self) -> int:
-        return self.microbatches
 
     def tasks(self, blocks: int, batches: int) -> list[Task]:
         order = []

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from parscan_bp.arguments import set_ints
-from parscan_bp.pipeline.schedules.base import Schedule
+from parscan_bp.pipeline.schedules.base import InMicrobatches
 from parscan_bp.pipeline.schedules.orders import clocked, one_forward_one_backward
 from parscan_bp.pipeline.schedules.task import Task
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class OneFOneB(Schedule):
+class OneFOneB(InMicrobatches):
     """One forward, one backward: block k is K - 1 - k micro-batches ahead, not all of them.
 
     No pass is stale, and the time is that of `GPipe` without recomputation; but block k stores
@@ -33,15 +32,6 @@ class OneFOneB(Schedule):
       >>> [held.linearisations for held in pb.pipeline.OneFOneB(8).held(blocks=4)]
       [4, 3, 2, 1]
     """
-
-    microbatches: int
-
-    def __post_init__(self):
-        set_ints(self, microbatches=1)
-
-    @property
-    def parts(self) -> int:
-        return self.microbatches
 
     def tasks(self, blocks: int, batches: int) -> list[Task]:
         passes = [(n, part) for n in range(batches) for part in range(self.parts)]

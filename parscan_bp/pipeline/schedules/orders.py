@@ -5,54 +5,61 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from parscan_bp.pipeline.schedules.task import Kind, Task
+from parscan_bp.pipeline.schedules.task import Task, TaskKind
 
 
 class NextTask(NamedTuple):
-    """What a block does next."""
+    """What a device does next; of several blocks, with block ``round D + d`` of device d of D."""
 
-    kind: Kind
+    kind: TaskKind
     batch: int
     part: int = 0
+    round: int = 0
 
 
-def clocked(orders: Sequence[Sequence[NextTask]], version: Callable[[int, int], int]) -> list[Task]:
-    """The tasks, each pass in the first tick that its block is free and its operands are there.
+def clocked(
+    orders: Sequence[Sequence[NextTask]], version: Callable[[int, int], int], rounds: int = 1
+) -> list[Task]:
+    """The tasks, each pass in the first tick that its device is free and its operands are there.
 
     An update takes no tick of its own: it follows the pass before it.
 
     Args:
-      orders: for each block its steps, in its order.
+      orders: for each device its steps, in its order.
       version: (block, batch) to the version of the weights of both passes.
+      rounds: blocks of each device.
 
     Raises:
       ValueError: if the orders wait for each other for ever.
     """
     tasks: list[Task] = []
-    finished: set[tuple[Kind, int, int, int]] = set()
-    position = [0] * len(orders)
-    updates = [0] * len(orders)
+    finished: set[tuple[TaskKind, int, int, int]] = set()
+    devices, blocks = len(orders), rounds * len(orders)
+    position = [0] * devices
+    updates = [0] * blocks
     tick = 0
     while any(at < len(order) for at, order in zip(position, orders, strict=True)):
         ready = [
-            k
-            for k, order in enumerate(orders)
-            if position[k] < len(order) and _ready(k, order[position[k]], finished, len(orders))
+            d
+            for d, order in enumerate(orders)
+            if position[d] < len(order)
+            and _ready(order[position[d]].round * devices + d, order[position[d]], finished, blocks)
         ]
         if not ready:
             stuck = [order[at] for at, order in zip(position, orders, strict=True) if order[at:]]
             raise ValueError(f"orders: none of {stuck} can run; they wait for each other")
         made: list[Task] = []
-        for k in ready:
-            step = orders[k][position[k]]
-            weights = version(k, step.batch)
-            made.append(Task(step.kind, tick, k, step.batch, step.part, weights))
-            position[k] += 1
-            while position[k] < len(orders[k]) and orders[k][position[k]].kind == "update":
-                batch = orders[k][position[k]].batch
-                made.append(Task("update", tick, k, batch, version=updates[k]))
+        for d in ready:
+            step = orders[d][position[d]]
+            k = step.round * devices + d
+            made.append(Task(step.kind, tick, k, step.batch, step.part, version(k, step.batch)))
+            position[d] += 1
+            while position[d] < len(orders[d]) and orders[d][position[d]].kind == "update":
+                step = orders[d][position[d]]
+                k = step.round * devices + d
+                made.append(Task("update", tick, k, step.batch, version=updates[k]))
                 updates[k] += 1
-                position[k] += 1
+                position[d] += 1
         # What was made in a tick is read in the next one.
         tasks += made
         finished |= {(t.kind, t.block, t.batch, t.part) for t in made}

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from parscan_bp.arguments import set_ints
-from parscan_bp.pipeline.schedules.base import Schedule
+from parscan_bp.pipeline.schedules.base import InMicrobatches
 from parscan_bp.pipeline.schedules.orders import clocked, one_forward_one_backward
 from parscan_bp.pipeline.schedules.task import Task
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class PipeDream2BW(Schedule):
+class PipeDream2BW(InMicrobatches):
     """1F1B over the micro-batches of all batches without a flush, with double-buffered weights.
 
         w(n + 1) = w(n) - rate * d f(w(n - 1)) / d w
@@ -35,15 +34,6 @@ class PipeDream2BW(Schedule):
       >>> [held.weights for held in pb.pipeline.PipeDream2BW(4).held(blocks=4)]
       [2, 2, 2, 2]
     """
-
-    microbatches: int
-
-    def __post_init__(self):
-        set_ints(self, microbatches=1)
-
-    @property
-    def parts(self) -> int:
-        return self.microbatches
 
     def tasks(self, blocks: int, batches: int) -> list[Task]:
         passes = [(n, part) for n in range(batches) for part in range(self.parts)]

@@ -56,6 +56,7 @@ class Table:
         pass names.
       tasks: in an order in which each comes after what it needs.
       lockstep: whether the blocks wait for each other at the end of every tick.
+      devices: for how many the order is made, block k on device k mod D; ``None`` is one for each.
       together: whether the updates of a batch are one step of the optimiser: block 0 does it, its
         update coming first, and hands the others their new weights.
 
@@ -85,6 +86,7 @@ class Table:
     keeps: tuple[bool, ...]
     tasks: tuple[Task, ...]
     lockstep: bool = False
+    devices: int | None = None
     together: bool = False
 
     def __post_init__(self):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Kind = Literal["forward", "backward", "input_gradient", "weight_gradient", "update"]
+TaskKind = Literal["forward", "backward", "input_gradient", "weight_gradient", "update"]
 
-LETTERS: dict[Kind, str] = {
+LETTERS: dict[TaskKind, str] = {
     "forward": "F",
     "backward": "B",
     "input_gradient": "I",
@@ -45,7 +45,7 @@ class Task:
       F4@2
     """
 
-    kind: Kind
+    kind: TaskKind
     tick: int
     block: int
     batch: int

@@ -67,6 +67,9 @@ class Together(Schedule):
     def keeps(self, blocks: int) -> tuple[bool, ...]:
         return self.inner.keeps(blocks)
 
+    def devices_for(self, blocks: int) -> int:
+        return self.inner.devices_for(blocks)
+
     def on_the_way(self, blocks: int) -> int:
         return self.inner.on_the_way(blocks)
 

@@ -6,14 +6,14 @@ import dataclasses
 from typing import final
 
 from parscan_bp.arguments import set_ints
-from parscan_bp.pipeline.schedules.base import Schedule
+from parscan_bp.pipeline.schedules.base import InMicrobatches
 from parscan_bp.pipeline.schedules.orders import NextTask, clocked
 from parscan_bp.pipeline.schedules.task import Task
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class ZeroBubble(Schedule):
+class ZeroBubble(InMicrobatches):
     """Backward passes in two halves: the block below waits for the input's gradient only.
 
     Block k is a (K - 1 - k) forward passes ahead, a the ``lookahead``, then does one forward pass
@@ -47,15 +47,11 @@ class ZeroBubble(Schedule):
          6  W0.1@0 U0@0  W0.1@0 U0@0
     """
 
-    microbatches: int
     lookahead: int = 1
 
     def __post_init__(self):
-        set_ints(self, microbatches=1, lookahead=1)
-
-    @property
-    def parts(self) -> int:
-        return self.microbatches
+        super().__post_init__()
+        set_ints(self, lookahead=1)
 
     def tasks(self, blocks: int, batches: int) -> list[Task]:
         orders = [

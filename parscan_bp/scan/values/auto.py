@@ -23,8 +23,8 @@ from parscan_bp.forward import Auto, Chunks, FixedPoint, Forward, Newton
 from parscan_bp.forward.evaluate import stop_of, tolerance_of
 from parscan_bp.forward.kinks import unknown_kinks
 from parscan_bp.jaxprs.read import cut_to
-from parscan_bp.scan.heard import tell
 from parscan_bp.scan.plan import Left, PlanOrLeft
+from parscan_bp.scan.plan_record import record_plan
 from parscan_bp.scan.step import Step
 from parscan_bp.scan.values.base import Values
 from parscan_bp.scan.values.method import Method
@@ -93,12 +93,12 @@ def decided(
       plan_with: the plan by a method; it raises `NotImplementedError` where that cannot be.
     """
     if option.auto is None:
-        return option, tell(plan)
+        return option, record_plan(plan)
     choice = choose_forward(plan, args, option.auto, plan_with)
     if choice.forward == EXACT:
-        return dataclasses.replace(option, auto=None), tell(plan)
+        return dataclasses.replace(option, auto=None), record_plan(plan)
     by = by_method(option.auto, choice.forward)
-    return ForwardOption(by), tell(plan_with(by))
+    return ForwardOption(by), record_plan(plan_with(by))
 
 
 def by_method(auto: Auto, method: Any) -> Method:

@@ -42,7 +42,7 @@ class Extra(NamedTuple):
     states: Sequence[Array] = ()
 
 
-class Made(NamedTuple):
+class PassResult(NamedTuple):
     """What a forward pass makes, as `run_with_trajectory`; and its answers, see `Answered`."""
 
     carry: list[Array]
@@ -56,7 +56,7 @@ class Made(NamedTuple):
         return [*self.carry, *self.ys]
 
 
-Run = Callable[[Sequence[Array], Extra], tuple[list[Any], list[Any]]]
+RunScan = Callable[[Sequence[Array], Extra], tuple[list[Any], list[Any]]]
 """``(args, extra) -> (carry, ys)`` of a scan, ``args = [*consts, *init, *xs]``."""
 
 Prepared = Callable[[Sequence[Array], Extra], tuple[Extra, ForwardReport | None]]
@@ -98,13 +98,15 @@ class Pass(abc.ABC):
       exact: whether its values are those of `jax.lax.scan`, bit for bit.
       scan: makes one step after the other, by the step's own program, as `jax.lax.scan` does but
         for rounding; ``None`` where all steps are there at once.
+      is_native: whether on a CPU it is one native function.
     """
 
     exact: bool = False
+    is_native: bool = False
     scan: Callable | None = None
 
     @abc.abstractmethod
-    def run(self, loop: Loop, args: Sequence[Array], states: Sequence[Array]) -> Made:
+    def run(self, loop: ScanLoop, args: Sequence[Array], states: Sequence[Array]) -> PassResult:
         """What it makes.
 
         Args:
@@ -119,7 +121,7 @@ class Pass(abc.ABC):
         a step makes on its way."""
         return self.scan is not None
 
-    def prepared(self, loop: Loop) -> Prepared:
+    def prepared(self, loop: ScanLoop) -> Prepared:
         """What it makes before anything is differentiated."""
         return lambda args, extra: (extra, None)
 
@@ -149,7 +151,7 @@ def for_carries_alone(choice: Choice) -> Choice:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Loop:
+class ScanLoop:
     """A traced `lax.scan` as a forward pass.
 
     Attributes:
@@ -188,18 +190,18 @@ class Loop:
         """Whether it is `lax.scan`'s own, run where it stands."""
         return self.values.exact and not self.is_placed
 
-    def of(self, solver: Solver, length: int) -> Loop:
+    def of(self, solver: Solver, length: int) -> ScanLoop:
         """The same step so many times."""
         params = {**self.equation.params, "length": length}
         return dataclasses.replace(
             self, solver=solver, equation=self.equation.replace(params=params)
         )
 
-    def by(self, values: Pass) -> Loop:
+    def by(self, values: Pass) -> ScanLoop:
         """The same with other values."""
         return dataclasses.replace(self, values=values)
 
-    def run(self, args: Sequence[Array], states: Sequence[Array] = ()) -> Made:
+    def run(self, args: Sequence[Array], states: Sequence[Array] = ()) -> PassResult:
         """The forward pass, for the arguments of the body's loop; see `Pass.run`."""
         return self.values.run(self, args, states)
 
@@ -239,7 +241,7 @@ class Loop:
 
             def run(args):
                 carry, ys, after = placed(*self.body.split(args))
-                return Made(carry, *self.apart(ys, after))
+                return PassResult(carry, *self.apart(ys, after))
 
             return run
 
@@ -259,7 +261,7 @@ class Loop:
         step = self.body.mapped(lambda carry, x: self.asked(consts, carry, x)[1])
         return self.apart(step(entering, list(xs)), list(after))[2]
 
-    def everywhere(self, run: Callable[[Solver, int], Run]) -> Run:
+    def everywhere(self, run: Callable[[Solver, int], RunScan]) -> RunScan:
         """The scan wherever its solver wants its steps: one rule for those of each, see `Place`.
 
         Args:

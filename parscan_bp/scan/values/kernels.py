@@ -11,13 +11,14 @@ import jax.numpy as jnp
 
 from parscan_bp import kernels, native
 from parscan_bp.arguments import check_bool
+from parscan_bp.cells import Gated
 from parscan_bp.cells.fused import FusedCell
 from parscan_bp.choice.facts import Choice
 from parscan_bp.linearise.base import Steps
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.primitives.zeros import instantiated, is_zero
 from parscan_bp.scan.step import Step
-from parscan_bp.scan.values.base import Made, Pass, Values
+from parscan_bp.scan.values.base import Pass, PassResult, Values
 from parscan_bp.scan.values.native import Native
 from parscan_bp.solvers import Sweep
 from parscan_bp.types import Array
@@ -93,8 +94,7 @@ class Fused(Values):
           ValueError: if the batch axes of carry and inputs differ.
         """
         body, of = step.body, step.cell
-        cell = None if of is None else of.cell.fused()
-        if of is None or cell is None:
+        if of is None or not isinstance(of.cell, Gated):
             raise NotImplementedError(
                 f"{TAKES}, got {'another step' if of is None else of.cell}; "
                 "forward='exact' takes any step"
@@ -122,6 +122,7 @@ class Fused(Values):
                 f"forward: the fused kernels take inputs and carry of the same batch axes, got "
                 f"{x.shape[:-1]} and {carry.shape[:-1]} for one step"
             )
+        cell = FusedCell(of.cell)
         cell.check(carry)
         widest = max(a.dtype.itemsize for a in body.const_avals)
         for rule in (cell.forward_rule, cell.backward_rule):
@@ -149,7 +150,7 @@ class _InKernels(Pass):
 
     def run(self, loop, args, states):
         carry, ys, after = self._run(*self.scanned.body.split(args))
-        return Made(carry, ys, after, loop.answers(args, after))
+        return PassResult(carry, ys, after, loop.answers(args, after))
 
     @functools.cached_property
     def _run(self) -> Callable[..., tuple[list[Array], list[Array], list[Array]]]:

@@ -17,7 +17,7 @@ from jax import lax
 
 from parscan_bp.arguments import described
 from parscan_bp.forward import Forward, ForwardReport
-from parscan_bp.forward.evaluate import LoopFunctions, evaluate
+from parscan_bp.forward.evaluate import LoopFunctions, certified_run
 from parscan_bp.jaxprs.batching import NOT_KNOWN
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.read import differentiable, is_differentiable, scan_counts
@@ -27,7 +27,15 @@ from parscan_bp.originals import lax_scan
 from parscan_bp.primitives.with_rule import WithRule, of_type
 from parscan_bp.primitives.zeros import empty_of, zeros_of
 from parscan_bp.scan.step import Step
-from parscan_bp.scan.values.base import Extra, Loop, Made, Pass, Run, Values, for_carries_alone
+from parscan_bp.scan.values.base import (
+    Extra,
+    Pass,
+    PassResult,
+    RunScan,
+    ScanLoop,
+    Values,
+    for_carries_alone,
+)
 from parscan_bp.solvers.base import Solver
 from parscan_bp.structure import underivable, unsupported
 from parscan_bp.trees import replace_at
@@ -89,7 +97,7 @@ class _ByMethod(Pass):
 
     def run(self, loop, args, states):
         carry, ys, after = self._run(*self.scanned.body.split(args), list(states))
-        return Made(carry, ys, after, loop.answers(args, after))
+        return PassResult(carry, ys, after, loop.answers(args, after))
 
     def prepared(self, loop):
         return _Prepared(self, loop)
@@ -156,7 +164,7 @@ class _ByMethod(Pass):
         start = self._turned(guess) or None
         functions = LoopFunctions(step, self._sequential(step, solver, length))
         args = consts, init, own_xs, length, start, line
-        after, own, told = evaluate(self.method, functions, *args)
+        after, own, told = certified_run(self.method, functions, *args)
         made = [*self._turned(after), *self._turned(own)]
         return dataclasses.replace(told, states=()), made
 
@@ -217,7 +225,7 @@ class _Prepared:
     """
 
     values: _ByMethod
-    loop: Loop
+    loop: ScanLoop
 
     def __call__(self, args: Sequence[Array], extra: Extra) -> tuple[Extra, ForwardReport]:
         """What was made, in the place of what the method begins with; and what it tells."""
@@ -240,7 +248,7 @@ class _Prepared:
         return extra._replace(states=states), report
 
     @functools.cached_property
-    def _everywhere(self) -> Callable[[int], Run]:
+    def _everywhere(self) -> Callable[[int], RunScan]:
         """``(args, extra) -> (what is told, states and outputs)``, with so many steps missing."""
 
         @functools.cache
@@ -253,7 +261,7 @@ class _Prepared:
 
         return everywhere
 
-    def _in_one_place(self, solver: Solver, n: int, missing: int) -> Run:
+    def _in_one_place(self, solver: Solver, n: int, missing: int) -> RunScan:
         @jax.jit
         def evaluate(args, extra):
             values = self.loop.body.split(self.loop.hoisted(args))

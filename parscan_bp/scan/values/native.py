@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from parscan_bp import native
 from parscan_bp.choice.facts import Choice
@@ -55,6 +56,7 @@ class _InOneFunction(InSteps):
       adjoins: whether the loop of a sweep is one, too.
     """
 
+    is_native: ClassVar[bool] = True
     adjoins: bool = dataclasses.field(kw_only=True)
 
     def choice(self, choose):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parscan_bp.cells.fused import FusedCell
 from parscan_bp.kernels import fused_recurrence, reference
 from parscan_bp.kernels.rule import Rule
 from tests.kernels import kernel_cases, recurrence_cases
@@ -110,7 +111,7 @@ class Recurrence:
 
 
 def recurrence(cell: str, which: str, length: int, batch: int, size: int, dtype: str) -> Recurrence:
-    form = recurrence_cases.CELLS[cell].fused()
+    form = FusedCell(recurrence_cases.CELLS[cell])
     rules = {"forward": form.forward_rule, "backward": form.backward_rule}
     rule = rules.get(which, form.backward_rule_of_last)
     rng = np.random.default_rng([length, batch, size])

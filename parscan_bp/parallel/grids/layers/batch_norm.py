@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.arguments import set_numbers
-from parscan_bp.grids.layers.base import Divided, Divisible, check_types_vary
-from parscan_bp.grids.layout import Layout, without_padding
-from parscan_bp.grids.traffic import Collective, LayerTraffic
 from parscan_bp.layers import Layer
 from parscan_bp.layers.base import check_channels, check_params
+from parscan_bp.parallel.grids.layers.base import Divided, Divisible, check_types_vary
+from parscan_bp.parallel.grids.layout import Layout, without_padding
+from parscan_bp.parallel.grids.traffic import Collective, LayerTraffic
 
 
 @final

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from parscan_bp.grids.layers.base import Divided, check_types_vary
-from parscan_bp.grids.layout import Blocks, padded
-from parscan_bp.grids.placing import cut
-from parscan_bp.grids.traffic import Collective, LayerTraffic
 from parscan_bp.layers import Layer
+from parscan_bp.parallel.grids.layers.base import Divided, check_types_vary
+from parscan_bp.parallel.grids.layout import AxisBlocks, padded
+from parscan_bp.parallel.grids.placing import cut
+from parscan_bp.parallel.grids.traffic import Collective, LayerTraffic
 from parscan_bp.types import Array
 
 
@@ -78,8 +78,8 @@ class ModelParallel(Divided):
         return getattr(self.layer, "groups", 1)
 
     @property
-    def _channels(self) -> Blocks:
-        return Blocks(self.layer.channels, self.layout.model.parts)  # type: ignore[attr-defined]
+    def _channels(self) -> AxisBlocks:
+        return AxisBlocks(self.layer.channels, self.layout.model.parts)  # type: ignore[attr-defined]
 
     @property
     def part(self) -> Layer:

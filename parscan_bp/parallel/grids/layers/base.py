@@ -10,10 +10,10 @@ import jax
 from jax import lax
 
 from parscan_bp.devices import is_bound
-from parscan_bp.grids.layout import Layout
-from parscan_bp.grids.traffic import LayerTraffic, reduced
 from parscan_bp.jaxprs.replay import vary_alike
 from parscan_bp.layers import Function, Layer
+from parscan_bp.parallel.grids.layout import Layout
+from parscan_bp.parallel.grids.traffic import LayerTraffic, reduced
 from parscan_bp.types import PyTree
 
 

@@ -12,15 +12,15 @@ import jax
 
 from parscan_bp.arguments import as_int
 from parscan_bp.devices import Link, as_link
-from parscan_bp.grids.cost.plan import GridPlan, explain_grid
-from parscan_bp.grids.cost.program import SentBytes
-from parscan_bp.grids.grid import Grid, layout_of, mesh_axes
-from parscan_bp.grids.layers.redistribute import Redistribute
-from parscan_bp.grids.layout import Layout
-from parscan_bp.grids.stack import LayerPlace, as_features, divided_layer
 from parscan_bp.layers import Layer
 from parscan_bp.layers.registry import as_stack
 from parscan_bp.layers.stack import Sizes, sizes_of
+from parscan_bp.parallel.grids.cost.plan import GridPlan, explain_grid
+from parscan_bp.parallel.grids.cost.program import SentBytes
+from parscan_bp.parallel.grids.grid import Grid, layout_of, mesh_axes
+from parscan_bp.parallel.grids.layers.redistribute import Redistribute
+from parscan_bp.parallel.grids.layout import Layout
+from parscan_bp.parallel.grids.stack import LayerPlace, as_features, divided_layer
 
 
 def best_grid(

@@ -66,8 +66,8 @@ def _described(forward: str | Forward) -> Any:
     if forward.guess is not None:
         raise ValueError(f"forward: {forward!r} is not to be remembered")
     fields = dataclasses.fields(forward)
-    options = {f.name: wisdom.described(getattr(forward, f.name)) for f in fields}
-    return {"method": wisdom.name_of(type(forward)), "options": options}
+    options = {f.name: wisdom.as_json(getattr(forward, f.name)) for f in fields}
+    return {"method": wisdom.class_name(type(forward)), "options": options}
 
 
 def _method(held: Any) -> str | Forward:
@@ -78,7 +78,7 @@ def _method(held: Any) -> str | Forward:
     """
     if held == "exact":
         return held
-    kind: Any = wisdom.kind_of(held["method"], methods)
+    kind: Any = wisdom.class_named(held["method"], methods)
     if not (isinstance(kind, type) and issubclass(kind, Forward)):
         raise ValueError(f"{held['method']} is no method")
     make: Callable[..., Forward] = kind

@@ -9,11 +9,11 @@ from typing import final
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.grids.halo import Halo
-from parscan_bp.grids.layers.base import Divided, check_types_vary
-from parscan_bp.grids.layout import along, without_padding
-from parscan_bp.grids.traffic import Collective, LayerTraffic
 from parscan_bp.layers.base import Pairs
+from parscan_bp.parallel.grids.halo import Halo
+from parscan_bp.parallel.grids.layers.base import Divided, check_types_vary
+from parscan_bp.parallel.grids.layout import along, without_padding
+from parscan_bp.parallel.grids.traffic import Collective, LayerTraffic
 from parscan_bp.types import Array, PyTree
 
 

@@ -1,4 +1,4 @@
-"""Who listens to the plans of the scans that a function runs."""
+"""A record of the plans of the scans that a function runs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from jax.extend.core import ClosedJaxpr
 from parscan_bp.scan.plan import PlanOrLeft
 from parscan_bp.types import PyTree
 
-_HEARD: contextvars.ContextVar[list[PlanOrLeft] | None] = contextvars.ContextVar(
-    "parscan_bp_heard", default=None
+_RECORD: contextvars.ContextVar[list[PlanOrLeft] | None] = contextvars.ContextVar(
+    "parscan_bp_plan_record", default=None
 )
 _COUNT = itertools.count()
 
 
 @contextlib.contextmanager
-def plans_heard() -> Iterator[list[PlanOrLeft]]:
+def recorded_plans() -> Iterator[list[PlanOrLeft]]:
     """The plans of the scans that are called meanwhile, in their order; equal ones once."""
-    heard: list[PlanOrLeft] = []
-    token = _HEARD.set(heard)
+    record: list[PlanOrLeft] = []
+    token = _RECORD.set(record)
     try:
-        yield heard
+        yield record
     finally:
-        _HEARD.reset(token)
+        _RECORD.reset(token)
 
 
-def tell(plan: PlanOrLeft) -> PlanOrLeft:
-    """The plan, of which whoever listens is told."""
-    heard = _HEARD.get()
-    if heard is not None and not any(plan is one for one in heard):
-        heard.append(plan)
+def record_plan(plan: PlanOrLeft) -> PlanOrLeft:
+    """The plan, which enters the record, if there is one."""
+    record = _RECORD.get()
+    if record is not None and not any(plan is one for one in record):
+        record.append(plan)
     return plan
 
 

@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from parscan_bp.devices import Link
-from parscan_bp.grids.layers.base import Divided
-from parscan_bp.grids.stack import LayerPlace, Stack
-from parscan_bp.grids.traffic import Collective, totals
+from parscan_bp.parallel.grids.layers.base import Divided
+from parscan_bp.parallel.grids.stack import LayerPlace, Stack
+from parscan_bp.parallel.grids.traffic import Collective, totals
 from parscan_bp.trees import nbytes
 from parscan_bp.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerTraffic:
+class LayerCost:
     """One layer of a divided stack on one device.
 
     Attributes:
@@ -66,7 +66,7 @@ class SentBytes:
         """Where messages go over a link."""
         return cls(link.latency, 1 / link.bandwidth)
 
-    def rows(self, stack: Stack, batch: int, dtype: Any = jnp.float32) -> list[LayerTraffic]:
+    def rows(self, stack: Stack, batch: int, dtype: Any = jnp.float32) -> list[LayerCost]:
         """Each layer of the stack in turn.
 
         Args:
@@ -90,7 +90,7 @@ class SentBytes:
         batch: int,
         input_moves: bool,
         dtype: Any = jnp.float32,
-    ) -> LayerTraffic:
+    ) -> LayerCost:
         """One layer.
 
         Args:
@@ -106,16 +106,16 @@ class SentBytes:
         x = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
         sent = place.layer.traffic(params, x)
         backward = sent.backward(input_moves)
-        return LayerTraffic(_name(place), sent.forward, backward, nbytes(params), nbytes(x), specs)
+        return LayerCost(_name(place), sent.forward, backward, nbytes(params), nbytes(x), specs)
 
-    def seconds(self, rows: Iterable[LayerTraffic], direction: str = "both") -> float:
+    def seconds(self, rows: Iterable[LayerCost], direction: str = "both") -> float:
         """Of all collectives one after the other; "forward", "backward" or "both"."""
         names = ("forward", "backward") if direction == "both" else (direction,)
         sent = (one for row in rows for name in names for one in getattr(row, name))
         return sum(one.seconds(self.alpha, self.beta) for one in sent)
 
     @staticmethod
-    def memory(rows: Iterable[LayerTraffic], copies: int = 2) -> int:
+    def memory(rows: Iterable[LayerCost], copies: int = 2) -> int:
         """Bytes on one device: what the backward pass reads, and the parameters.
 
         Args:

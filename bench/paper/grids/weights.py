@@ -64,7 +64,7 @@ def weight_layers(layers: Sequence[Any], features: Sequence[int]) -> list[Weight
 
     Example:
       >>> from parscan_bp.layers import Conv, Flatten, Linear
-      >>> from parscan_bp.grids.cost.weights import weight_layers
+      >>> from bench.paper.grids.weights import weight_layers
       >>> rows = weight_layers([Conv(8, (3, 3)), Flatten(), Linear(10)], (8, 8, 3))
       >>> [(row.name, row.weights, row.d_in, row.d_out) for row in rows]
       [('0 Conv', 216, 192, 512), ('2 Linear', 5120, 512, 10)]

@@ -10,8 +10,8 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
+from bench.paper.grids.weights import WeightLayer
 from parscan_bp.devices import Link
-from parscan_bp.grids.cost.weights import WeightLayer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Paper:
     Example: pure batch parallelism is the 1 x P grid.
       >>> import parscan_bp as pb
       >>> from parscan_bp.layers import Conv, Flatten, Linear
-      >>> from parscan_bp.grids.cost.weights import weight_layers
+      >>> from bench.paper.grids.weights import weight_layers
       >>> rows = weight_layers([Conv(8, (3, 3)), Flatten(), Linear(10)], (8, 8, 3))
       >>> paper = Paper(2e-6, 1 / 6e9)
       >>> paper.batch(rows, 8).total == paper.integrated(rows, 64, 1, 8).total
@@ -136,10 +136,10 @@ class Paper:
             if row.position in batch_only:
                 total += Seconds(weights=2 * self._moved(rows * columns, row.weights))
             else:
-                total += self.layer(layers, k, batch, rows, columns, row.position in domain)
+                total += self._layer(layers, k, batch, rows, columns, row.position in domain)
         return total
 
-    def layer(
+    def _layer(
         self,
         layers: Sequence[WeightLayer],
         k: int,

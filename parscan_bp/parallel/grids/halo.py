@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.grids.layout import Blocks, Split, along
+from parscan_bp.parallel.grids.layout import AxisBlocks, Split, along
 from parscan_bp.sparsity.windows import Axis
 from parscan_bp.types import Array
 
@@ -28,7 +28,7 @@ class Halo:
       parts: number of blocks.
 
     Example: windows of 3 need a row of each neighbour.
-      >>> from parscan_bp.grids.halo import Halo
+      >>> from parscan_bp.parallel.grids.halo import Halo
       >>> from parscan_bp.sparsity.windows import Axis
       >>> halo = Halo(Axis(8, 3, padding=(1, 1)), 4)
       >>> halo.firsts, halo.rows, halo.low, halo.high
@@ -39,14 +39,14 @@ class Halo:
     parts: int
 
     @property
-    def inputs(self) -> Blocks:
+    def inputs(self) -> AxisBlocks:
         """The blocks of the input."""
-        return Blocks(self.axis.size, self.parts)
+        return AxisBlocks(self.axis.size, self.parts)
 
     @property
-    def outputs(self) -> Blocks:
+    def outputs(self) -> AxisBlocks:
         """The blocks of the output."""
-        return Blocks(self.axis.outputs, self.parts)
+        return AxisBlocks(self.axis.outputs, self.parts)
 
     def _first(self, part: int) -> int:
         """The first entry of the spread input that a block sees."""

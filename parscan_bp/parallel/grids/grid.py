@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from parscan_bp.arguments import check_kind, described, set_ints
-from parscan_bp.grids.layout import WHOLE, Layout, Split, joined
+from parscan_bp.parallel.grids.layout import WHOLE, Layout, Split, by_axes_of_all
 
 ROLES = ("data", "height", "width", "model")
 """What a dimension of a grid divides, from the major to the minor one."""
@@ -80,7 +80,7 @@ def mesh_axes(grids: Sequence[Grid]) -> dict[str, int]:
       ValueError: if the grids have different numbers of processes, or no such mesh exists.
 
     Example:
-      >>> from parscan_bp.grids.grid import Grid, mesh_axes
+      >>> from parscan_bp.parallel.grids.grid import Grid, mesh_axes
       >>> mesh_axes([Grid(data=8), Grid(data=2, model=4)])
       {'data': 2, 'data_model': 4}
     """
@@ -117,7 +117,7 @@ def layout_of(grid: Grid, axes: Mapping[str, int]) -> Layout:
     for name, size in axes.items():
         if size > 1:
             role = _role_from(grid, place)
-            splits[role] = joined(splits[role], Split((name,), (size,)))
+            splits[role] = by_axes_of_all(splits[role], Split((name,), (size,)))
             place *= size
     domain: tuple[Split, ...] = (splits["height"], splits["width"])
     while domain and not domain[-1].axes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +10,9 @@ import jax
 
 from parscan_bp.arguments import as_int
 from parscan_bp.devices import Link, as_link
-from parscan_bp.grids.cost.paper import Paper, Seconds
-from parscan_bp.grids.cost.program import LayerTraffic, SentBytes
-from parscan_bp.grids.cost.weights import WeightLayer, weight_layers
-from parscan_bp.grids.grid import Grid
-from parscan_bp.grids.stack import LayerPlace, divide, grid_of_each
+from parscan_bp.parallel.grids.cost.program import LayerCost, SentBytes
+from parscan_bp.parallel.grids.grid import Grid
+from parscan_bp.parallel.grids.stack import LayerPlace, divide, grid_of_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +25,13 @@ class GridPlan:
       places: where each row runs.
       seconds: of communication in one iteration, as the program sends.
       memory: bytes of parameters, gradients and activations on a process.
-      paper: the same seconds by eq. 9, each layer on its grid.
-      paper_redistribution: and by eq. 6, between grids.
     """
 
     grids: tuple[Grid, ...]
-    rows: tuple[LayerTraffic, ...]
+    rows: tuple[LayerCost, ...]
     places: tuple[LayerPlace, ...]
     seconds: float
     memory: int
-    paper: Seconds
-    paper_redistribution: float
 
     def __str__(self):
         header = ("layer", "grid", "input", "kernel", "sent forward", "backward", "held")
@@ -61,23 +54,21 @@ class GridPlan:
             "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
             for line in lines
         ]
-        whole = self.paper.total + self.paper_redistribution
         return "\n".join(
             [
                 *table,
-                f"one iteration sends for {self.seconds:.3g} s as the program does, {whole:.3g} s "
-                f"by the paper's equations, {self.paper_redistribution:.3g} s of it by eq. 6",
+                f"one iteration sends for {self.seconds:.3g} s",
                 f"a process holds {self.memory:.3g} bytes: parameters, gradients, activations",
             ]
         )
 
 
-def _kernel_spec(row: LayerTraffic) -> str:
+def _kernel_spec(row: LayerCost) -> str:
     leaves = jax.tree.leaves(row.specs, is_leaf=lambda a: isinstance(a, jax.sharding.PartitionSpec))
     return str(max(leaves, key=len)) if leaves else ""
 
 
-def _sent(row: LayerTraffic, direction: str) -> str:
+def _sent(row: LayerCost, direction: str) -> str:
     return ", ".join(f"{kind} {size:.3g}" for kind, size in row.bytes_sent(direction).items())
 
 
@@ -105,7 +96,7 @@ def explain_grid(
       TypeError, ValueError, NotImplementedError: as `parallel.divide`; if a grid does not divide
         the batch.
 
-    Source: Gholami et al. 2018, eq. 6 and 9, section 4.
+    Source: Gholami et al. 2018, section 4; its equations are in bench/paper/grids.
 
     Example:
       >>> import jax, parscan_bp as pb
@@ -122,36 +113,6 @@ def explain_grid(
     batch = as_int("batch", batch)
     stack = divide(layers, features, grids)
     each = tuple(grid_of_each(grids, len(stack.whole)))
-    program, equations = SentBytes.of(link), Paper.of(link)
+    program = SentBytes.of(link)
     rows = program.rows(stack, batch)
-    weights = weight_layers(layers, features)
-    paper = Seconds()
-    for k, row in enumerate(weights):
-        grid = each[row.position]
-        across = grid.processes // grid.data
-        paper += equations.layer(weights, k, batch, across, grid.data, grid.model == 1)
-    return GridPlan(
-        each,
-        tuple(rows),
-        stack.places,
-        program.seconds(rows),
-        program.memory(rows),
-        paper,
-        _redistribution(each, weights, batch, equations),
-    )
-
-
-def _redistribution(
-    grids: Sequence[Grid],
-    weights: Sequence[WeightLayer],
-    batch: int,
-    paper: Paper,
-) -> float:
-    """By eq. 6: where the batch's columns become fewer from one layer with weights to the next."""
-    seconds = 0.0
-    for one, other in itertools.pairwise(weights):
-        before, after = grids[one.position].data, grids[other.position].data
-        if after < before:
-            group = before // after
-            seconds += paper.redistribution(one.d_out, batch / after, group)
-    return seconds
+    return GridPlan(each, tuple(rows), stack.places, program.seconds(rows), program.memory(rows))

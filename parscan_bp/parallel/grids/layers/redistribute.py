@@ -9,9 +9,16 @@ from typing import ClassVar, final
 import jax
 from jax import lax
 
-from parscan_bp.grids.layers.base import ParallelLayer, check_types_vary
-from parscan_bp.grids.layout import Blocks, Layout, Split, block_of, joined, padded
-from parscan_bp.grids.traffic import Collective, LayerTraffic
+from parscan_bp.parallel.grids.layers.base import ParallelLayer, check_types_vary
+from parscan_bp.parallel.grids.layout import (
+    AxisBlocks,
+    Layout,
+    Split,
+    block_of,
+    by_axes_of_all,
+    padded,
+)
+from parscan_bp.parallel.grids.traffic import Collective, LayerTraffic
 from parscan_bp.types import Array
 
 
@@ -81,7 +88,7 @@ class Redistribute(ParallelLayer):
         return [(k, split) for k, split in found if split.axes]
 
     def apply(self, params, x):
-        axes = joined(self.before.samples, self.after.samples).axes
+        axes = by_axes_of_all(self.before.samples, self.after.samples).axes
         if axes:
             check_types_vary("Redistribute", axes)
         return self._exchanged(x) if self.exchanges else self._cut(self._gathered(x))
@@ -97,7 +104,7 @@ class Redistribute(ParallelLayer):
         for k in reversed(self.exchanges) if self._spreads else self.exchanges:
             split, size = domain[k], self.features[k]
             if self._spreads:
-                x = padded(x, k + 1, Blocks(size, split.parts).padded)
+                x = padded(x, k + 1, AxisBlocks(size, split.parts).padded)
                 x = lax.all_to_all(x, split.axes, k + 1, 0, tiled=True)
             else:
                 x = lax.all_to_all(x, split.axes, 0, k + 1, tiled=True)
@@ -114,7 +121,7 @@ class Redistribute(ParallelLayer):
     def _cut(self, x: Array) -> Array:
         if not self._cuts:
             return x
-        new = joined(*(split for _, split in self._cuts))
+        new = by_axes_of_all(*(split for _, split in self._cuts))
         # At once: the cotangent is summed over all of them in one all-reduce.
         x = lax.pcast(x, new.axes, to="varying")
         for dimension, split in self._cuts:
@@ -140,7 +147,7 @@ class Redistribute(ParallelLayer):
                 shape[dimension] = self.features[dimension - 1]
         if not self._cuts:
             return LayerTraffic(tuple(forward))
-        group = joined(*(split for _, split in self._cuts)).parts
+        group = by_axes_of_all(*(split for _, split in self._cuts)).parts
         whole = Collective("all-reduce", math.prod(shape) * x.dtype.itemsize, group)
         return LayerTraffic(tuple(forward), (whole,))
 
@@ -149,7 +156,7 @@ class Redistribute(ParallelLayer):
         domain = self.after.domain if self._spreads else self.before.domain
         for k in reversed(self.exchanges) if self._spreads else self.exchanges:
             split = domain[k]
-            blocks = Blocks(self.features[k], split.parts)
+            blocks = AxisBlocks(self.features[k], split.parts)
             if self._spreads:
                 shape[k + 1] = blocks.padded
             sent.append(Collective("all-to-all", math.prod(shape) * x.dtype.itemsize, split.parts))

@@ -42,7 +42,7 @@ class Split:
 WHOLE = Split()
 
 
-def joined(*splits: Split) -> Split:
+def by_axes_of_all(*splits: Split) -> Split:
     """The division by the axes of all."""
     axes = (axis for split in splits for axis in split.axes)
     sizes = (size for split in splits for size in split.sizes)
@@ -50,7 +50,7 @@ def joined(*splits: Split) -> Split:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class AxisBlocks:
     """An axis in equal blocks, one for each part; what the last ones lack is padding.
 
     Attributes:
@@ -58,8 +58,8 @@ class Blocks:
       parts: number of blocks.
 
     Example:
-      >>> from parscan_bp.grids.layout import Blocks
-      >>> Blocks(13, 4).block, Blocks(13, 4).padded
+      >>> from parscan_bp.parallel.grids.layout import AxisBlocks
+      >>> AxisBlocks(13, 4).block, AxisBlocks(13, 4).padded
       (4, 16)
     """
 
@@ -108,11 +108,11 @@ class Layout:
     @property
     def samples(self) -> Split:
         """Over what a sum over the batch and the domain goes."""
-        return joined(self.data, *self.domain)
+        return by_axes_of_all(self.data, *self.domain)
 
-    def blocks(self, spatial: Sequence[int]) -> tuple[Blocks, ...]:
+    def blocks(self, spatial: Sequence[int]) -> tuple[AxisBlocks, ...]:
         """The blocks of each spatial axis."""
-        return tuple(Blocks(size, self.spatial(k).parts) for k, size in enumerate(spatial))
+        return tuple(AxisBlocks(size, self.spatial(k).parts) for k, size in enumerate(spatial))
 
     def spec(self, rank: int) -> PartitionSpec:
         """Of an activation with so many axes."""
@@ -137,7 +137,7 @@ class Layout:
 
 def block_of(x: Array, dimension: int, split: Split) -> Array:
     """This device's block of an axis, whose end is padded with zeros where it has to be."""
-    blocks = Blocks(x.shape[dimension], split.parts)
+    blocks = AxisBlocks(x.shape[dimension], split.parts)
     if split.parts == 1:
         return x
     x = padded(x, dimension, blocks.padded)

@@ -15,22 +15,22 @@ from jax.sharding import Mesh, PartitionSpec
 
 from parscan_bp.arguments import as_array, as_int, check_bool, check_concrete, described
 from parscan_bp.chain import chain
-from parscan_bp.grids.grid import Grid, as_devices, layout_of, mesh_axes, mesh_of
-from parscan_bp.grids.layers.base import (
+from parscan_bp.layers import Layer, activations
+from parscan_bp.layers.registry import as_stack
+from parscan_bp.layers.stack import checked_params, init_stack, sizes_of
+from parscan_bp.parallel.grids.grid import Grid, as_devices, layout_of, mesh_axes, mesh_of
+from parscan_bp.parallel.grids.layers.base import (
     DataParallel,
     Divided,
     Divisible,
     ParallelLayer,
     check_types_vary,
 )
-from parscan_bp.grids.layers.domain import DomainParallel
-from parscan_bp.grids.layers.model import ModelParallel
-from parscan_bp.grids.layers.redistribute import Redistribute
-from parscan_bp.grids.layout import Layout, padded
-from parscan_bp.grids.placing import cut, laid, mesh_here, put
-from parscan_bp.layers import Layer, activations
-from parscan_bp.layers.registry import as_stack
-from parscan_bp.layers.stack import checked_params, init_stack, sizes_of
+from parscan_bp.parallel.grids.layers.domain import DomainParallel
+from parscan_bp.parallel.grids.layers.model import ModelParallel
+from parscan_bp.parallel.grids.layers.redistribute import Redistribute
+from parscan_bp.parallel.grids.layout import Layout, padded
+from parscan_bp.parallel.grids.placing import cut, laid, mesh_here, put_on_mesh
 from parscan_bp.solvers import Solver
 from parscan_bp.types import Array, PyTree
 
@@ -98,7 +98,7 @@ class Stack:
         over a parameter, as `optax.adafactor` does, counts its zeros.
         """
         divided = self._by_layer(params, lambda layer, own: layer.placed(own))
-        return put(divided, self.specs(divided), self.mesh)
+        return put_on_mesh(divided, self.specs(divided), self.mesh)
 
     def collect(self, params: Sequence[PyTree]) -> list[PyTree]:
         """Parameters or gradients as the undivided stack has them."""

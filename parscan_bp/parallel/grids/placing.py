@@ -71,7 +71,7 @@ def laid(tree: PyTree, specs: PyTree, mesh: Any) -> PyTree:
     return jax.tree.map(lay, tree, specs)
 
 
-def put(tree: PyTree, specs: PyTree, own: Mesh) -> PyTree:
+def put_on_mesh(tree: PyTree, specs: PyTree, own: Mesh) -> PyTree:
     """Copies of arrays on the devices of `mesh_here`, as the specs say: either may be donated."""
     mesh = mesh_here(own, tree)
     tree = jax.tree.map(jnp.copy, tree)  # a replica of an array may be the array

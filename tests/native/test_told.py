@@ -1,0 +1,65 @@
+"""What `explain` says of native loops is what the lowered programs have."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import parscan_bp as pb
+
+pytest.importorskip("llvmlite")
+
+W = 0.1 * jax.random.normal(jax.random.key(0), (5, 5))
+INIT, XS = jnp.zeros((2, 5)), jnp.ones((7, 2, 5))
+
+
+def _elman(h, x):
+    h = jnp.tanh(h @ W + x)
+    return h, h
+
+
+def _sorted(h, x):
+    h = jnp.tanh(jnp.sort(h @ W) + x)
+    return h, h
+
+
+def _counted(h, x):
+    h, count = h
+    return (jnp.tanh(h @ W + x) * (1 + count), count), h
+
+
+STEPS = {"elman": (_elman, INIT), "sorted": (_sorted, INIT), "counted": (_counted, (INIT, 0))}
+WAYS = {
+    "native": {"solver": pb.Sweep(native=True)},
+    "keeping": {"solver": pb.Sweep(native=True, recompute=False)},
+    "fused": {"forward": "fused"},
+    "fused, a tree": {"forward": "fused", "solver": pb.Blelloch()},
+}
+
+
+@pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_told_is_what_is_lowered(step, how):
+    f, init = STEPS[step]
+    try:
+        found = pb.explain(f, init, XS, **how)
+    except NotImplementedError:
+        assert "forward" in how  # which says why not, before anything is run
+        return
+
+    def loss(xs):
+        return pb.scan(f, init, xs, **how)[1].sum()
+
+    calls = [
+        set(re.findall(r"parscan_bp_\w+", jax.jit(run).lower(XS).as_text()))
+        for run in (loss, jax.grad(loss))
+    ]
+    told = str(found.native)
+    assert ("values native" in told) == bool(calls[0])
+    assert ("derivatives native" in told) == (len(calls[1]) > len(calls[0]))
+    assert ("derivatives" in told) == (how.get("solver") != pb.Blelloch())
+
+
+def test_nothing_is_told_where_nothing_is_asked_for():
+    assert pb.explain(_elman, INIT, XS, solver=pb.Sweep()).native is None
