@@ -30,7 +30,7 @@ def recurrence(rule: Rule, v, weights, first, *, reverse: bool = False, interpre
     one another once a step. Where a thread may have a whole row of every weight, a warp takes a
     sample by itself and waits for no other one, see `tiles.WARP_PRODUCTS`.
 
-    Steps are copied in and out several at once, and only then are copies waited for, see `StepRounds`.
+    Steps are copied in and out several at once, and copies waited for then, see `StepRounds`.
 
     A rule with sums has them made, too, where a thread holds few numbers of them, see
     `tiles.fused_tile`. A step's are multiplied in the next one, while that waits for its operands.

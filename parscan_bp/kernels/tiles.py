@@ -133,7 +133,7 @@ def depth(step_bytes: int, most: int, rest: int = 0) -> int:
 def sweep_steps(step_bytes: int, rest: int, chunk: int, count: int, instances: int) -> int:
     """Steps of a round of `tile_sweep`, see `rounds.StepRounds`.
 
-    StepRounds are long where each instance has a multiprocessor to itself. What is left over of the
+    Rounds are long where each instance has a multiprocessor to itself. What is left over of the
     last one would be written over the next chunk, where there is one.
 
     Args:
