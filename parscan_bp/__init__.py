@@ -29,6 +29,7 @@ from parscan_bp.installation import Installation as Installation
 from parscan_bp.installation import check_installation as check_installation
 from parscan_bp.loops import LoopReport as LoopReport
 from parscan_bp.loops import while_loop as while_loop
+from parscan_bp.memory_limit import MemoryLimit as MemoryLimit
 from parscan_bp.report import Report as Report
 from parscan_bp.report import Status as Status
 from parscan_bp.scan import Fused as Fused
@@ -84,6 +85,7 @@ __all__ = [
     "Installation",
     "Jacobi",
     "LoopReport",
+    "MemoryLimit",
     "Newton",
     "Node",
     "Pallas",

@@ -15,6 +15,7 @@ from parscan_bp.choice.facts import Facts
 from parscan_bp.devices import Traffic
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.linearise.linear_step import LinearStep
+from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.planner import Plan
 from parscan_bp.scan.api import (
     checked_solver,
@@ -119,7 +120,7 @@ def explain(
     solver: Solver | None = None,
     forward: str | Fused | Forward | Auto = "exact",
     jacobian: str | Callable = "auto",
-    memory_limit: int | None = None,
+    memory_limit: int | MemoryLimit | None = None,
     reset: Any = None,
     seq_lengths: Any = None,
 ) -> Explanation:

@@ -16,6 +16,7 @@ from parscan_bp.arguments import check_bool
 from parscan_bp.explain import Explanation, all_explained
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.layers.traced import traced_layer
+from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
@@ -74,7 +75,7 @@ class RNN(nn.RNN):
 
     solver: Solver | None = None
     forward: str | Fused | Forward | Auto = "exact"
-    memory_limit: int | None = None
+    memory_limit: int | MemoryLimit | None = None
     report: bool = False
     custom_vjp: bool = False
 

@@ -14,6 +14,7 @@ from parscan_bp.adapters.nnx_pipeline import Pipeline as Pipeline
 from parscan_bp.arguments import check_bool
 from parscan_bp.explain import Explanation, explain_calls
 from parscan_bp.forward import Auto, Forward
+from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
 from parscan_bp.scan.custom_vjp import by_custom_vjp
@@ -99,7 +100,7 @@ class RNN(FlaxRNN):
         rngs: Rngs | bool = True,
         solver: Solver | None = None,
         forward: str | Fused | Forward | Auto = "exact",
-        memory_limit: int | None = None,
+        memory_limit: int | MemoryLimit | None = None,
         report: bool = False,
         custom_vjp: bool = False,
     ):

@@ -14,7 +14,7 @@ from tests.rooms import imports, room_of
 
 LAYERS = [
     {"types", "device_kind", "originals", "arguments", "replacing", "measured", "status"},
-    {"trees", "kernels", "store"},
+    {"trees", "kernels", "store", "memory_limit"},
     {"jaxprs"},
     {"primitives", "structure", "sparsity"},
     {"operators", "native"},

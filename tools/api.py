@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 PAGES = {
-    "scan": "scan custom_vjp_scan deep_rnn while_loop replace_scans Fused",
+    "scan": "scan custom_vjp_scan deep_rnn while_loop replace_scans Fused MemoryLimit",
     "chain": "chain layer_cotangents graph init_graph Node solve Uniform Ragged",
     "ask": "explain explain_chain explain_graph explain_within autotune autotune_calls Tuning"
     " measure_machine diagnose diagnose_within Diagnosis check_installation Installation",

@@ -18,11 +18,13 @@ from parscan_bp.kernels.tiles import ceil
 
 plgpu: Any
 fragmented_array: Any
+utils: Any
 try:
     plgpu = importlib.import_module("jax.experimental.pallas.mosaic_gpu")
     fragmented_array = importlib.import_module("jax.experimental.mosaic.gpu.fragmented_array")
+    utils = importlib.import_module("jax.experimental.mosaic.gpu.utils")
 except ImportError as error:  # a jaxlib built without the GPU dialects
-    plgpu = fragmented_array = None
+    plgpu = fragmented_array = utils = None
     _IMPORT_ERROR: str | None = str(error)
 else:
     _IMPORT_ERROR = None
@@ -63,7 +65,7 @@ def interpreter(*, detect_races: bool = False) -> Any:
       detect_races: also report unordered accesses to shared memory (raised by jax >= 0.12,
         printed by 0.11).
     """
-    return plgpu.InterpretGPUParams(detect_races=detect_races)
+    return plgpu.InterpretGPUParams(detect_races=detect_races, inline_mgpu="ignore")
 
 
 def kernel(
@@ -161,17 +163,18 @@ def store(source: Any, target: Any, *index: Any) -> None:
     plgpu.copy_smem_to_gmem(source, target.at[index])
 
 
-def free_slots(s: Any, depth: int) -> None:
-    """Before step s writes to slot s % depth, whose copy out a round ago must have read it.
+def join_threads(*, of_warp: bool = False) -> None:
+    """All threads, or those of a warp, wait for one another: then each may read what another wrote.
 
-    One wait, in which all threads wait for one another, is for half of the slots. That they have
-    read what step s - 1 wrote is no matter: it lies in another slot.
+    Copies out may not: for those it takes `plgpu.commit_smem`, which is slower. A simulation takes
+    the threads for one, and leaves this out.
     """
-    half = depth // 2
 
-    @pl.when(jax.lax.rem(s, half) == 0)
-    def wait() -> None:
-        plgpu.wait_smem_to_gmem(depth - half, wait_read_only=True)
+    @plgpu.inline_mgpu()
+    def barrier(_: Any) -> None:
+        utils.warp_barrier() if of_warp else utils.warpgroup_barrier()
+
+    barrier()
 
 
 def from_zero(index: Any, size: int) -> Any:

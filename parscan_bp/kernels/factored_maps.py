@@ -92,7 +92,7 @@ class FactoredReader:
     zero: Any
 
     def fetch(self, t, slot, barrier) -> None:
-        """Starts the copy of what step t needs."""
+        """Starts the copy of what step t needs, or of what a slice of steps does."""
         source = self.refs[0].at[t, self.samples, :, from_zero(self.zero, self.tile.rows)]
         compat.fetch(source, self.scratch[1].at[slot], barrier)
 

@@ -26,6 +26,14 @@ def vector_layout(pairs: int) -> Any:
     return _layout(pairs, 4, 1)
 
 
+@functools.cache
+def fused_layout(apart: bool) -> Any:
+    """For products with a vector, of a `FusedTile`; samples that are apart have a row to a lane."""
+    if not apart:
+        return vector_layout(1)
+    return compat.tiled_layout((4, 32, 4), warp=(-3,), lane=(-2,))
+
+
 def _layout(pairs: int, width: int, vector: int) -> Any:
     if pairs == 8:
         first, second, third = (8, 4, width), (2, 4, width), (1, 1, vector)

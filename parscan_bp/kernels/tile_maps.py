@@ -88,7 +88,7 @@ class Reader:
         return len(self.refs) == 2
 
     def fetch(self, t, slot, barrier) -> None:
-        """Starts the copy of what step t needs."""
+        """Starts the copy of what step t needs, or of what a slice of steps does."""
         row = from_zero(self.zero, self.tile.rows)
         if len(self.refs) == 1:
             column = from_zero(self.zero, self.tile.pitch)

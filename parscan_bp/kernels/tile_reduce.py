@@ -60,7 +60,7 @@ def tile_reduce(maps: Maps, b, *, chunk: int, reverse: bool = False, interpret=N
         column = at[1] + part * columns
         x_s[...] = jnp.where(at[0] == column, 1.0, 0.0).astype(jnp.float32)
         if not read.shares:
-            plgpu.commit_smem()
+            compat.join_threads()
 
         def vector(ref):
             v = compat.load(ref, layout.reduce(2)).astype(jnp.float32)
@@ -73,7 +73,7 @@ def tile_reduce(maps: Maps, b, *, chunk: int, reverse: bool = False, interpret=N
             if scale is not None:
                 x_s[...] = compat.load(x_s, layout) * vector(scale)
             if read.shares:
-                plgpu.commit_smem()  # all threads read what each has written
+                compat.join_threads()  # all read what each has written
             total = jnp.where(column == size, vector(b_s.at[slot]), 0.0)
             for j in range(size):
                 left = compat.load(a.at[:, :, j], layout.reduce(2)).astype(jnp.float32)
@@ -81,7 +81,7 @@ def tile_reduce(maps: Maps, b, *, chunk: int, reverse: bool = False, interpret=N
                 total = total + spread(left, shape, (0, 1), layout) * spread(
                     right, shape, (0, 2), layout
                 )
-            plgpu.commit_smem()  # all threads have read it
+            compat.join_threads()  # all have read it
             x_s[...] = total
             # Orders what is written before what is read, and the reads of this slot before the copy
             # that refills it.

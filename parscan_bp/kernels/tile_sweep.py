@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -10,6 +12,7 @@ from jax.experimental import pallas as pl
 from parscan_bp.kernels import compat, tiles
 from parscan_bp.kernels.compat import from_zero, plgpu
 from parscan_bp.kernels.layouts import spread, vector_layout
+from parscan_bp.kernels.rounds import StepRounds
 from parscan_bp.kernels.tile_maps import Maps
 
 NAME = "tile_sweep"
@@ -34,7 +37,10 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
     tile = maps.tile(batch, size)
     pairs, rows = tile.pairs, tile.rows
     shape, layout = (pairs, rows, size), vector_layout(pairs)
-    depth = max(2, tiles.depth(maps.step_bytes(tile), 4, maps.held_bytes(tile)))
+    count, instances = length // chunk, -(-batch // pairs)
+    needs = maps.step_bytes(tile), maps.held_bytes(tile)
+    steps = tiles.sweep_steps(*needs, chunk, count, count * instances)
+    rounds = StepRounds(chunk, min(steps, chunk), reverse)
 
     def body(*refs):
         *map_refs, b_ref, enter_ref, x_ref, map_s, b_s, x_s, bars, first_bar, held_bar = refs
@@ -42,17 +48,17 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
         samples, row = pl.ds(zero * pairs, pairs), from_zero(zero, rows)
         read = maps.reader(tile, map_refs, map_s, samples, zero)
 
-        def step_at(s):
-            return k * chunk + (chunk - 1 - s if reverse else s)
+        def fetch(n):
+            times, places = rounds.times(n, k * chunk), rounds.places(n)
+            bar = bars.at[rounds.half(n)]
+            read.fetch(times, places, bar)
+            compat.fetch(b_ref.at[times, samples, row], b_s.at[places], bar)
 
-        def fetch(s, slot):
-            read.fetch(step_at(s), slot, bars.at[slot])
-            compat.fetch(b_ref.at[step_at(s), samples, row], b_s.at[slot], bars.at[slot])
-
-        for s in range(min(depth, chunk)):
-            fetch(s, s)
-        # The state before step 0 lies where the last step of a round will put its own.
-        compat.fetch(enter_ref.at[k, samples, row], x_s.at[depth - 1], first_bar)
+        for n in range(min(2, rounds.count)):
+            fetch(jnp.int32(n))
+        # The state before the first step lies where one before it would have put its own.
+        start = rounds.place(rounds.before(rounds.first))
+        compat.fetch(enter_ref.at[k, samples, row], x_s.at[start], first_bar)
         read.fetch_held(held_bar)
         plgpu.barrier_wait(first_bar)
 
@@ -60,40 +66,47 @@ def tile_sweep(maps: Maps, b, enter, *, chunk: int, reverse: bool = False, inter
             v = compat.load(ref.at[:, pl.ds(0, size)], layout.reduce(1)).astype(jnp.float32)
             return spread(v, shape, (0, 2), layout)
 
-        def step(s, carry):
-            slot = lax.rem(s, depth)
-            plgpu.barrier_wait(bars.at[slot])
-            a, scale = read.at(slot)
-            x = vector(x_s.at[lax.rem(s + depth - 1, depth)])
+        def step(n, nth, carry):
+            t = rounds.nth(n, nth)
+            place = rounds.place(t)
+            a, scale = read.at(place)
+            x = vector(x_s.at[rounds.place(rounds.before(t))])
             if scale is not None:
                 x = x * vector(scale)
             matrix = compat.load(a.at[:, :, pl.ds(0, size)], layout).astype(jnp.float32)
-            b_t = compat.load(b_s.at[slot], layout.reduce(2)).astype(jnp.float32)
-            new = jnp.sum(matrix * x, axis=2) + b_t
-            compat.free_slots(s, depth)
-            x_s[slot] = new
-            plgpu.commit_smem()
-            compat.store(x_s.at[slot], x_ref, step_at(s), samples, row)
+            b_t = compat.load(b_s.at[place], layout.reduce(2)).astype(jnp.float32)
+            x_s[place] = jnp.sum(matrix * x, axis=2) + b_t
+            if rounds.steps > 1:  # else what orders copies does that, too
+                compat.join_threads()
+            return carry
 
-            @pl.when(s + depth < chunk)
+        def take(n, carry):
+            plgpu.barrier_wait(bars.at[rounds.half(n)])
+            plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # what lay here has left
+            lax.fori_loop(0, rounds.taken(n), functools.partial(step, n), None)
+            plgpu.commit_smem()
+            times = rounds.times(n, k * chunk)
+            compat.store(x_s.at[rounds.places(n)], x_ref, times, samples, row)
+
+            @pl.when(n + 2 < rounds.count)
             def refill():
-                fetch(s + depth, slot)
+                fetch(n + 2)
 
             return carry
 
-        lax.fori_loop(0, chunk, step, None)
+        lax.fori_loop(0, rounds.count, take, None)
         plgpu.wait_smem_to_gmem(0)
 
-    out = jax.ShapeDtypeStruct(compat.room(b.shape, (1, pairs, rows)), jnp.float32)
+    out = jax.ShapeDtypeStruct(compat.room(b.shape, (rounds.steps, pairs, rows)), jnp.float32)
     scratch = [
-        maps.scratch(tile, depth),
-        plgpu.SMEM((depth, pairs, rows), b.dtype),
-        plgpu.SMEM((depth, pairs, rows), jnp.float32),
-        plgpu.Barrier(num_arrivals=2, num_barriers=depth),
+        maps.scratch(tile, rounds.room),
+        plgpu.SMEM((rounds.room, pairs, rows), b.dtype),
+        plgpu.SMEM((rounds.room, pairs, rows), jnp.float32),
+        plgpu.Barrier(num_arrivals=2, num_barriers=2),
         plgpu.Barrier(num_arrivals=1),
         plgpu.Barrier(num_arrivals=maps.held_arrivals(tile)),
     ]
-    grid = {"batch": -(-batch // pairs), "chunk": length // chunk}
+    grid = {"batch": instances, "chunk": count}
     how = {"grid": grid, "scratch": scratch, "interpret": interpret}
     run = compat.kernel(body, name=NAME, out=out, **how)
-    return run(*maps.arrays, b, enter)[:, :batch, :size]
+    return run(*maps.arrays, b, enter)[:length, :batch, :size]

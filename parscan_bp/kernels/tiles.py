@@ -1,8 +1,8 @@
 """How the kernels divide their work, and why.
 
 Counted on code compiled for sm_90a without a GPU at hand (registers, spills, instructions). On an
-H100 the kernels were timed as they are (``bench gpu``), but for `column_reduce`, and no other sizes
-beside them.
+H100 an earlier form of the kernels was timed (``bench gpu``), before `column_reduce`, rounds of
+steps and warps with a sample of their own, and no other sizes beside them.
 """
 
 from __future__ import annotations
@@ -130,6 +130,24 @@ def depth(step_bytes: int, most: int, rest: int = 0) -> int:
     return max(1, min(most, (SHARED_BYTES - rest) // step_bytes))
 
 
+def sweep_steps(step_bytes: int, rest: int, chunk: int, count: int, instances: int) -> int:
+    """Steps of a round of `tile_sweep`, see `rounds.StepRounds`.
+
+    Rounds are long where each instance has a multiprocessor to itself. What is left over of the
+    last one would be written over the next chunk, where there is one.
+
+    Args:
+      step_bytes: of shared memory.
+      rest: bytes beside those of steps.
+      chunk: steps of a chunk.
+      count: chunks.
+      instances: of all of them.
+    """
+    most = depth(step_bytes, 16 if instances <= SM_COUNT else 4, rest) // 2
+    steps = (8, 4, 2, 1)  # a place is found by bits
+    return next(n for n in steps if n == 1 or (n <= most and (count == 1 or chunk % n == 0)))
+
+
 def lanes_group(size: int, chunk: int) -> int:
     """Steps whose maps a lane kernel reads at once: reads in flight hide memory's latency.
 
@@ -196,33 +214,54 @@ OPERAND_REGISTERS = 192
 is predicted to take two fifths longer, more than what it saves."""
 
 
+WARP_PRODUCTS = 64
+"""Numbers of weights in a thread up to which a warp takes a sample by itself, a row to a lane.
+
+Nothing is then added over threads, and no warp waits for another one: with 20 numbers a step is
+predicted to take 150 clocks instead of 184, with 60 it is 260 instead of 289, with 64 298 instead
+of 302. With more rows than lanes, four warps are faster."""
+
+WARP_SUMS = 128
+"""And, with sums, numbers of them too, and of the operands of two steps."""
+
+
 @dataclasses.dataclass(frozen=True)
 class FusedTile:
     """The shape of one instance of `recurrence`.
 
     Attributes:
       samples: samples per warpgroup: one as long as every sample can have a multiprocessor of
-        its own, since a step's latency is what counts; more share what is read of the weights.
+        its own, since a step's latency is what counts; more share what is read of the weights. Four
+        where they are apart.
       rows: rows of a weight, 32 or more: four warps of eight rows.
       pitch: columns of a weight in shared memory, see `Tile`.
-      depth: steps that are fetched ahead and steps whose results are on their way out.
-      columns: the most that are multiplied at once: 64 numbers of a weight in a thread.
+      steps: those that are copied at once, in and out. There is room for two times as many: the
+        next ones are on their way in, those before on their way out.
+      columns: the most that are multiplied at once: 64 numbers of a weight in a thread; four where
+        samples are apart, whose sums in a thread would be one long chain.
       held: whether all weights stay in registers, at most 96 in a thread.
       sums: whether those of the rule are made, too, see `SUM_REGISTERS` and `OPERAND_REGISTERS`.
+      apart: whether each sample has a warp of its own, see `WARP_PRODUCTS`.
     """
 
     samples: int
     rows: int
     pitch: int
-    depth: int
+    steps: int
     columns: int
     held: bool
     sums: bool
+    apart: bool
 
     @property
     def fits(self) -> bool:
         """Whether there is room for the weights and two steps; a copy is 256 wide at most."""
-        return self.depth >= 2 and max(self.rows, self.pitch) <= 256
+        return self.steps >= 1 and max(self.rows, self.pitch) <= 256
+
+    @property
+    def parts(self) -> int:
+        """Sums of weights that an instance makes: those of samples that are apart are, too."""
+        return self.samples if self.apart else 1
 
     def starts(self, rule) -> int:
         """Vectors that are read before the first step."""
@@ -240,17 +279,21 @@ def fused_tile(rule, size: int, batch: int, itemsize: int) -> FusedTile:
     rows = ceil(size, 32)
     pitch = pitch_of(size, itemsize)
     count = rule.operands * rule.products
-    samples = min(4, max(1, 128 // rows), 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4)
+    summed = (count + 3 * rule.operands) * size if rule.sums else 0
+    apart = size <= 32 and count * size <= WARP_PRODUCTS and summed <= WARP_SUMS
+    most = 1 if batch <= SM_COUNT else 2 if batch <= 264 else 4
+    samples = 4 if apart else min(most, max(1, 128 // rows))
     vector = 4 * samples * rows
     held = count * rows * size <= 96 * LANES
-    columns = min(size, 64 * LANES // rows // 4 * 4)
+    columns = 4 if apart else min(size, 64 * LANES // rows // 4 * 4)
     sums = (
         rule.sums > 0
         and (count + rule.operands) * rows * size <= SUM_REGISTERS * LANES
         and samples * rule.operands * size <= 2 * OPERAND_REGISTERS
     )
-    tile = FusedTile(samples, rows, pitch, 0, columns, held, sums)
+    tile = FusedTile(samples, rows, pitch, 0, columns, held, sums, apart)
     rest = count * rows * pitch * itemsize + tile.starts(rule) * vector
-    rest += 4 * rule.operands * rows * pitch_of(size, 4) if sums else 0
-    depth = min(8, (FUSED_SHARED_BYTES - rest) // ((rule.inputs + rule.outputs) * vector))
-    return dataclasses.replace(tile, depth=depth)
+    rest += 4 * tile.parts * rule.operands * rows * pitch_of(size, 4) if sums else 0
+    most = (FUSED_SHARED_BYTES - rest) // (2 * (rule.inputs + rule.outputs) * vector)
+    steps = next((n for n in (8, 4, 2, 1) if n <= most), 0)  # a place is found by bits
+    return dataclasses.replace(tile, steps=steps)

@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 
 from parscan_bp.kernels import compat
 from parscan_bp.kernels.compat import plgpu
-from parscan_bp.kernels.layouts import spread, vector_layout
+from parscan_bp.kernels.layouts import fused_layout, spread
 from parscan_bp.kernels.rule import Rule
 from parscan_bp.kernels.tiles import FusedTile, pitch_of
 
@@ -21,10 +21,11 @@ class Added(NamedTuple):
     """What has been added up, and the pair whose product is added next.
 
     Attributes:
-      products: (rows, H) for every operand.
+      products: for every operand and slice of columns, (rows, columns), or (samples, rows, columns)
+        of samples that are apart.
       vectors: (samples, rows) for every output that is summed.
       h: (samples, rows).
-      operands: (samples, H) each.
+      operands: (samples, columns) each, by operands and slices.
     """
 
     products: Any
@@ -37,7 +38,8 @@ class Added(NamedTuple):
 class WeightSums:
     """sum_t h_{t-1} u_t^T for every operand u, over the samples of an instance, and sum_t u_t.
 
-    A thread holds those numbers of a product that it holds of the weights.
+    A thread holds those numbers of a product that it holds of the weights. Samples that are apart
+    have a sum each, for no warp waits for another one.
 
     Attributes:
       rule: with sums.
@@ -53,11 +55,12 @@ class WeightSums:
 
     @property
     def outputs(self) -> list[Any]:
-        """Products (instances, operands, H, H), and vectors (B, starts, H), the sums first."""
+        """Products (parts, *_products), and vectors (B, starts, H), the sums first."""
         samples, starts = self.tile.samples, self.rule.starts
         box = samples, starts, self.tile.rows
+        parts = -(-self.batch // samples) * self.tile.parts
         shapes = (
-            (-(-self.batch // samples), *self._products),
+            (parts, *self._products[1:]),
             compat.room((self.batch, starts, self.size), box),
         )
         return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
@@ -67,39 +70,52 @@ class WeightSums:
         return [plgpu.SMEM(self._products, jnp.float32)]
 
     @property
-    def _products(self) -> tuple[int, int, int]:
-        return self.rule.operands, self.tile.rows, pitch_of(self.size, 4)
+    def _products(self) -> tuple[int, ...]:
+        """Those of an instance: (parts, operands, slices, rows, columns of a slice)."""
+        count = len(self.tile.slices(self.size))
+        columns = self.size // count if count > 1 else pitch_of(self.size, 4)
+        return self.tile.parts, self.rule.operands, count, self.tile.rows, columns
+
+    @property
+    def _layout(self) -> Any:
+        return fused_layout(self.tile.apart)
 
     def nothing(self) -> Added:
         """Before the first step."""
-        samples, rows, layout = self.tile.samples, self.tile.rows, vector_layout(1)
+        samples, rows, layout = self.tile.samples, self.tile.rows, self._layout
+        operands = range(self.rule.operands)
+        columns = [width for _, width in self.tile.slices(self.size)]
 
-        def zeros(count, axis, *shape):
-            zero = jnp.zeros(shape, jnp.float32)
-            return [plgpu.layout_cast(zero, layout.reduce(axis)) for _ in range(count)]
+        def zeros(layout, *shape):
+            return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), layout)
 
-        (h,) = zeros(1, 2, samples, rows)
+        def product(width):
+            if self.tile.apart:
+                return zeros(layout, samples, rows, width)
+            return zeros(layout.reduce(0), rows, width)
+
         return Added(
-            zeros(self.rule.operands, 0, rows, self.size),
-            zeros(self.rule.sums, 2, samples, rows),
-            h,
-            zeros(self.rule.operands, 1, samples, self.size),
+            [[product(n) for n in columns] for _ in operands],
+            [zeros(layout.reduce(2), samples, rows) for _ in range(self.rule.sums)],
+            zeros(layout.reduce(2), samples, rows),
+            [[zeros(layout.reduce(1), samples, n) for n in columns] for _ in operands],
         )
 
     def multiplied(self, added: Added, block: Any) -> Added:
         """With the product of the pair."""
-        layout = vector_layout(1)
-        shape = (self.tile.samples, self.tile.rows, self.size)
-        h = spread(added.h, shape, (0, 1), layout)
+        layout = self._layout
 
         def plus(total, x):
-            y = h * spread(x, shape, (0, 2), layout)
+            shape = (self.tile.samples, self.tile.rows, x.shape[-1])
+            y = spread(added.h, shape, (0, 1), layout) * spread(x, shape, (0, 2), layout)
+            if self.tile.apart:
+                return total + y
             if self.batch % self.tile.samples:
                 sample = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=layout)
                 y = jnp.where(sample + block * self.tile.samples < self.batch, y, 0.0)
             return total + jnp.sum(y, axis=0)
 
-        products = [plus(*pair) for pair in zip(added.products, added.operands, strict=True)]
+        products = jax.tree.map(plus, added.products, added.operands)
         # Else the compiler moves it to the end of a step, when the others are waited for.
         return added._replace(products=lax.optimization_barrier(products))
 
@@ -111,18 +127,25 @@ class WeightSums:
     def store(self, added: Added, refs: Any, vectors_s: Any, block: Any) -> None:
         """Starts their copies to memory; ``vectors_s`` is shared memory that nobody reads."""
         products_ref, vectors_ref, products_s = refs
-        for k, total in enumerate(added.products):
-            products_s[k, :, pl.ds(0, self.size)] = total
+        part = slice(None) if self.tile.apart else 0
+        for k, totals in enumerate(added.products):
+            for m, total in enumerate(totals):
+                products_s[part, k, m, :, pl.ds(0, total.shape[-1])] = total
         for n, total in enumerate(added.vectors):
             vectors_s[:, n] = total
         plgpu.commit_smem()
-        every = [pl.ds(0, n) for n in self._products]
-        compat.store(products_s, products_ref, block, *every)
+        parts = pl.ds(block * self.tile.parts, self.tile.parts)
+        every = [pl.ds(0, n) for n in self._products[1:]]
+        compat.store(products_s, products_ref, parts, *every)
         sample = pl.ds(block * self.tile.samples, self.tile.samples)
         row = compat.from_zero(block, self.tile.rows)
         compat.store(vectors_s, vectors_ref, sample, pl.ds(0, self.rule.starts), row)
 
     def joined(self, products: Any, vectors: Any) -> tuple[Any, Any]:
         """(operands, H, H) and (sums, H), over all samples."""
+        if self.tile.apart:
+            products = products[: self.batch]
         vectors = vectors[: self.batch, : self.rule.sums, : self.size]
-        return products[..., : self.size, : self.size].sum(0), vectors.sum(0)
+        operands, _, rows, _ = self._products[1:]
+        products = products.sum(0).swapaxes(1, 2).reshape(operands, rows, -1)
+        return products[:, : self.size, : self.size], vectors.sum(0)

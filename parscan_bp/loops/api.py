@@ -97,6 +97,8 @@ def while_loop(
         max_steps = as_int("max_steps", max_steps)
         if max_steps > MOST_STEPS:
             raise ValueError(f"max_steps: got {max_steps:,}; at most {MOST_STEPS:,} is wanted")
+    if memory_limit is not None:
+        memory_limit = as_int("memory_limit", memory_limit)
     solver = checked_solver(solver, "auto", memory_limit)
     check_bool("report", report)
     for leaf in jax.tree.leaves(init):

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from parscan_bp.arguments import as_int, check_bool, described
+from parscan_bp.arguments import check_bool, described
 from parscan_bp.cells import Cell
 from parscan_bp.choice import choose
 from parscan_bp.forward import Auto, Forward
@@ -19,6 +19,7 @@ from parscan_bp.jaxprs.hijax import is_hi_type
 from parscan_bp.jaxprs.stage import copied, is_jit_disabled
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.linearise.given import check_jacobian_argument
+from parscan_bp.memory_limit import MemoryLimit, as_limit
 from parscan_bp.originals import lax_scan
 from parscan_bp.report import Report, report_on_values
 from parscan_bp.scan.decide import IN_PYTHON, make_plan, or_left
@@ -46,7 +47,7 @@ def scan(
     solver: Solver | None = None,
     forward: str | Fused | Forward | Auto = "exact",
     jacobian: str | Callable = "auto",
-    memory_limit: int | None = None,
+    memory_limit: int | MemoryLimit | None = None,
     reset: Any = None,
     seq_lengths: Any = None,
     check_jacobian: bool = False,
@@ -74,7 +75,8 @@ def scan(
       jacobian: "auto"; "dense" or "diagonal", by automatic differentiation; or a function
         ``(carry, x, new_carry) -> operator`` that returns the transposed Jacobian of a step, on
         the carry's leaves joined along their features.
-      memory_limit: bytes that derivatives may store, an int. Steps are made again for that.
+      memory_limit: bytes that derivatives may store, an int. Steps are made again for that. A
+        `MemoryLimit` can keep carries in the host's memory.
       reset: booleans of the steps and of the batch, which is the leading axes of the carry: where a
         step begins with ``init``, or with the state of a pair ``(booleans, state)``.
       seq_lengths: integers of the batch: how many steps each entry has. Behind them its carry
@@ -165,10 +167,8 @@ def checked_solver(solver, jacobian, memory_limit) -> Solver | None:
     """The solver under the call's memory limit, the options of the call being valid."""
     check_solver(solver, "uniform")
     check_jacobian_argument(jacobian)
-    if memory_limit is None:
-        return solver
-    limit = as_int("memory_limit", memory_limit)
-    return None if solver is None else solver.with_memory_limit(limit)
+    limit = as_limit(memory_limit)
+    return solver if solver is None or limit is None else solver.with_memory_limit(limit.bytes)
 
 
 def parameters_of(f: Callable) -> tuple[Cell | None, PyTree]:

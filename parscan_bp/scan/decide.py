@@ -14,6 +14,7 @@ from parscan_bp.jaxprs.read import is_differentiable
 from parscan_bp.jaxprs.stage import NEEDS_VALUES, Staged, is_jit_disabled
 from parscan_bp.linearise.body import Body
 from parscan_bp.linearise.cell import CellBody
+from parscan_bp.memory_limit import MemoryLimit, as_limit
 from parscan_bp.scan.limit import storage_of, storage_of_lax
 from parscan_bp.scan.linear_scan import LinearScan
 from parscan_bp.scan.plan import Left, PlanOrLeft, ScanPlan
@@ -55,7 +56,7 @@ def make_plan(
     solver: Solver | None,
     jacobian: str | Callable = "auto",
     values: Values = EXACT,
-    memory_limit: int | None = None,
+    memory_limit: int | MemoryLimit | None = None,
 ) -> PlanOrLeft:
     """Decides how the derivatives of a traced scan are computed.
 
@@ -67,18 +68,19 @@ def make_plan(
       solver: a named solver, or ``None``.
       jacobian: a name that `scan` takes, or a function.
       values: whence the values come.
-      memory_limit: that of a solver which is chosen; ``None`` for its own.
+      memory_limit: of `scan`; ``None`` for that of the solver.
 
     Raises:
       NotImplementedError: if a named solver or forward pass cannot take the body.
       ValueError: if a given Jacobian does not fit the carry.
     """
+    limit = as_limit(memory_limit)
     may_be_left = _may_be_left(solver, values)
     if staged.hi_type is not None:
         if not may_be_left:
             raise NotImplementedError(f"{_named(solver, values)}: {staged.hi_type}")
-        if memory_limit is not None:
-            raise NotImplementedError(f"memory_limit: got {memory_limit:,}; {staged.hi_type}")
+        if limit is not None:
+            raise NotImplementedError(f"memory_limit: got {limit.bytes:,}; {staged.hi_type}")
         told = staged.hi_type if solver is None else left_by(solver, staged.hi_type)
         return Left(told, fell_back=solver is not None)
     params, traced = staged.equation.params, Body.of_scan(staged.equation)
@@ -87,10 +89,10 @@ def make_plan(
         raise NotImplementedError(why)
     if not traced.float_carry or params["length"] == 0:
         nothing = "no step carries a derivative: there is nothing to solve"
-        return ScanPlan(staged, Choice(None, nothing), stored=storage_of_lax(staged, memory_limit))
+        return ScanPlan(staged, Choice(None, nothing), stored=storage_of_lax(staged, limit))
     why = staged.symbolic_size or _replicated(traced) if may_be_left else None
     if why is not None:
-        return _left(staged, solver, why, memory_limit)
+        return _left(staged, solver, why, limit)
     step = Step.of(staged, traced, cell, jacobian, trees)
     made = values.of(step, adjoins=solver is None and jacobian == "auto")
     why = step.not_linear(solver) or (step.not_batched if may_be_left else None)
@@ -99,8 +101,8 @@ def make_plan(
             raise NotImplementedError(
                 f"solver={solver!r}: {why}; solver=None runs such a step through jax.lax.scan"
             )
-        return _left(staged, solver, why, memory_limit)
-    plan = _solved(step, solver, made, memory_limit)
+        return _left(staged, solver, why, limit)
+    plan = _solved(step, solver, made, limit)
     if plan.rule is not None and plan.rule.loop.is_placed:
         solver = plan.rule.scan.solver
         why = made.obstacle_at(solver.place)
@@ -125,7 +127,7 @@ def _solved(
     step: Step,
     solver: Solver | None,
     values: Pass,
-    memory_limit: int | None,
+    limit: MemoryLimit | None,
 ) -> ScanPlan:
     """The plan of a scan whose step the linear model holds."""
     linear, _ = step.linearise(formed=forms(solver))
@@ -133,20 +135,20 @@ def _solved(
         solver.check_nothing_kept()
     auto = solver is None and step.jacobian == "auto"
     facts = step.facts(linear, may_form=auto and values.adjoint is None)
-    choice = _choice(step, solver, values, facts, memory_limit)
-    if choice.solver is not None and memory_limit is not None:
-        limited = choice.solver.with_memory_limit(memory_limit)
+    choice = _choice(step, solver, values, facts, limit)
+    if choice.solver is not None and limit is not None:
+        limited = choice.solver.with_memory_limit(limit.bytes)
         choice = dataclasses.replace(choice, solver=limited)
     linear, extra = step.linearise(formed=forms(choice.solver))
     if choice.solver is None:
-        stored = storage_of_lax(step.staged, memory_limit)
+        stored = storage_of_lax(step.staged, limit)
         return ScanPlan(step.staged, choice, step, facts, stored=stored)
     if choice.solver.one_function:
         linear = linear.for_one_function()
     linear, answered = linear.answered()
     loop = ScanLoop(step.staged.equation, step.body, choice.solver, values, step.hoist, answered)
     linear_scan = LinearScan(linear, choice.solver, step.length, step.reverse, values.adjoint)
-    storage = storage_of(step, linear_scan, extra, values, memory_limit)
+    storage = storage_of(step, linear_scan, extra, values, limit)
     in_one = auto and values.exact
     rule = ScanRule(loop, linear_scan, in_one, step.staged.symbolic_size, storage)
     return ScanPlan(step.staged, choice, step, facts, rule, extra)
@@ -157,9 +159,9 @@ def left_by(solver: Solver, why: str) -> str:
     return f"{solver!r} leaves it to lax.scan: {why}"
 
 
-def _left(staged: Staged, solver: Solver | None, why: str, memory_limit: int | None) -> ScanPlan:
+def _left(staged: Staged, solver: Solver | None, why: str, limit: MemoryLimit | None) -> ScanPlan:
     """The plan of a call that is left to `lax.scan`."""
-    stored = storage_of_lax(staged, memory_limit)
+    stored = storage_of_lax(staged, limit)
     if solver is None:
         return ScanPlan(staged, Choice(None, why), stored=stored)
     choice = Choice(None, left_by(solver, why))
@@ -178,7 +180,7 @@ def _choice(
     solver: Solver | None,
     values: Pass,
     facts: Facts,
-    memory_limit: int | None,
+    limit: MemoryLimit | None,
 ) -> Choice:
     """The solver that was named, or that follows from what else was; or one that is chosen."""
     if solver is not None:
@@ -188,19 +190,19 @@ def _choice(
     if step.given is not None:
         return values.choice(lambda: Choice(Sweep(), "a Jacobian is given"))
     question = Question(facts, lambda: step.work, step.key)
-    return values.choice(lambda: choose(question, functools.partial(_refusal, step, memory_limit)))
+    return values.choice(lambda: choose(question, functools.partial(_refusal, step, limit)))
 
 
-def _refusal(step: Step, memory_limit: int | None, solver: Solver) -> str | None:
+def _refusal(step: Step, limit: MemoryLimit | None, solver: Solver) -> str | None:
     """Why a solver that nobody named cannot take the steps, if it cannot.
 
     Args:
       step: the step.
-      memory_limit: see `make_plan`.
+      limit: see `make_plan`.
       solver: the solver.
     """
-    if memory_limit is not None:
-        solver = solver.with_memory_limit(memory_limit)
+    if limit is not None:
+        solver = solver.with_memory_limit(limit.bytes)
     linear, extra = step.linearise(formed=forms(solver))
     scan = LinearScan(linear, solver, step.length, step.reverse)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ def by_stretches(equation: JaxprEqn, part: Callable[[int], RunFlat], storage: St
         return lambda *split: of_steps([a for values in split for a in values])
 
     how = {"reverse": equation.params["reverse"]}
+    how["offload"] = storage.is_offloaded
     whole = in_stretches(run, storage.length, storage.sizes, **how)
     return lambda args: whole(*split_operands(equation, list(map(_strong, args))))
 
@@ -45,8 +47,27 @@ def _strong(a: Array) -> Array:
     return jax.lax.convert_element_type(a, a.dtype) if jax.typeof(a).weak_type else a
 
 
+_HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
+
+
+def _moved(carry: Sequence[Array], to: Any, src: Any) -> list[Array]:
+    """Copies in another memory. Where they come from is where their cotangents go.
+
+    A stretch is given what the host has, so that this is stored. A copy there and back at once, as
+    where a stretch runs for the first time, is none in the compiled program. The policies of
+    `jax.checkpoint` that offload do not say where a copy comes from, and a gradient of a gradient
+    fails.
+    """
+    return [jax.device_put(leaf, to, src=src) for leaf in carry]
+
+
 def in_stretches(
-    run: Callable[[int], RunStretch], length: int, sizes: Sequence[int], *, reverse: bool
+    run: Callable[[int], RunStretch],
+    length: int,
+    sizes: Sequence[int],
+    *,
+    reverse: bool,
+    offload: bool = False,
 ) -> RunStretch:
     """The scan of all steps; see `storage`.
 
@@ -55,6 +76,7 @@ def in_stretches(
       length: all of them.
       sizes: steps of a stretch, from the outermost level in.
       reverse: whether it begins with the last step.
+      offload: whether the host keeps the carries that enter the outermost stretches.
     """
     if not sizes:
         return run(length)
@@ -66,7 +88,7 @@ def in_stretches(
 
     def call(consts, init, xs):
         def stretch(carry, x):
-            return each(consts, carry, x)
+            return each(consts, _moved(carry, _DEVICE, src=_HOST) if offload else carry, x)
 
         cut = left if reverse else length - left
         ends = [x[:cut] for x in xs], [x[cut:] for x in xs]
@@ -74,7 +96,12 @@ def in_stretches(
         parts = [x.reshape(whole, size, *x.shape[1:]) for x in first]
         # Inside of a loop nothing is merged with what is made again.
         again = jax.checkpoint(stretch, prevent_cse=False)
-        carry, ys = lax_scan(again, list(init), parts, length=whole, reverse=reverse)
+
+        def from_host(carry, x):
+            return again(_moved(carry, _HOST, src=_DEVICE), x)
+
+        of_all = from_host if offload else again
+        carry, ys = lax_scan(of_all, list(init), parts, length=whole, reverse=reverse)
         ys = [y.reshape(y.shape[0] * y.shape[1], *y.shape[2:]) for y in ys]
         if rest is None:
             return carry, ys

@@ -15,6 +15,9 @@ and k(n) the linearised steps that a solver has at once, with a vector of each: 
 tree's. One
 level is least for n = sqrt(T c / s); L levels of T^(1 / (L + 1)) steps, and log2(T) of them take
 O(log T). None is fastest, as far as was measured. What a caller has as outputs is no part of it.
+
+With ``offload`` the host has the carries of whole outermost stretches, and the device two of them
+at a time: T / n does not count, and one level is enough.
 """
 
 from __future__ import annotations
@@ -45,12 +48,15 @@ class StoredBytes:
     shared: int
     solving: Callable[[int], int]
 
-    def of(self, length: int, sizes: Sequence[int]) -> int:
+    def of(self, length: int, sizes: Sequence[int], offload: bool = False) -> int:
         """The bytes in the table above."""
         total, n = self.shared, length
-        for size in sizes:
+        for level, size in enumerate(sizes):
             sums = 2 if n % size else 1  # what is left over has sums of its own
-            total += -(-n // size) * self.carry + size * self.x + sums * self.shared
+            carries = -(-n // size)
+            if offload and level == 0:
+                carries -= max(0, n // size - 2)
+            total += carries * self.carry + size * self.x + sums * self.shared
             n = size
         return total + n * self.step + self.solving(n)
 
@@ -63,16 +69,28 @@ class Storage:
       length: its steps.
       costs: bytes that they take.
       sizes: steps of a stretch, from the outermost level in; none where all steps are one.
+      offload: whether the outermost carries are the host's, see `MemoryLimit`.
     """
 
     length: int
     costs: StoredBytes
     sizes: tuple[int, ...] = ()
+    offload: bool = False
 
     @functools.cached_property
     def bytes(self) -> int:
-        """How many that takes."""
-        return self.costs.of(self.length, self.sizes)
+        """How many that takes of the device."""
+        return self.costs.of(self.length, self.sizes, self.offload)
+
+    @property
+    def host_bytes(self) -> int:
+        """How many it takes of the host."""
+        return self.length // self.sizes[0] * self.costs.carry if self.is_offloaded else 0
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether there is something that the host keeps."""
+        return self.offload and bool(self.sizes)
 
     @property
     def kept(self) -> str:
@@ -84,25 +102,27 @@ class Storage:
         return f"the carry of every stretch of {inner} steps, each step being made again {again}"
 
     def __str__(self):
-        return f"{self.kept}: about {self.bytes:,} bytes"
+        host = f", and {self.host_bytes:,} of the host" if self.is_offloaded else ""
+        return f"{self.kept}: about {self.bytes:,} bytes{host}"
 
 
-def within_limit(length: int, costs: StoredBytes, limit: int) -> Storage:
+def within_limit(length: int, costs: StoredBytes, limit: int, offload: bool = False) -> Storage:
     """The storage of a scan: of the fewest levels that meet a limit, the longest stretch in cache.
 
     Args:
       length: steps of the scan.
       costs: bytes that they take.
       limit: bytes.
+      offload: whether the outermost carries are the host's; the longest stretch is then taken.
 
     Raises:
       ValueError: if there is none within the limit, with the least that would do.
     """
-    least = Storage(length, costs)
+    least = Storage(length, costs, offload=offload)
     if least.bytes <= limit:
         return least
     for levels in range(1, max(length.bit_length(), 2)):
-        found = [Storage(length, costs, sizes) for sizes in _sizes(length, levels)]
+        found = [Storage(length, costs, sizes, offload) for sizes in _sizes(length, levels)]
         fits = [one for one in found if one.bytes <= limit]
         if fits:
             return max(fits, key=lambda one: (_cached(one), -one.bytes))
@@ -130,6 +150,8 @@ def whole(length: int, costs: StoredBytes, limit: int) -> Storage:
 
 def _cached(storage: Storage) -> int:
     """Bytes of the innermost stretch, but no more than are faster to reach."""
+    if storage.offload:
+        return storage.sizes[0]  # the fewest copies
     return min(storage.sizes[-1] * storage.costs.step, measured("cpu")["storage"]["stretch"])
 
 

@@ -11,6 +11,7 @@ import jax
 from parscan_bp.explain import Explanation, explain
 from parscan_bp.jaxprs.read import differentiable, scan_counts
 from parscan_bp.jaxprs.replay import bind
+from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.solvers import Solver, Sweep
 from parscan_bp.trees import nbytes, replace_at
 from parscan_bp.within.dispatch import Dispatch
@@ -100,7 +101,7 @@ def explain_within(
     solver: Solver | None = None,
     otherwise: str = "lax",
     only: Only = None,
-    memory_limit: int | None = None,
+    memory_limit: int | MemoryLimit | None = None,
     **kwargs: Any,
 ) -> ProgramExplanation:
     """What `replace_scans` does with each scan of ``f(*args, **kwargs)``, without running it.

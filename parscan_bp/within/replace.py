@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 
 from parscan_bp.choice import choose
+from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.scan.traces import Traces
 from parscan_bp.solvers import Solver
 from parscan_bp.within.dispatch import Dispatch
@@ -21,7 +22,7 @@ def replace_scans(
     solver: Solver | None = None,
     otherwise: str = "lax",
     only: Only = None,
-    memory_limit: int | None = None,
+    memory_limit: int | MemoryLimit | None = None,
 ) -> Callable:
     """``f``, with the derivatives of all its scans by `parscan_bp.scan`; a decorator.
 

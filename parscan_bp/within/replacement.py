@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.scan.api import checked_solver
 from parscan_bp.solvers import Solver
 from parscan_bp.within.sites import Site
@@ -25,11 +26,15 @@ class Replacement:
     solver: Solver | None
     otherwise: str
     names: tuple[int | str, ...] | None
-    memory_limit: int | None
+    memory_limit: int | MemoryLimit | None
 
     @classmethod
     def of(
-        cls, solver: Solver | None, otherwise: str, only: Only, memory_limit: int | None
+        cls,
+        solver: Solver | None,
+        otherwise: str,
+        only: Only,
+        memory_limit: int | MemoryLimit | None,
     ) -> Replacement:
         """The options that a caller gave.
 

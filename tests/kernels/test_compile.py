@@ -72,25 +72,46 @@ def test_columns_take_little_more_than_their_products(compiled, case, products, 
 
 
 @needs_nvdisasm
-@pytest.mark.parametrize(
-    ("case", "kernel", "barriers"),
-    [
-        ("weighted 20 16", "tile_sweep", {2}),
-        ("gru 27 4", "tile_sweep", {2}),
-        ("dense 64 4", "tile_reduce", {2}),
-        ("gru 27 4", "tile_reduce", {3}),
-        ("ElmanForward 20 16", "recurrence", {2}),
-        ("LSTMBackward 20 16", "recurrence", {2}),
-    ],
-)
-def test_threads_wait_twice_in_a_step(compiled, case, kernel, barriers):
-    """Before the state is written, which is not in each step of a sweep, and after."""
-    assert {loop.count("BAR") for loop in _loops(compiled[case], kernel)} == barriers
+@pytest.mark.parametrize(("case", "barriers"), [("dense 64 4", 2), ("gru 27 4", 3)])
+def test_threads_wait_twice_in_a_step_of_tile_reduce(compiled, case, barriers):
+    """Before the map is written and after; and where the step's own is formed. Copies wait once."""
+    (loop,) = (collections.Counter(loop) for loop in _loops(compiled[case], "tile_reduce"))
+    assert loop["BAR"] == barriers
+    assert loop["FENCE"] == 1
 
 
 @needs_nvdisasm
 @pytest.mark.parametrize(
-    ("case", "products"), [("ElmanBackward 20 16", 9), ("ElmanBackward 64 16", 56)]
+    ("case", "kernel", "instructions", "barriers"),
+    [
+        ("weighted 20 16", "tile_sweep", [81, 101], 1),
+        ("gru 27 4", "tile_sweep", [81, 296], 1),
+        ("LSTMBackward 20 16", "recurrence", [158], 1),
+        ("ElmanForward 20 16", "recurrence", [57], 0),
+        ("ElmanBackward 20 16", "recurrence", [90], 0),
+        ("GRUForward 20 16", "recurrence", [151], 0),
+    ],
+)
+def test_a_step_in_sequence_has_one_barrier_and_no_copy(
+    compiled, case, kernel, instructions, barriers
+):
+    """Its threads wait for one another, copies for a round of steps.
+
+    Where a warp has a sample of its own, a step has neither a barrier nor a sum over threads.
+    """
+    loops = [collections.Counter(loop) for loop in _loops(compiled[case], kernel)]
+    loops.sort(key=collections.Counter.total)  # compiled side by side, told in any order
+    for loop, most in zip(loops, instructions, strict=True):
+        assert loop.total() <= most
+        assert loop["BAR"] == barriers
+        assert bool(loop["SHFL"]) == (barriers > 0)
+        ordering_copies = {"MEMBAR", "FENCE", "SYNCS", "DEPBAR", "UTMALDG", "UTMASTG", "UBLKCP"}
+        assert not ordering_copies & loop.keys()
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize(
+    ("case", "products"), [("LSTMBackward 20 16", 48), ("ElmanBackward 64 16", 58)]
 )
 def test_the_next_step_does_not_wait_for_sums(compiled, case, products):
     """Of the products, half are those of sums: none of them stands after the last barrier."""

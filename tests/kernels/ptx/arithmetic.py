@@ -61,6 +61,9 @@ def _multiply(parts: list[str], x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
+    """With room for a product; of 64 bits, numbers of Python."""
+    if x.itemsize == 8:
+        return x.astype(object)
     return x.astype(f"{x.dtype.kind}{2 * x.itemsize}")
 
 

@@ -174,7 +174,11 @@ class Block:
 
     def _barrier(self, instruction: Instruction, mask: np.ndarray) -> None:
         assert mask.all()
-        self.shared.barrier()
+        if "warp" in instruction.parts:
+            assert instruction.operands == ("-1",), instruction.text  # all of its threads
+            self.shared.barrier_of_warps()
+        else:
+            self.shared.barrier()
 
     def _fence(self, instruction: Instruction, mask: np.ndarray) -> None:
         if "proxy" in instruction.operation:

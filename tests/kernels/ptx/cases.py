@@ -47,23 +47,28 @@ SCANS = [
 ]
 
 # (cell, which rule, T, B, H, dtype): weights in registers, read in slices, with sums and without;
-# several samples to an instance; a step, fewer than are fetched ahead, and more.
+# several samples to an instance, by four warps and each by its own; a step, fewer than a round has,
+# and rounds that are full or not, of one, two and eight steps; steps side by side in memory.
 RECURRENCES = [
     ("elman", "forward", 21, 2, 20, "float32"),
     ("elman", "forward", 1, 1, 1, "float32"),
+    ("elman", "forward", 19, 1, 32, "float32"),
     ("elman", "forward", 3, 1, 148, "float32"),
     ("elman", "forward", 4, 2, 200, "bfloat16"),
     ("elman", "backward", 1, 1, 4, "float32"),
-    ("elman", "backward", 21, 2, 20, "float32"),
+    ("elman", "backward", 21, 5, 20, "float32"),
+    ("elman", "backward", 9, 2, 36, "float32"),
     ("elman", "backward", 3, 299, 20, "float32"),
     ("elman", "backward", 5, 1, 65, "bfloat16"),
+    ("elman", "backward", 5, 1, 224, "float32"),
     ("elman", "of_last", 21, 2, 20, "float32"),
     ("relu", "forward", 9, 3, 5, "bfloat16"),
     ("relu", "backward", 9, 3, 5, "float32"),
-    ("gru", "forward", 13, 2, 20, "float32"),
+    ("gru", "forward", 13, 6, 20, "float32"),
+    ("gru", "forward", 18, 3, 24, "bfloat16"),
     ("gru", "forward", 3, 1, 128, "float32"),
     ("gru", "backward", 13, 2, 20, "float32"),
-    ("gru", "backward", 4, 1, 61, "bfloat16"),
+    ("gru", "backward", 17, 1, 61, "bfloat16"),
     ("gru", "of_last", 10, 1, 7, "float32"),
     ("gru_one_bias", "forward", 12, 1, 4, "float32"),
     ("gru_one_bias", "backward", 3, 2, 33, "float32"),

@@ -11,6 +11,7 @@ from tests.kernels.ptx.execute import Launch
 
 KINDS = {
     "barrier": r"bar\.sync",
+    "barrier of a warp": r"bar\.warp",
     "fence": r"fence\.proxy",
     "wait for copies out": r"cp\.async\.bulk\.wait_group",
     "wait for copies in": r"mbarrier\.try_wait",

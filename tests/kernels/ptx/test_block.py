@@ -6,7 +6,7 @@ import pytest
 from tests.kernels.ptx.block import THREAD, Block
 from tests.kernels.ptx.program import parse
 
-# Each thread writes its number to the place of its lowest bits, then reads its neighbour's.
+# Each thread writes its number to the place of its lowest bits, then reads another one's.
 NEIGHBOURS = """
 .visible .entry neighbours(.param .u64 .ptr neighbours_param_0)
 {{
@@ -25,7 +25,7 @@ NEIGHBOURS = """
     DONE:
   }}
   {barrier}
-  xor.b32 %r3, %r2, 1;
+  xor.b32 %r3, %r2, {neighbour};
   mul.wide.u32 %rd5, %r3, 4;
   add.s64 %rd6, %rd2, %rd5;
   ld.shared.b32 %r4, [%rd6];
@@ -38,17 +38,23 @@ NEIGHBOURS = """
 BARRIER = "bar.sync 0;"
 
 
-def _run(mask=127, barrier=BARRIER):
-    text = NEIGHBOURS.format(mask=mask, barrier=barrier)
+OF_WARP = "bar.warp.sync -1;"
+
+
+def _run(mask=127, barrier=BARRIER, neighbour=1):
+    text = NEIGHBOURS.format(mask=mask, barrier=barrier, neighbour=neighbour)
     out = np.full(128, -1, np.int32)
     block = Block(parse(text), [out], [], (0, 0, 0))
     block.run()
     return out, {race.kind for race in block.shared.races}
 
 
-def test_threads_that_wait_do_not_race():
-    out, races = _run()
-    np.testing.assert_array_equal(out, THREAD ^ 1)
+@pytest.mark.parametrize(
+    "how", [{}, {"neighbour": 64}, {"barrier": OF_WARP}, {"barrier": OF_WARP, "neighbour": 31}]
+)
+def test_threads_that_wait_do_not_race(how):
+    out, races = _run(**how)
+    np.testing.assert_array_equal(out, THREAD ^ how.get("neighbour", 1))
     assert not races
 
 
@@ -56,6 +62,7 @@ def test_threads_that_wait_do_not_race():
     ("how", "found"),
     [
         ({"barrier": ""}, {"RAW"}),
+        ({"barrier": OF_WARP, "neighbour": 32}, {"RAW"}),
         ({"mask": 63}, {"WAW"}),
         ({"mask": 63, "barrier": ""}, {"WAW", "RAW"}),
     ],

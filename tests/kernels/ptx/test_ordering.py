@@ -12,15 +12,16 @@ from tests.kernels.ptx.test_executed import REASON
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
 
 # What is there without need belongs to statements of JAX that have more than one part. Its first
-# barrier is for mbarriers; its wait for copies out ends in a barrier, the last one too; and that
-# with which threads wait for one another begins with a fence, which copies out alone need.
+# barrier is for mbarriers; its wait for copies out ends in a barrier, the last one too.
 FIRST = "barrier 1"
 LANES = {FIRST}
 COLUMNS: set[str] = set()
-SWEEP = {"barrier 4"}
-REDUCE = {"barrier 6", "fence 1", "fence 2"}
-FORWARD = {"barrier 5", "fence 1"}
-BACKWARD = {"barrier 6", "fence 1"}
+SWEEP = {"barrier 5"}
+REDUCE = {"barrier 6"}
+APART = {"barrier 4"}
+APART_BACKWARD = {"barrier 5"}
+FORWARD = {"barrier 5"}
+BACKWARD = {"barrier 6"}
 
 # Loops are longer than copies are ahead, and are not unrolled.
 SCANS = [
@@ -30,17 +31,19 @@ SCANS = [
     (("dense", 12, 2, 12, "float32", 6), 0, "tile_reduce", REDUCE),
     (("weighted", 12, 1, 46, "float32", 6), 0, "tile_reduce", REDUCE),
     (("gru", 12, 1, 36, "float32", 6), 0, "tile_reduce", REDUCE),
-    (("dense", 12, 9, 20, "float32", 12), 0, "tile_sweep", SWEEP),
-    (("weighted", 12, 2, 12, "float32", 12), 0, "tile_sweep", SWEEP),
-    (("gru", 12, 2, 28, "float32", 12), 0, "tile_sweep", SWEEP),
-    (("lstm", 12, 1, 66, "float32", 12), 0, "tile_sweep", SWEEP),
+    (("dense", 40, 9, 20, "float32", 40), 0, "tile_sweep", SWEEP),
+    (("weighted", 42, 2, 12, "float32", 42), 0, "tile_sweep", SWEEP),
+    (("gru", 41, 2, 28, "float32", 41), 0, "tile_sweep", SWEEP),
+    (("lstm", 14, 1, 66, "float32", 14), 0, "tile_sweep", SWEEP),
 ]
 RECURRENCES = [
-    (("elman", "forward", 21, 2, 20, "float32"), FORWARD),
-    (("elman", "forward", 10, 1, 148, "float32"), FORWARD),
-    (("elman", "backward", 21, 2, 20, "float32"), BACKWARD),
-    (("gru", "backward", 12, 1, 64, "float32"), FORWARD),
-    (("lstm", "of_last", 12, 2, 9, "bfloat16"), BACKWARD),
+    (("elman", "forward", 42, 2, 20, "float32"), APART),
+    (("gru", "forward", 34, 1, 32, "float32"), FORWARD),
+    (("elman", "forward", 34, 1, 148, "float32"), FORWARD),
+    (("elman", "backward", 34, 5, 20, "float32"), APART_BACKWARD),
+    (("elman", "backward", 34, 2, 40, "float32"), BACKWARD),
+    (("gru", "backward", 34, 1, 64, "float32"), FORWARD),
+    (("lstm", "of_last", 34, 2, 9, "bfloat16"), BACKWARD),
 ]
 
 
