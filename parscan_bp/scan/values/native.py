@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from parscan_bp import native
 from parscan_bp.choice.facts import Choice
@@ -56,7 +55,7 @@ class _InOneFunction(InSteps):
       adjoins: whether the loop of a sweep is one, too.
     """
 
-    is_native: ClassVar[bool] = True
+    is_native: bool = dataclasses.field(default=True, init=False)
     adjoins: bool = dataclasses.field(kw_only=True)
 
     def choice(self, choose):
