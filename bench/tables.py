@@ -359,6 +359,12 @@ def report(name: str) -> str:
     return f"```text\n{bench.text(read(name))}\n```"
 
 
+def small_peers() -> str:
+    """Small recurrent layers, with each version of JAX."""
+    found = {jax: read(f"peers_small_jax{jax.replace('.', '')}")["points"] for jax in JAX}
+    return peers.page_by_version(found)
+
+
 REPORTS = ("executors", "mesh", "solvers", "truncated")
 
 MAKERS: pages.Makers = {
@@ -374,6 +380,7 @@ MAKERS: pages.Makers = {
     "grids": grids,
     "memory": memory,
     "peers": lambda: peers.page(read("peers")["points"]),
+    "small peers": small_peers,
     "forward": lambda: forward.page([grid("forward", jax) for jax in JAX]),
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},

@@ -100,17 +100,33 @@ def text(result: Result) -> str:
 
 def page(points: dict[str, Result]) -> str:
     """Flax's time over each side's: the geometric mean over batches, and the least."""
+    names = _names(points)
+    return pages.markdown(["cell", "H", *(f"`{name}`" for name in names)], _rows(points, names))
+
+
+def page_by_version(found: dict[str, dict[str, Result]]) -> str:
+    """The same for the points of several versions of jax."""
+    names = _names(next(iter(found.values())))
+    header = ["jax", "cell", "H", *(f"`{name}`" for name in names)]
+    rows = [[jax, *row] for jax, points in found.items() for row in _rows(points, names)]
+    return pages.markdown(header, rows)
+
+
+def _names(points: dict[str, Result]) -> list[str]:
+    return [name for name in next(iter(points.values()))["sides"] if name != FLAX]
+
+
+def _rows(points: dict[str, Result], names: list[str]) -> list[list[str]]:
     kinds: dict[tuple[str, str], list[Result]] = {}
     for name, point in points.items():
         cell, hidden, *_ = name.split()
         kinds.setdefault((cell, hidden), []).append(point["sides"])
-    names = [name for name in next(iter(points.values()))["sides"] if name != FLAX]
     rows = []
     for (cell, hidden), found in kinds.items():
         speeds = [[entry[name]["comparison"]["speedup"] for entry in found] for name in names]
         cells = [f"{statistics.geometric_mean(s):.2f} ({min(s):.2f})" for s in speeds]
         rows.append([cell, hidden.removeprefix("H="), *cells])
-    return pages.markdown(["cell", "H", *(f"`{name}`" for name in names)], rows)
+    return rows
 
 
 BENCH = Bench(
