@@ -155,6 +155,9 @@ def test_infinities_and_nan_are_those_of_lax():
     def step(c, x):
         y = [c * x, c + x, c / x, jnp.maximum(c, x), jnp.minimum(c, x), jnp.where(c > x, c, x)]
         y += [jnp.tanh(x), jax.nn.sigmoid(x), jnp.exp(x), jnp.abs(x), -x, jnp.sqrt(x)]
+        y += [jnp.expm1(x), jnp.log1p(x), lax.rsqrt(x), jnp.sign(x), jnp.floor(x), jnp.ceil(x)]
+        y += [jnp.round(x), jnp.round(1.5 * x + 1), lax.round(0.5 * x), jax.nn.softplus(x)]
+        y += [jnp.where(jnp.isfinite(x), x, c)]
         return c, y
 
     init, xs = values, np.stack([np.roll(values, k) for k in range(8)])
@@ -212,12 +215,22 @@ def _on_two_devices():
     assert _is_native(mapped, split) and not _is_native(run, split)
 
 
-@pytest.mark.parametrize("name", ["exp", "tanh", "logistic"])
+FUNCTIONS = {
+    "exp": (jnp.exp, np.exp),
+    "expm1": (jnp.expm1, np.expm1),
+    "log1p": (lambda x: jnp.log1p(jnp.abs(x) - 0.5), lambda x: np.log1p(np.abs(x) - 0.5)),
+    "log1p, small": (lambda x: jnp.log1p(0.25 * x), lambda x: np.log1p(0.25 * x)),
+    "rsqrt": (lambda x: lax.rsqrt(jnp.abs(x)), lambda x: 1 / np.sqrt(np.abs(x))),
+    "tanh": (jnp.tanh, np.tanh),
+    "logistic": (jax.nn.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_functions_to_three_units_in_the_last_place(name, dtype):
-    f = {"exp": jnp.exp, "tanh": jnp.tanh, "logistic": jax.nn.sigmoid}[name]
-    exact = {"exp": np.exp, "tanh": np.tanh, "logistic": lambda x: 1 / (1 + np.exp(-x))}[name]
-    most = 87.0 if dtype is np.float32 else 700.0
+    f, exact = FUNCTIONS[name]
+    most = 3.9 if name == "log1p, small" else 87.0 if dtype is np.float32 else 700.0
     small = np.logspace(-20, 0, 1000)
     x = np.concatenate([np.linspace(-most, most, 8002), small, -small, np.linspace(-1, 1, 2000)])
     x = np.resize(x, 12016).astype(dtype)

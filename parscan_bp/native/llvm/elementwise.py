@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax import lax
 
-from parscan_bp.native.llvm.exponential import exp, logistic, tanh
+from parscan_bp.native.llvm.exponential import exp, expm1, logistic, tanh
 from parscan_bp.native.llvm.vectors import I1, width_of
 
 NumberCode = Callable[..., Any]
@@ -84,6 +85,42 @@ def _logarithm(code, params, a):
     return code.call("log", code.builder.select(small, zero, a))
 
 
+def _log1p(code, params, a):
+    """log u times a / (u - 1), where u = 1 + a as it is rounded; where that is 1, a itself.
+
+    Source: W. Kahan, in D. Goldberg, ACM Computing Surveys 23 (1991), theorem 4.
+    """
+    builder, one = code.builder, code.const(1.0, width_of(a))
+    u = builder.fadd(one, a)
+    made = builder.fmul(_logarithm(code, params, u), builder.fdiv(a, builder.fsub(u, one)))
+    infinite = builder.fcmp_ordered("==", u, code.const(float("inf"), width_of(a)))
+    made = builder.select(infinite, u, made)
+    return builder.select(builder.fcmp_ordered("==", u, one), a, made)
+
+
+def _inverse_root(code, params, a):
+    return code.builder.fdiv(code.const(1.0, width_of(a)), code.call("sqrt", a))
+
+
+def _sign(code, params, a):
+    """Zeros and NaN are their own."""
+    builder, width = code.builder, width_of(a)
+    for how, sign in (("<", -1.0), (">", 1.0)):
+        there = builder.fcmp_ordered(how, a, code.const(0.0, width))
+        a = builder.select(there, code.const(sign, width), a)
+    return a
+
+
+def _rounded(code, params, a):
+    to_even = params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
+    return code.call("rint" if to_even else "round", a)
+
+
+def _finite(code, params, a):
+    infinite = code.const(float("inf"), width_of(a))
+    return code.builder.fcmp_ordered("<", code.call("fabs", a), infinite)
+
+
 def _not(code, params, a):
     return code.builder.not_(a)
 
@@ -103,17 +140,22 @@ FUNCTIONS: dict[str, NumberCode] = {
     "add": _arithmetic("fadd"),
     "add_any": _arithmetic("fadd"),
     "and": _bits("and_"),
+    "ceil": _of_library("ceil"),
     "clamp": _clamped,
     "convert_element_type": _converted,
     "div": _arithmetic("fdiv"),
     "cos": _of_library("cos"),
     "eq": _compare("=="),
     "exp": exp,
+    "expm1": expm1,
+    "floor": _of_library("floor"),
     "ge": _compare(">="),
     "gt": _compare(">"),
     "integer_pow": _power,
+    "is_finite": _finite,
     "le": _compare("<="),
     "log": _logarithm,
+    "log1p": _log1p,
     "logistic": logistic,
     "lt": _compare("<"),
     "max": _extremum("maximum"),
@@ -124,7 +166,10 @@ FUNCTIONS: dict[str, NumberCode] = {
     "not": _not,
     "one_minus_square": _one_minus_square,
     "or": _bits("or_"),
+    "round": _rounded,
+    "rsqrt": _inverse_root,
     "select_n": _select,
+    "sign": _sign,
     "sin": _of_library("sin"),
     "sqrt": _of_library("sqrt"),
     "square": _square,

@@ -64,6 +64,17 @@ def exp(code: Code, params: Any, x: Any) -> Any:
     return code.builder.fmul(scaled, _power(code, code.builder.fsub(whole, half)))
 
 
+def expm1(code: Code, params: Any, x: Any) -> Any:
+    """The second of the two; zeros keep their sign, and what is large is exp."""
+    builder, width = code.builder, width_of(x)
+    whole, q = _reduced(code, _within(code, x, 64.0))
+    power = _power(code, whole)
+    made = code.fma(power, q, builder.fsub(power, code.const(1.0, width)))
+    large = builder.fcmp_ordered(">", x, code.const(60.0, width))
+    made = builder.select(large, exp(code, params, x), made)
+    return builder.select(builder.fcmp_ordered("==", x, code.const(0.0, width)), x, made)
+
+
 def logistic(code: Code, params: Any, x: Any) -> Any:
     one = code.const(1.0, width_of(x))
     return code.builder.fdiv(one, code.builder.fadd(one, exp(code, params, code.builder.fneg(x))))
