@@ -107,9 +107,9 @@ class Loop:
         atoms = [*self.jaxpr.invars, *self.jaxpr.outvars]
         atoms += [v for eqn in self.jaxpr.eqns for v in eqn.outvars]
         found = set(map(type_of, atoms)) - {"bool"}
-        written = set(map(type_of, (*self.carries, *self.jaxpr.outvars)))
-        if len(found) != 1 or not found <= set(FLOATS) or "bool" in written:
-            raise Unsupported(f"has values of the types {', '.join(sorted(found | written))}")
+        carried = set(map(type_of, (*self.carries, *self.leaving)))
+        if len(found) != 1 or not found <= set(FLOATS) or "bool" in carried:
+            raise Unsupported(f"has values of the types {', '.join(sorted(found | carried))}")
         if not all(map(_size, atoms)):
             raise Unsupported("has values without entries")
         return found.pop()
@@ -168,7 +168,7 @@ class Program:
         for eqn in jaxpr.eqns:
             self._read(eqn)
         for v in jaxpr.outvars:
-            self._store(v)
+            self._store(v, even_bools=True)
 
     @functools.cached_property
     def products(self) -> list[MatrixProduct]:
@@ -232,9 +232,11 @@ class Program:
     def levels(self) -> int:
         return max(self._level.values(), default=0) + 1
 
-    def _store(self, atom: Any) -> None:
-        if isinstance(atom, Var) and atom not in self.inputs and type_of(atom) != "bool":
-            self.stored[atom] = None
+    def _store(self, atom: Any, *, even_bools: bool = False) -> None:
+        """Bools are sooner made again."""
+        if isinstance(atom, Var) and atom not in self.inputs:
+            if even_bools or type_of(atom) != "bool":
+                self.stored[atom] = None
 
     def _product(self, eqn: JaxprEqn) -> None:
         left: Any
@@ -262,7 +264,7 @@ class Program:
         self._level[out] = self.level_of(left) + 1
 
     def _join(self, out: Var, parts: Sequence[tuple[int, int, int, int, Any]]) -> None:
-        self._store(out)
+        self._store(out, even_bools=True)
         self.made[out] = JoinedParts(tuple(parts), out)
         self._level[out] = self.level_of(*(atom for *_, atom in parts)) + 1
 

@@ -149,6 +149,24 @@ def test_what_is_made_of_shared_values_is_made_ahead():
     assert _is_native(functools.partial(native.scan, step, init, xs, length=2))
 
 
+@pytest.mark.parametrize("columns", [3, 8, 21])
+def test_bools_are_results_and_parts_of_others(columns):
+    """Stored for a gradient, joined, read again behind a product."""
+    w = jnp.eye(columns)[::-1]
+
+    def step(c, x):
+        low = jnp.concatenate([c[:, :2] > 0.5, x[:, 2:] > 0], 1)
+        high = jnp.where(low, c, x) @ w > 1
+        return jnp.where(low & high, x, c - 0.25), (low, high, ~low | (x > c), c > 2)
+
+    draw = np.random.default_rng(0).normal(size=(6, 4, columns)).astype(np.float32)
+    run = [
+        functools.partial(scan, step, draw[0], draw, length=6) for scan in (native.scan, lax.scan)
+    ]
+    assert _is_native(run[0])
+    jax.tree.map(np.testing.assert_array_equal, *(jax.jit(f)() for f in run))
+
+
 def test_infinities_and_nan_are_those_of_lax():
     values = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e38, -1e38, 1.0], np.float32)
 

@@ -29,7 +29,17 @@ def _counted(h, x):
     return (jnp.tanh(h @ W + x) * (1 + count), count), h
 
 
-STEPS = {"elman": (_elman, INIT), "sorted": (_sorted, INIT), "counted": (_counted, (INIT, 0))}
+def _kinked(h, x):
+    h = jax.nn.relu(h @ W + x) - 0.1 * jnp.abs(x - h)
+    return h, h
+
+
+STEPS = {
+    "elman": (_elman, INIT),
+    "kinked": (_kinked, INIT),
+    "sorted": (_sorted, INIT),
+    "counted": (_counted, (INIT, 0)),
+}
 WAYS = {
     "native": {"solver": pb.Sweep(native=True)},
     "keeping": {"solver": pb.Sweep(native=True, recompute=False)},
@@ -51,14 +61,15 @@ def test_what_is_told_is_what_is_lowered(step, how):
     def loss(xs):
         return pb.scan(f, init, xs, **how)[1].sum()
 
-    calls = [
-        set(re.findall(r"parscan_bp_\w+", jax.jit(run).lower(XS).as_text()))
-        for run in (loss, jax.grad(loss))
-    ]
+    texts = [jax.jit(run).lower(XS).as_text() for run in (loss, jax.grad(loss))]
+    calls = [set(re.findall(r"parscan_bp_\w+", text)) for text in texts]
     told = str(found.native)
     assert ("values native" in told) == bool(calls[0])
     assert ("derivatives native" in told) == (len(calls[1]) > len(calls[0]))
     assert ("derivatives" in told) == (how.get("solver") != pb.Blelloch())
+    if "derivatives" in told:
+        every = "values native, derivatives native" in told
+        assert every == ("stablehlo.while" not in texts[1])
 
 
 def test_nothing_is_told_where_nothing_is_asked_for():

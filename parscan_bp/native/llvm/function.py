@@ -65,9 +65,9 @@ class _Buffers:
     def __init__(self, builder: ir.IRBuilder, frame: Any, loop: Loop, lanes: int):
         number, invars = NUMBERS[loop.dtype], loop.jaxpr.invars
         self.code, self.loop = Code(builder, loop.dtype, lanes), loop
-        kinds = [I8 if type_of(v) == "bool" else number for v in invars]
-        self.inputs = buffers(builder, frame, kinds, results=False)
-        outs = [number] * (len(loop.jaxpr.outvars) + 1)
+        kind_of = lambda v: I8 if type_of(v) == "bool" else number  # noqa: E731
+        self.inputs = buffers(builder, frame, list(map(kind_of, invars)), results=False)
+        outs = [*map(kind_of, loop.jaxpr.outvars), number]
         self.results = buffers(builder, frame, outs, results=True)
 
 
@@ -131,7 +131,7 @@ class _Steps:
         self._last = of.results[: loop.carry]
         outs = set(filter(lambda v: isinstance(v, Var), loop.jaxpr.outvars))
         self._kept = {
-            v: self._own(scratch.take(*rows_and_columns(v)).on(base))
+            v: self._own(self._in_scratch(v, scratch.take(*rows_and_columns(v)), base))
             for v in program.stored
             if v not in outs
         }
@@ -145,6 +145,12 @@ class _Steps:
             to = self._own(place_of(v, result))
             nest(code, self._program, there, [(v, to)], level=0, flat=True)
         succeed(code.builder)
+
+    def _in_scratch(self, v: Var, place: MemoryRows, base: Any) -> MemoryRows:
+        if type_of(v) != "bool":
+            return place.on(base)
+        base, code = self._code.builder.bitcast(base, I8.as_pointer()), self._code
+        return dataclasses.replace(place, base=base, start=place.start * code.align, is_bool=True)
 
     def _own(self, place: MemoryRows) -> MemoryRows:
         """The rows of this thread."""

@@ -116,9 +116,12 @@ class Code:
 
     def store(self, value: Any, place: MemoryRows, offset: Any) -> None:
         pointer = self.pointer(place.base, (place.start, offset))
+        if place.is_bool:
+            width = width_of(value)
+            value = self.builder.zext(value, ir.VectorType(I8, width) if width > 1 else I8)
         if isinstance(value.type, ir.VectorType):
             pointer = self.builder.bitcast(pointer, value.type.as_pointer())
-        self.builder.store(value, pointer).align = self.align
+        self.builder.store(value, pointer).align = 1 if place.is_bool else self.align
 
     # --- vectors ------------------------------------------------------------------------------
 
