@@ -143,7 +143,8 @@ def check_positive(name: str, value: Any, most: float = sys.float_info.max) -> N
 def check_kind(name: str, value: Any, kind: type, wanted: str = "") -> None:
     """Raises `TypeError` unless ``value`` is of a class; ``wanted`` says it in other words."""
     if not isinstance(value, kind):
-        said = wanted or f"a {kind.__name__}"
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        said = wanted or f"{article} {kind.__name__}"
         raise TypeError(f"{name}: got {described(value)}; {said} is wanted")
 
 

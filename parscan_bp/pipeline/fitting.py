@@ -142,8 +142,8 @@ def check_alike(name: str, trees: Sequence[PyTree]) -> None:
     for k, tree in enumerate(trees):
         if _types(tree) != _types(trees[0]):
             raise ValueError(
-                f"{name}[{k}]: got {_shapes(tree)}, but {_shapes(trees[0])} in {name}[0], or "
-                "other dtypes or names; the same is wanted"
+                f"{name}[{k}]: got {listed(tree)}, but {listed(trees[0])} in {name}[0]; the same "
+                "is wanted"
             )
 
 
@@ -165,7 +165,13 @@ def listed(tree: PyTree) -> str:
 
 
 def check_one_shape(network: Network, x: PyTree) -> None:
-    """Raises `ValueError` unless the block makes of x what is like x."""
+    """Raises `ValueError` unless the block makes of x what is like x, and both are numbers that
+    errors are of."""
+    if not all(jnp.issubdtype(_dtype(leaf), jnp.inexact) for leaf in jax.tree.leaves(x)):
+        raise ValueError(
+            f"batches[0]: a part of the data is {listed(x)}; one program for all stages sends an "
+            "error down for each leaf, and floats are wanted. executor=Threads() runs any"
+        )
     try:
         y, _ = next(network.outputs(x))
     except Exception:

@@ -32,8 +32,9 @@ def run(
 
     Every pass reads the weights that the `Table` names. A block that is linearised again sees the
     random key and the state of the batch's own forward pass, and drops the new state: statistics
-    of batch norm move once a batch, by the mean over its parts. Labels come to the last block with
-    their batch. A batch's gradient is the mean of those of its parts, by their weights.
+    of batch norm move once a batch, by the mean over its parts, integers and keys with every part.
+    Labels come to the last block with their batch. A batch's gradient is the mean of those of its
+    parts, by their weights.
 
     Every block has an optimiser state of its own, as on a device of its own, if the update of a
     block depends on nothing of the others. An optimiser that wants all gradients at once, such as

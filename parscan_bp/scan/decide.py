@@ -98,8 +98,10 @@ def make_plan(
     why = step.not_linear(solver) or (step.not_batched if may_be_left else None)
     if why is not None:
         if not may_be_left:
+            named = f"forward={values!r}" if solver is None else f"solver={solver!r}"
+            remedy = "forward='exact'" if solver is None else "solver=None"
             raise NotImplementedError(
-                f"solver={solver!r}: {why}; solver=None runs such a step through jax.lax.scan"
+                f"{named}: {why}; {remedy} runs such a step through jax.lax.scan"
             )
         return _left(staged, solver, why, limit)
     plan = _solved(step, solver, made, limit)

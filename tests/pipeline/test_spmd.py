@@ -117,6 +117,29 @@ else:
     run_on_devices(RUN + program, 4)
 
 
+def test_what_has_no_errors_is_refused_by_name(run_on_devices):
+    program = """
+def refused(kind, said, params, x):
+    run = pipeline.Spmd(line(2))
+    given = (pipeline.BackPropagation(), optax.sgd(0.1), lambda y, _: jnp.mean(y["x"]))
+    try:
+        pipeline.run([lambda w, x: {**x, "x": w * x["x"]}] * 2, *given, params, [(x, np.ones(4))],
+                     executor=run)
+    except kind as error:
+        assert str(error).startswith(said), error
+    else:
+        raise AssertionError(said)
+
+one, floats = jnp.ones(()), {"x": np.ones(4, np.float32)}
+refused(ValueError, "batches[0]: a part of the data is {m: int32[4], x: float32[4]}",
+        [one, one], {**floats, "m": np.arange(4)})
+refused(TypeError, "params[1]: got int32[]", [one, jnp.int32(2)], floats)
+refused(ValueError, "params[1]: got float16[], but float32[] in params[0]; the same",
+        [one, one.astype(jnp.float16)], floats)
+"""
+    run_on_devices(RUN + program, 4)
+
+
 @pytest.mark.slow
 def test_every_schedule_of_one_hop_a_tick_has_the_simulators_bits(run_on_devices):
     program = f"""

@@ -18,7 +18,13 @@ from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors.base import Executor, Trained
 from parscan_bp.pipeline.executors.instructions import instructions
 from parscan_bp.pipeline.executors.stage_program import StageProgram
-from parscan_bp.pipeline.fitting import check_alike, check_batch, check_fit, check_one_shape
+from parscan_bp.pipeline.fitting import (
+    check_alike,
+    check_batch,
+    check_fit,
+    check_one_shape,
+    check_trained,
+)
 from parscan_bp.pipeline.job import Job, weighed
 from parscan_bp.pipeline.optimiser_state import start_states
 from parscan_bp.pipeline.parts import Weight, shares
@@ -49,8 +55,9 @@ class Spmd(Executor):
     sends outputs up, another one error gradients down, and nothing else is sent; but for an
     optimiser that wants all gradients at once, for which every stage gathers them, and all weights,
     at the end of a batch, and holds the optimiser's state of all. What `Simulated` computes, to the
-    last bit; up to rounding with ``data``, as means are taken in another order, and with such an
-    optimiser, whose sums XLA may fuse otherwise in a larger program.
+    last bit, but where XLA fuses otherwise what is in one larger program: seen of such optimisers,
+    of `optax.MultiSteps` and of float16, up to rounding; and with ``data``, as means are taken in
+    another order.
 
     All blocks are the same one, ``[block] * K``, whose y has the shape and dtype of x; their params
     are of the same shapes. So are all batches, which lie on every stage.
@@ -119,6 +126,8 @@ class Spmd(Executor):
         """The program of a run, to look at; with the errors of `run`."""
         table, params, states = job.table, job.params, job.states
         block = self._block(job)
+        for k, each in enumerate(params):
+            check_trained(k, each)
         check_alike("params", params)
         check_alike("states", states)
         plan, rooms = instructions(table, self._stages)
