@@ -53,7 +53,8 @@ def _param(cell):
 
 
 @functools.cache
-def reference(theirs, make, mode):
+def reference(theirs, make, mode, double):
+    """In the precision of the caller, which is ``double`` or not."""
     problem = make()
     derivative = evaluator(theirs, problem, [mode])
     want = derivative(problem.floats())
@@ -65,9 +66,10 @@ def reference(theirs, make, mode):
 @pytest.mark.parametrize("cell", [_param(cell) for cell in cells()])
 def test_derivatives_in_every_mode(cell):
     row = ROWS[cell.row]
-    with jax.enable_x64(row.double or jax.config.jax_enable_x64):
+    double = row.double or jax.config.jax_enable_x64
+    with jax.enable_x64(double):
         make = row.problems[cell.problem]
-        want, tolerance = reference(row.theirs, make, cell.mode)
+        want, tolerance = reference(row.theirs, make, cell.mode, double)
         at = make()
         got = evaluator(row.ours, at, [cell.mode])(at.floats())
         tolerance = jax.tree.map(lambda t: max(t, row.floor), tolerance)
