@@ -291,6 +291,7 @@ def _explanation(plan: ScanPlan) -> Explanation:
         stored += slow if plan.rule.keeps else ""
         once = ", and what the step makes of its constants alone, which is made once"
         stored += once if plan.rule.loop.hoist is not None else ""
+    step = None if plan.rule is None else plan.rule.scan.linear_step(plan.extra)
     return Explanation(
         choice=str(plan.choice),
         reason=plan.choice.reason,
@@ -301,8 +302,8 @@ def _explanation(plan: ScanPlan) -> Explanation:
         stored=stored,
         candidates=() if plan.facts is None else _candidates(plan.facts, plan.choice.solver),
         collectives=_collectives(plan),
-        native=native_loops(plan),
-        linear_step=None if plan.rule is None else plan.rule.scan.linear_step(plan.extra),
+        native=native_loops(plan, step),
+        linear_step=step,
     )
 
 

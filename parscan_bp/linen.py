@@ -20,7 +20,6 @@ from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.report import report_on_values
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
-from parscan_bp.scan.custom_vjp import by_custom_vjp
 from parscan_bp.scan.plan_record import recorded_plans
 from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.scan.within import solve_within
@@ -161,8 +160,8 @@ class RNN(nn.RNN):
             name: getattr(self, name) for name in ("solver", "forward", "memory_limit", "report")
         }
         options["view"] = view
-        how = (options, self.custom_vjp)
-        return lift_direct_transform(_lifted, (forward,), self, *how, *args)
+        options["custom_vjp"] = self.custom_vjp
+        return lift_direct_transform(_lifted, (forward,), self, options, *args)
 
     def explain(self, *args, **kwargs) -> Explanation:
         """What a call does, see `parscan_bp.explain`; arguments are those of a call.
@@ -175,7 +174,7 @@ class RNN(nn.RNN):
         return all_explained(self, plans)[-1]
 
 
-def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], custom_vjp: bool, *args: PyTree):
+def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], *args: PyTree):
     """`solve_within` of a function of scopes: variables and random streams are its arguments."""
 
     def inner(scope_fn, repack_fn, variables, rngs, *args):
@@ -188,8 +187,7 @@ def _lifted(fn: Callable, scopes: Any, options: dict[str, Any], custom_vjp: bool
             return (result, repack_fn(scopes)), params
 
         # Flax makes a new function of every call, so that there is nothing to come back to.
-        solve = functools.partial(solve_within, pure, **options, anew=True)
-        made = by_custom_vjp(solve, variables, rngs, *args, asked=custom_vjp)
+        made = solve_within(pure, variables, rngs, *args, **options, anew=True)
         if not options["report"]:
             return made
         (result, variables), told = made

@@ -17,7 +17,6 @@ from parscan_bp.forward import Auto, Forward
 from parscan_bp.memory_limit import MemoryLimit
 from parscan_bp.scan import Fused
 from parscan_bp.scan.api import checked_solver
-from parscan_bp.scan.custom_vjp import by_custom_vjp
 from parscan_bp.scan.values.options import checked_forward
 from parscan_bp.scan.within import solve_within
 from parscan_bp.solvers import Solver, check_has_all_steps
@@ -216,10 +215,9 @@ class RNN(FlaxRNN):
         return explain_calls(call, state, inputs, kwargs)[-1]
 
 
-def _solve(run: Callable, *args: PyTree, report: bool, custom_vjp: bool, **how: Any):
+def _solve(run: Callable, *args: PyTree, report: bool, **how: Any):
     """`solve_within` of a function with split inputs, whose result stands beside these."""
-    solve = functools.partial(solve_within, run, report=report, **how)
-    made = by_custom_vjp(solve, *args, asked=custom_vjp)
+    made = solve_within(run, *args, report=report, **how)
     if not report:
         return made
     (inputs, result), told = made

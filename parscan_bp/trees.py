@@ -20,6 +20,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from parscan_bp.types import Array, PyTree
 
 
+def row(tree: PyTree, at: int | Array) -> PyTree:
+    """One entry of the leading axis."""
+    return jax.tree.map(lambda a: a[at], tree)
+
+
 def stretch(tree: PyTree, start: int | Array, size: int, axis: int = 0) -> PyTree:
     """The entries ``start .. start + size`` of an axis of every leaf, the leading one."""
     cut = functools.partial(lax.dynamic_slice_in_dim, allow_negative_indices=False)

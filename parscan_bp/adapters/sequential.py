@@ -81,7 +81,8 @@ def apply_layers(
         own, params = zip(*stretch, strict=True)
         stretch.clear()
         run = functools.partial(chain, own, solver=solver, report=report)
-        made = by_custom_vjp(run, params, output, asked=custom_vjp)
+        args = params, output
+        made = by_custom_vjp(run, *args) if custom_vjp else run(*args)
         if not report:
             return made
         output, told = made

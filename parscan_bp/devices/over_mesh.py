@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,6 +21,14 @@ from parscan_bp.devices.order import DeviceOrder
 from parscan_bp.devices.place import Place, RunSteps
 from parscan_bp.jaxprs.read import communicates_over
 from parscan_bp.types import Array
+
+TRAFFIC: dict[str, Callable[[int, int, int], Traffic]] = {
+    **METHODS,
+    "turns": METHODS["chain"],
+    # With one round; each is a vector, and a flag from all.
+    "corrections": lambda p, pair, vector: Traffic(4, 2 * (vector + 4)) if p > 1 else Traffic(0, 0),
+}
+"""What each method of `parscan_bp.Sharded` sends backward, as of `METHODS`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +120,10 @@ class OverMesh(Place):
         devices = self.count(())
         if length < devices:
             return {}  # all devices run all steps
-        turns = Traffic(devices - 1, (devices - 1) * vector)
-        methods = {name: of(devices, pair, vector) for name, of in METHODS.items()}
-        # With one round; each is a vector, and a flag from all.
-        rounds = Traffic(4, 2 * (vector + 4)) if devices > 1 else Traffic(0, 0)
-        chosen = {**methods, "turns": turns, "corrections": rounds}.get(self.method)
+        sent = {name: of(devices, pair, vector) for name, of in TRAFFIC.items()}
+        turns, chosen = sent["turns"], sent.get(self.method)
         if chosen is None:
-            chosen = min(methods.values(), key=as_link(self.link).seconds)
+            chosen = min((sent[name] for name in METHODS), key=as_link(self.link).seconds)
         entering = Traffic(1, vector) if devices > 1 else Traffic(0, 0)
         return {"forward": turns, "what enters each": entering, "backward": chosen}
 

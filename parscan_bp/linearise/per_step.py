@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -95,12 +95,17 @@ class PerStep:
         def one(x, *more):
             return make([*leaves, *jax.tree.leaves(x)], *more)
 
-        each = iter(self.mapped(one)(stacked, *more) if any(self.varies) else [])
-        once: Iterator[Any] = iter(())
+        each = self.mapped(one)(stacked, *more) if any(self.varies) else []
+        once: Sequence[Any] = ()
         if not all(self.varies):
             first = [a[0] for a in jax.tree.leaves(stacked)]
-            once = iter(evaluate(self.unvarying, [*leaves, *first]))
-        return jax.tree.unflatten(self.tree, [next(each if v else once) for v in self.varies])
+            once = evaluate(self.unvarying, [*leaves, *first])
+        return jax.tree.unflatten(self.tree, self.in_order(each, once))
+
+    def in_order(self, each: Iterable[Any], once: Iterable[Any]) -> list[Any]:
+        """All leaves, of those that vary and of the others."""
+        varying, others = iter(each), iter(once)
+        return [next(varying if v else others) for v in self.varies]
 
     def _part(self, wanted: bool) -> ClosedJaxpr:
         """The leaves that vary, or those that do not."""

@@ -65,14 +65,11 @@ def custom_vjp_scan(
     return by_custom_vjp(run, init, xs)
 
 
-def by_custom_vjp(run: Callable, *args: PyTree, asked: bool = True) -> PyTree:
+def by_custom_vjp(run: Callable, *args: PyTree) -> PyTree:
     """``run(*args)`` under a `jax.custom_vjp` whose rule is the pullback of ``run``.
 
-    What ``run`` closes over is differentiated, too. It is traced at every call. Where the form is
-    not asked for, this is the call alone.
+    What ``run`` closes over is differentiated, too. It is traced at every call.
     """
-    if not asked:
-        return run(*args)
     explicit, closed_over = jax.closure_convert(run, *args)
 
     def forward(*args):

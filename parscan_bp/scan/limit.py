@@ -44,9 +44,7 @@ def storage_of(
         # A stretch of each device's steps is none of the scan's, and what is cut off of one is not
         # what is cut off of all.
         return functools.cache(functools.partial(whole, costs=costs, limit=memory_limit.bytes))
-    limit, offload = memory_limit.bytes, memory_limit.offload
-    found = functools.partial(within_limit, costs=costs, limit=limit, offload=offload)
-    storage = functools.cache(found)
+    storage = functools.cache(functools.partial(within_limit, costs=costs, limit=memory_limit))
     storage(step.length)  # raises here
     return storage
 
@@ -67,6 +65,5 @@ def storage_of_lax(staged: Staged, memory_limit: MemoryLimit | None) -> Storage 
     body = Body.of_scan(staged.equation)
     carry = nbytes(list(body.carry_avals))
     costs = StoredBytes(carry, carry + body.nbytes, body.x_bytes, body.const_bytes, lambda n: 0)
-    length, limit = staged.equation.params["length"], memory_limit
-    stored = within_limit(length, costs, limit.bytes, limit.offload)
+    stored = within_limit(staged.equation.params["length"], costs, memory_limit)
     return stored if stored.sizes else None

@@ -10,21 +10,26 @@ from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.scan.plan import ScanPlan
 
 
-def native_loops(plan: ScanPlan) -> str | None:
-    """What `explain` says of them; ``None`` where none is asked for."""
+def native_loops(plan: ScanPlan, step: LinearStep | None) -> str | None:
+    """What `explain` says of them; ``None`` where none is asked for.
+
+    Args:
+      plan: of the scan.
+      step: its linear map, `LinearScan.linear_step`.
+    """
     if plan.rule is None:
         return None
-    scan, values = plan.rule.scan, plan.rule.loop.values.is_native
-    if not (values or scan.solver.one_function):
+    values, adjoint = plan.rule.loop.values.is_native, plan.rule.scan.solver.one_function
+    if not (values or adjoint):
         return None
     told = [f"values {'native' if values else 'by lax.scan'}"]
-    if scan.solver.one_function:
-        why = obstacle(scan.linear_step(plan.extra), plan.rule.loop.how["length"])
+    if adjoint:
+        why = _obstacle(step, plan.rule.scan.length)
         told.append("derivatives native" if why is None else f"derivatives not: the step {why}")
     return f"loops on a CPU: {', '.join(told)}"
 
 
-def obstacle(step: LinearStep | None, length: int) -> str | None:
+def _obstacle(step: LinearStep | None, length: int) -> str | None:
     """Why the loop of a step's linear map is no native function, as "the step ..." goes on."""
     if step is None:
         return "has its Jacobian formed"
@@ -34,9 +39,7 @@ def obstacle(step: LinearStep | None, length: int) -> str | None:
     ]
 
     def loop_step(shared, vector, own):
-        each = iter(own), iter(shared)
-        k = [next(each[0] if varies else each[1]) for varies in step.known.varies]
-        return evaluate(step.apply, [*k, *vector])
+        return evaluate(step.apply, [*step.known.in_order(own, shared), *vector])
 
     closed = jax.make_jaxpr(loop_step)(types[0], list(step.vector), types[1])
     return native.unsupported(closed, len(types[0]), step.width, length, False)

@@ -28,6 +28,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from parscan_bp.measured import measured
+from parscan_bp.memory_limit import MemoryLimit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,30 +107,29 @@ class Storage:
         return f"{self.kept}: about {self.bytes:,} bytes{host}"
 
 
-def within_limit(length: int, costs: StoredBytes, limit: int, offload: bool = False) -> Storage:
+def within_limit(length: int, costs: StoredBytes, limit: MemoryLimit) -> Storage:
     """The storage of a scan: of the fewest levels that meet a limit, the longest stretch in cache.
 
     Args:
       length: steps of the scan.
       costs: bytes that they take.
-      limit: bytes.
-      offload: whether the outermost carries are the host's; the longest stretch is then taken.
+      limit: what they may take; the longest stretch where the outermost carries are the host's.
 
     Raises:
       ValueError: if there is none within the limit, with the least that would do.
     """
-    least = Storage(length, costs, offload=offload)
-    if least.bytes <= limit:
+    least = Storage(length, costs, offload=limit.offload)
+    if least.bytes <= limit.bytes:
         return least
     for levels in range(1, max(length.bit_length(), 2)):
-        found = [Storage(length, costs, sizes, offload) for sizes in _sizes(length, levels)]
-        fits = [one for one in found if one.bytes <= limit]
+        found = [Storage(length, costs, sizes, limit.offload) for sizes in _sizes(length, levels)]
+        fits = [one for one in found if one.bytes <= limit.bytes]
         if fits:
             return max(fits, key=lambda one: (_cached(one), -one.bytes))
         least = min([least, *found], key=lambda one: one.bytes)
     raise ValueError(
-        f"memory_limit: got {limit:,} bytes; {least.bytes:,} are the least that a derivative of "
-        f"these {length:,} steps takes, which stores {least.kept}"
+        f"memory_limit: got {limit.bytes:,} bytes; {least.bytes:,} are the least that a derivative "
+        f"of these {length:,} steps takes, which stores {least.kept}"
     )
 
 

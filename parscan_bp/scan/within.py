@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -14,6 +16,7 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.cell import CellBody
 from parscan_bp.report import report_on_values
 from parscan_bp.scan.api import checked_solver, left_to_lax, within
+from parscan_bp.scan.custom_vjp import by_custom_vjp
 from parscan_bp.scan.decide import make_plan, or_left
 from parscan_bp.scan.plan import Left, ScanPlan
 from parscan_bp.scan.traces import TracesOf, plan_anew
@@ -33,6 +36,7 @@ def solve_within(
     view: View | None = None,
     anew: bool = False,
     report: bool = False,
+    custom_vjp: bool = False,
 ) -> PyTree:
     """``f(*args)``, with the derivatives of its last `jax.lax.scan` by a solver.
 
@@ -54,6 +58,7 @@ def solve_within(
       anew: whether ``f`` is traced at every call, because it may read what is no argument and
         changes.
       report: as in `parscan_bp.scan`.
+      custom_vjp: whether the call is one `jax.custom_vjp`, see `by_custom_vjp`.
 
     Returns:
       The result of ``f``, without parameters; with ``report=True``, a pair of it and a `Report`.
@@ -71,6 +76,15 @@ def solve_within(
       >>> float(jax.grad(ours)(2.0, jnp.ones(3)))
       5.0
     """
+    if custom_vjp:
+        how: dict[str, Any] = {
+            "solver": solver,
+            "forward": forward,
+            "memory_limit": memory_limit,
+            "view": view,
+        }
+        run = functools.partial(solve_within, f, **how, anew=anew, report=report)
+        return by_custom_vjp(run, *args)
     solver = checked_solver(solver, "auto", memory_limit)
     values = checked_forward(forward, report)
     left = left_to_lax(solver, "auto", values.by)

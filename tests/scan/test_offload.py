@@ -51,16 +51,16 @@ def loss(w, xs, scan=pb.scan, **how):
 def test_one_level_meets_any_limit_of_a_few_steps():
     costs = StoredBytes(64, 64, 0, 0, lambda n: 0)
     for length in (10**2, 10**4, 10**6):
-        found = within_limit(length, costs, 64 * 20, offload=True)
+        found = within_limit(length, costs, pb.MemoryLimit(64 * 20, offload=True))
         assert len(found.sizes) == 1 and found.bytes <= 64 * 20
         assert found.host_bytes == length // found.sizes[0] * 64
         assert found.sizes[0] > 8  # as long as may be: fewer copies
-    assert len(within_limit(10**6, costs, 64 * 100).sizes) > 1
+    assert len(within_limit(10**6, costs, pb.MemoryLimit(64 * 100)).sizes) > 1
 
 
 def test_what_fits_is_not_offloaded():
     costs = StoredBytes(64, 64, 0, 0, lambda n: 0)
-    found = within_limit(100, costs, 64 * 100, offload=True)
+    found = within_limit(100, costs, pb.MemoryLimit(64 * 100, offload=True))
     assert found == Storage(100, costs, (), True) and not found.is_offloaded
     assert found.host_bytes == 0 and "host" not in str(found)
 

@@ -32,11 +32,11 @@ def test_every_limit_is_met_or_told(length, what):
     whole = Storage(length, of).bytes
     for limit in np.unique(np.geomspace(1, 2 * whole, 25).astype(int)):
         try:
-            found = within_limit(length, of, int(limit))
+            found = within_limit(length, of, pb.MemoryLimit(int(limit)))
         except ValueError as error:
             least = int(str(error).split("bytes; ")[1].split(" ")[0].replace(",", ""))
             assert limit < least <= whole
-            assert within_limit(length, of, least).bytes == least
+            assert within_limit(length, of, pb.MemoryLimit(least)).bytes == least
             continue
         assert found.bytes <= limit
         assert all(a > b >= 2 for a, b in itertools.pairwise((length + 1, *found.sizes)))
@@ -45,20 +45,21 @@ def test_every_limit_is_met_or_told(length, what):
 
 def test_one_level_takes_about_the_square_root():
     """2 sqrt(T) carries are the least of one level, and as many steps are made once more."""
-    found = within_limit(10_000, costs(), 2 * 64 * 110)
+    found = within_limit(10_000, costs(), pb.MemoryLimit(2 * 64 * 110))
     assert len(found.sizes) == 1 and 80 <= found.sizes[0] <= 125
 
 
 def test_many_levels_take_a_logarithm():
     with pytest.raises(ValueError, match="are the least") as raised:
-        within_limit(2**20, costs(), 1)
+        within_limit(2**20, costs(), pb.MemoryLimit(1))
     least = int(str(raised.value).split()[4].replace(",", ""))
     assert least <= 64 * 4 * 20
 
 
 def test_stretches_leave_few_steps_over():
     for length in (1000, 1001, 9973, 65536):
-        size = within_limit(length, costs(), Storage(length, costs()).bytes // 4).sizes[0]
+        limit = pb.MemoryLimit(Storage(length, costs()).bytes // 4)
+        size = within_limit(length, costs(), limit).sizes[0]
         assert length % size <= length // size
 
 

@@ -16,6 +16,7 @@ from bench.paper.grids.machine import CORI_KNL
 from bench.shared import tables
 from bench.shared.bench import Bench, Listed, Option, Options, Result
 from parscan_bp.devices import METHODS, Traffic
+from parscan_bp.devices.over_mesh import TRAFFIC
 from parscan_bp.parallel import launch
 from parscan_bp.solvers.sharded import OF_VECTORS
 
@@ -72,14 +73,10 @@ def _model(
     Values are exact: forward all steps are in turn. Corrections have the one round of a recurrence
     that forgets within the steps of a device.
     """
-    in_turn = METHODS["chain"](devices, vector, vector)
     own = math.ceil(length / devices)
-    if name == "turns":
-        return 2 * length, [in_turn, in_turn]
-    if name == "corrections":
-        return length + 3 * own, [in_turn, Traffic(4, 2 * (vector + 4))]
-    backward = 2 * own + math.ceil(math.log2(devices))
-    return length + backward, [in_turn, METHODS[name](devices, pair, vector)]
+    backward = {"turns": length, "corrections": 3 * own}
+    steps = length + backward.get(name, 2 * own + math.ceil(math.log2(devices)))
+    return steps, [TRAFFIC[way](devices, pair, vector) for way in ("turns", name)]
 
 
 def _alone(result: Result) -> dict[str, Result]:

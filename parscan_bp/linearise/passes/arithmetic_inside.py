@@ -26,8 +26,7 @@ def arithmetic_inside(step: LinearStep) -> LinearStep:
         return [*(values[k] for k in cut.read), *cut.make(values), *shared]
 
     def run(k, v):
-        each, once = iter(evaluate(cut.second, k[:count])), iter(k[count:])
-        whole = [next(each if varies else once) for varies in known.varies]
+        whole = known.in_order(evaluate(cut.second, k[:count]), k[count:])
         return evaluate(step.apply, [*whole, *v])
 
     closed = jax.make_jaxpr(make)(*known.jaxpr.in_avals)

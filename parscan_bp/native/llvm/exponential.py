@@ -67,9 +67,7 @@ def exp(code: Code, params: Any, x: Any) -> Any:
 def expm1(code: Code, params: Any, x: Any) -> Any:
     """The second of the two; zeros keep their sign, and what is large is exp."""
     builder, width = code.builder, width_of(x)
-    whole, q = _reduced(code, _within(code, x, 64.0))
-    power = _power(code, whole)
-    made = code.fma(power, q, builder.fsub(power, code.const(1.0, width)))
+    made = _minus_one(code, _within(code, x, 64.0))
     large = builder.fcmp_ordered(">", x, code.const(60.0, width))
     made = builder.select(large, exp(code, params, x), made)
     return builder.select(builder.fcmp_ordered("==", x, code.const(0.0, width)), x, made)
@@ -83,12 +81,16 @@ def logistic(code: Code, params: Any, x: Any) -> Any:
 def tanh(code: Code, params: Any, x: Any) -> Any:
     builder, width = code.builder, width_of(x)
     size = code.call("fabs", x)
-    whole, q = _reduced(code, _within(code, builder.fadd(size, size), 44.0))
-    power = _power(code, whole)
-    minus = builder.fsub(power, code.const(1.0, width))
-    e = code.fma(power, q, minus)
+    e = _minus_one(code, _within(code, builder.fadd(size, size), 44.0))
     positive = builder.fdiv(e, builder.fadd(e, code.const(2.0, width)))
     return code.call("copysign", positive, x)
+
+
+def _minus_one(code: Code, z: Any) -> Any:
+    """exp(z) - 1, of numbers that are not large."""
+    whole, q = _reduced(code, z)
+    power = _power(code, whole)
+    return code.fma(power, q, code.builder.fsub(power, code.const(1.0, width_of(z))))
 
 
 def _within(code: Code, x: Any, most: float) -> Any:

@@ -65,9 +65,9 @@ class _Buffers:
     def __init__(self, builder: ir.IRBuilder, frame: Any, loop: Loop, lanes: int):
         number, invars = NUMBERS[loop.dtype], loop.jaxpr.invars
         self.code, self.loop = Code(builder, loop.dtype, lanes), loop
-        kind_of = lambda v: I8 if type_of(v) == "bool" else number  # noqa: E731
-        self.inputs = buffers(builder, frame, list(map(kind_of, invars)), results=False)
-        outs = [*map(kind_of, loop.jaxpr.outvars), number]
+        number_of = lambda v: I8 if type_of(v) == "bool" else number  # noqa: E731
+        self.inputs = buffers(builder, frame, list(map(number_of, invars)), results=False)
+        outs = [*map(number_of, loop.jaxpr.outvars), number]
         self.results = buffers(builder, frame, outs, results=True)
 
 
@@ -147,10 +147,11 @@ class _Steps:
         succeed(code.builder)
 
     def _in_scratch(self, v: Var, place: MemoryRows, base: Any) -> MemoryRows:
+        """The place of a value; bools are bytes at the beginning of what numbers would take."""
         if type_of(v) != "bool":
             return place.on(base)
-        base, code = self._code.builder.bitcast(base, I8.as_pointer()), self._code
-        return dataclasses.replace(place, base=base, start=place.start * code.align, is_bool=True)
+        base = self._code.builder.bitcast(base, I8.as_pointer())
+        return place_of(v, base, place.start * self._code.align)
 
     def _own(self, place: MemoryRows) -> MemoryRows:
         """The rows of this thread."""

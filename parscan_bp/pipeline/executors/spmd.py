@@ -29,6 +29,7 @@ from parscan_bp.pipeline.job import Job, weighed
 from parscan_bp.pipeline.optimiser_state import start_states
 from parscan_bp.pipeline.parts import Weight, shares
 from parscan_bp.pipeline.schedules import Table
+from parscan_bp.trees import row
 from parscan_bp.types import Array, PyTree
 
 
@@ -112,10 +113,10 @@ class Spmd(Executor):
         compiled, table = self.compiled(job), job.table
         *stacked, ticks = compiled.run(*compiled.arguments)
         rows = np.argsort(_in_stages(range(table.blocks), self._stages))
-        params, states = ([_row(tree, row) for row in rows] for tree in stacked[:2])
-        own = [_row(stacked[2], 0), *[()] * (table.blocks - 1)]
+        params, states = ([row(tree, at) for at in rows] for tree in stacked[:2])
+        own = [row(stacked[2], 0), *[()] * (table.blocks - 1)]
         if not table.together:
-            own = [_row(stacked[2], row) for row in rows]
+            own = [row(stacked[2], at) for at in rows]
         return Trained(params, states, own, _losses(table, ticks[-1]))
 
     @property
@@ -198,10 +199,6 @@ def _specs(axis: str, data: str | None) -> tuple[PartitionSpec, ...]:
 def _in_stages(of_blocks: Sequence[Any], stages: int) -> list[Any]:
     """Those of stage 0 first, block 0, D, 2 D, ..., then those of the next one."""
     return [each for first in range(stages) for each in of_blocks[first::stages]]
-
-
-def _row(tree: PyTree, row: int) -> PyTree:
-    return jax.tree.map(lambda a: a[row], tree)
 
 
 def _stack(trees: Sequence[PyTree]) -> PyTree:

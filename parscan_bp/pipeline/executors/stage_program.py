@@ -31,6 +31,7 @@ from parscan_bp.pipeline.programs import (
     random_key_of,
 )
 from parscan_bp.pipeline.schedules import Table
+from parscan_bp.trees import row
 from parscan_bp.types import Array, PyTree
 
 
@@ -129,7 +130,7 @@ class _Run:
         self.stage, self.table, self.here = stage, table, here
         self.key, self.xs, self.labels = key, xs, labels
         self.params, self.states = params, states
-        self.own, state = _of((params, states), 0)
+        self.own, state = row((params, states), 0)
         self.rounds = table.blocks // stage.stages
         roles = roles_of(table)
         self.roles = sorted(set(roles))
@@ -158,10 +159,10 @@ class _Run:
         states = 1 if self.table.together else self.rounds
         weights = ring.empty(max(rooms.weights), self.own)
         for at in range(self.rounds):
-            weights = ring.put(weights, at, _of(self.params, at))
+            weights = ring.put(weights, at, row(self.params, at))
         return StageState(
             weights=weights,
-            optimiser_states=[_of(optimiser_states, at) for at in range(states)],
+            optimiser_states=[row(optimiser_states, at) for at in range(states)],
             state=self.states,
             states=ring.zeros_like(self.states) if parts > 1 else (),
             gradient=ring.zeros_like(self.params) if self.keeps_gradient else (),
@@ -200,13 +201,12 @@ class _Run:
 
     def _forward(self, carry: StageState, now: Instructions) -> tuple[StageState, PyTree, Array]:
         """The pass, what goes to the stage above, and the loss at the last stage."""
-        row = lambda tree: _row(tree, now.batch, now.part)  # noqa: E731
-        data, arrived = row(self.xs), ring.get(carry.x, now.x)
+        data, arrived = _row(self.xs, now.batch, now.part), ring.get(carry.x, now.x)
         block = self._block(now.round)
         x = jax.tree.map(lambda a, b: jnp.where(block == 0, a, b), data, arrived)
         weights, before = ring.get(carry.weights, now.weights), ring.get(carry.state, now.round)
         key = random_key_of(self.key, block, now.batch, now.part)
-        reads = Reads(x, before, key, row(self.labels))
+        reads = Reads(x, before, key, _row(self.labels, now.batch, now.part))
 
         def of(at: int) -> Callable[[], Any]:
             programs, role = self.programs[at], self.roles[at]
@@ -314,7 +314,7 @@ class _Run:
             gradient,
         )
         totals = ring.put(carry.gradient, now.back_round, total)
-        each = [_of(totals, at) for at in range(self.rounds)]
+        each = [row(totals, at) for at in range(self.rounds)]
         return carry._replace(gradient=totals), each, down
 
     def _update(self, carry: StageState, now: Instructions, gradients: list[PyTree]) -> StageState:
@@ -365,12 +365,7 @@ class _Run:
         )
         updates, state = self.stage.optimiser.update(ours, state, theirs)
         stacked = jax.tree.map(lambda *own: jnp.stack(own), *updates)
-        return [_of(stacked, self._block(at)) for at in range(self.rounds)], state
-
-
-def _of(tree: PyTree, at: Array | int) -> PyTree:
-    """What is of one round, or block."""
-    return jax.tree.map(lambda a: a[at], tree)
+        return [row(stacked, self._block(at)) for at in range(self.rounds)], state
 
 
 def _row(tree: PyTree, batch: Array, part: Array) -> PyTree:

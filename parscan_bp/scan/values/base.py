@@ -98,11 +98,9 @@ class Pass(abc.ABC):
       exact: whether its values are those of `jax.lax.scan`, bit for bit.
       scan: makes one step after the other, by the step's own program, as `jax.lax.scan` does but
         for rounding; ``None`` where all steps are there at once.
-      is_native: whether on a CPU it is one native function.
     """
 
     exact: bool = False
-    is_native: bool = False
     scan: Callable | None = None
 
     @abc.abstractmethod
@@ -120,6 +118,11 @@ class Pass(abc.ABC):
         """Whether it makes one step after the other: so it may be run in stretches, and keep what
         a step makes on its way."""
         return self.scan is not None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether on a CPU it is one native function."""
+        return False
 
     def prepared(self, loop: ScanLoop) -> Prepared:
         """What it makes before anything is differentiated."""

@@ -55,8 +55,11 @@ class _InOneFunction(InSteps):
       adjoins: whether the loop of a sweep is one, too.
     """
 
-    is_native: bool = dataclasses.field(default=True, init=False)
     adjoins: bool = dataclasses.field(kw_only=True)
+
+    @property
+    def is_native(self):
+        return True
 
     def choice(self, choose):
         choice = choose()
