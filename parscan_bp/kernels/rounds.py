@@ -42,7 +42,7 @@ class StepRounds:
 
     def half(self, n: Any) -> Any:
         """Where round n lies, 0 or 1."""
-        return lax.rem(self._block(n), 2)
+        return _remainder(self._block(n), 2)
 
     def places(self, n: Any) -> Any:
         """Those of round n."""
@@ -58,7 +58,7 @@ class StepRounds:
         return first + (self.taken(n) - 1 - k if self.reverse else k)
 
     def place(self, t: Any) -> Any:
-        return lax.rem(t + self.room, self.room)
+        return _remainder(t + self.room, self.room)
 
     def before(self, t: Any) -> Any:
         """The step taken before step t."""
@@ -75,3 +75,8 @@ class StepRounds:
 
     def _block(self, n: Any) -> Any:
         return self.count - 1 - n if self.reverse else n
+
+
+def _remainder(n: Any, of: int) -> Any:
+    """n mod ``of`` in n's own precision, which a number of Python's has not where x64 is on."""
+    return lax.rem(n, lax.full_like(n, of))
