@@ -60,8 +60,8 @@ def test_bfloat16(structure, batch, size):
 def _loops(solver, length):
     """Loops of the program of a gradient, lowered for a GPU."""
     cell = pb.cells.Elman()
-    params = cell.init(jax.random.key(0), 20, 20)
-    init, xs = jnp.zeros((2, 20)), jnp.ones((length, 2, 20))
+    params = cell.init(jax.random.key(0), 20, 20, jnp.float32)
+    init, xs = (jnp.ones((*steps, 2, 20), jnp.float32) for steps in ((), (length,)))
 
     def loss(params, xs):
         step = functools.partial(cell, params)

@@ -204,7 +204,7 @@ def test_no_product_beside_the_kernels_is_rounded(cell, of_last):
     own, steps = CELLS[cell], (3, 2)
     params = own.init(jax.random.key(0), 4, 8, jnp.float32)
     init = jax.tree.leaves(own.initial_carry((2,), 8, jnp.float32))
-    before = [jnp.zeros((*steps, 8)) for _ in init]
+    before = [jnp.zeros((*steps, 8), jnp.float32) for _ in init]
 
     def backward(params, xs):
         cts = None if of_last else before
@@ -213,7 +213,7 @@ def test_no_product_beside_the_kernels_is_rounded(cell, of_last):
 
     products = [
         eqn.params["precision"]
-        for eqn in _equations(jax.make_jaxpr(backward)(params, jnp.zeros((*steps, 4))))
+        for eqn in _equations(jax.make_jaxpr(backward)(params, jnp.zeros((*steps, 4), jnp.float32)))
         if eqn.primitive.name == "dot_general"
     ]
     assert len(products) >= 4
