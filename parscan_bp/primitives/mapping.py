@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching, mlir
 
 from parscan_bp.types import Array
 
@@ -76,20 +76,31 @@ def at_front(value: Array, axis: MappedAxis) -> Array:
     return value if axis is None else jnp.moveaxis(value, axis, 0)
 
 
-def in_front(values: Sequence[Array]) -> list[Array]:
-    """The values; under `jax.vmap` they have the mapped axis in front from here on.
+def mapped_alike(values: Sequence[Array], beside: Sequence[Array]) -> list[Array]:
+    """The values; under `jax.vmap` all have the mapped axis in front, if any of ``beside`` has it.
 
-    For two programs of the same results, of which JAX takes one in the place of the other.
+    For the results of functions of ``beside``, of which JAX takes one in the place of the other.
     """
-    return [_front_p.bind(v) for v in values]
+    return _alike_p.bind(*values, *beside, count=len(values))
 
 
-_front_p = Primitive("mapped_axis_in_front")
-_front_p.def_impl(lambda v: v)
-_front_p.def_abstract_eval(lambda aval: aval)
-ad.deflinear2(_front_p, lambda ct, _: [ct])
-batching.primitive_batchers[_front_p] = lambda values, axes: (at_front(values[0], axes[0]), 0)
-mlir.register_lowering(_front_p, mlir.lower_fun(lambda v: v, False))
+_alike_p = Primitive("mapped_alike")
+_alike_p.multiple_results = True
+
+
+@_alike_p.def_impl
+@_alike_p.def_abstract_eval
+def _values(*values, count):
+    return list(values[:count])
+
+
+def _map_alike(how, values, axes, *, count):
+    each = [moved(v, axis, 0, how) for v, axis in zip(values[:count], axes[:count], strict=True)]
+    return each, [0] * count
+
+
+batching.fancy_primitive_batchers[_alike_p] = _map_alike
+mlir.register_lowering(_alike_p, mlir.lower_fun(_values, True))
 
 
 def largest_of_mapped(value: Array) -> Array:

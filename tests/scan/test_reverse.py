@@ -43,3 +43,25 @@ def test_forward_mode_is_refused():
 def test_mistakes_are_those_of_scan():
     with pytest.raises(ValueError, match="jacobian: got 'none'"):
         pb.custom_vjp_scan(lambda h, x: (h, x), 0.0, XS, jacobian="none")
+
+
+@pytest.mark.parametrize("read", ["both", "shared"])
+def test_outputs_that_are_the_same_for_all_of_a_batch_count_once(read):
+    """A function with a rule of its own must not be told so: the rule is mapped over cotangents."""
+    keys = jax.vmap(jax.random.split, (0, None))(jax.random.split(jax.random.key(0), 3), 5)
+
+    def pulled(scan, p, keys):
+        def step(carry, key):
+            h, p = carry
+            h = jnp.tanh(h * p + jax.random.normal(key, h.shape))
+            return (h, p), {"both": (h, p), "shared": p}[read]
+
+        one = lambda p, h, keys: scan(step, (h, p), keys)[1]  # noqa: E731
+        args = p, jnp.ones(4, FLOAT), keys
+        ys, pull = jax.vjp(lambda p, h: jax.vmap(one, (None, None, 0))(p, h, keys), *args[:2])
+        return ys, pull(jax.tree.map(jnp.cos, ys))
+
+    ours = lambda *args: pb.custom_vjp_scan(*args, solver=pb.Sweep())  # noqa: E731
+    got, want = (pulled(scan, W[0], keys) for scan in (ours, jax.lax.scan))
+    compare_outputs(got[0], want[0])
+    assert_derivatives_close(got[1], want[1], TOLERANCE)

@@ -4,6 +4,7 @@
     python -m tests.words --seed 0 --only 17
     python -m tests.words --within --count 300 --state within.jsonl
     python -m tests.words --front-end while_loop --count 300 --state loops.jsonl
+    python -m tests.words --front-end "native scan" --count 300 --state native.jsonl
 
 The state is one line of JSON for each word. A process takes `BATCH` words and ends, so that what
 was compiled takes no memory; one that dies or hangs costs the word at which it did so.

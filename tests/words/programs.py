@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -30,6 +30,17 @@ SCAN_SOLVERS = (
     pb.ChunkedCorrections(2),
     pb.Associative(),
 )
+NATIVE = (
+    {"forward": "fused"},
+    {"forward": "fused", "solver": pb.Sweep()},
+    {"forward": "fused", "solver": pb.Blelloch()},
+    {"solver": pb.Sweep(native=True)},
+)
+"""Scans whose loops are native functions: both, or that of the backward pass alone."""
+NATIVE_STEPS = ("coupled", "elementwise", "gates", "two_carries", *CELLS)
+"""Of those that become native, all but such as give out what is the same in all rows of a batch:
+there, the gradient of a `custom_vjp` around is wrong (findings/custom_vjp_counts_shared_output.sh),
+but for native functions, whose outputs all have the batch's axis."""
 CHAIN_SOLVERS = (None, pb.Planned(), pb.Sweep(), pb.Blelloch(), pb.ChunkedCorrections(2))
 
 
@@ -91,6 +102,19 @@ def scan_program(rng: np.random.Generator) -> Program:
     solver = SCAN_SOLVERS[rng.integers(len(SCAN_SOLVERS))]
     # Steps that are smaller are left to lax.scan by solver=None.
     wide = solver is None and rng.random() < 0.9
+    return _scan_program(rng, name, {"solver": solver}, wide)
+
+
+def native_program(rng: np.random.Generator) -> Program:
+    """A loop of native functions; values of `forward="fused"` are those of `lax.scan` rounded."""
+    name, how = NATIVE_STEPS[rng.integers(len(NATIVE_STEPS))], NATIVE[rng.integers(len(NATIVE))]
+    return _scan_program(rng, name, how, rng.random() < 0.2)
+
+
+def _scan_program(
+    rng: np.random.Generator, name: str, how: Mapping[str, Any], wide: bool
+) -> Program:
+    """A loop of `scan` over a step of that name, with these options."""
     length, hidden, rows = int(rng.choice([1, 3, 4, 5])), int(rng.choice([2, 3])), 0
     if rng.random() < 0.5:
         rows = int(rng.choice([2, length]))
@@ -98,7 +122,9 @@ def scan_program(rng: np.random.Generator) -> Program:
         length, hidden, rows = 6, 3, 100
     parts = STEPS[name](Sizes(rng, length, hidden, rows))
     if not parts.solvable:
-        solver = None
+        how = {"solver": None}
+    solver = how.get("solver")
+    by = _short(solver) + ", fused" * (how.get("forward") == "fused")
     outputs = str(rng.choice(["own", "none", "carry", "mixed"]))
     options: dict[str, Any] = {}
     if rng.random() < 0.3:
@@ -109,10 +135,10 @@ def scan_program(rng: np.random.Generator) -> Program:
     leaves, function = _loop(parts, length, "own" if name in CELLS else outputs, inputs, options)
     text = f"scan {name}[T={length} H={hidden} rows={rows} ys={outputs} {options}"
     return Program(
-        f"{text}{'' if inputs else ' no xs'}] by {_short(solver)}",
+        f"{text}{'' if inputs else ' no xs'}] by {by}",
         leaves,
         length,
-        functools.partial(function, functools.partial(pb.scan, solver=solver)),
+        functools.partial(function, functools.partial(pb.scan, **how)),
         functools.partial(function, jax.lax.scan),
         functools.partial(pb.scan, solver=solver),
         "bfloat16" in name,
@@ -351,6 +377,7 @@ FRONT_ENDS: dict[str, tuple[Callable[[np.random.Generator], Program], float]] = 
     "linen.RNN": (linen_program, 1),
     "nnx.Sequential": (sequential_program, 0.5),
     "while_loop": (while_program, 0),
+    "native scan": (native_program, 0),
 }
 """How a program is drawn, and how often beside the others."""
 
