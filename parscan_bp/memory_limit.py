@@ -64,6 +64,26 @@ def as_limit(memory_limit: int | MemoryLimit | None) -> MemoryLimit | None:
     return memory_limit
 
 
+def as_bytes(memory_limit: int | MemoryLimit | None, of: str) -> int | None:
+    """The bytes that an argument ``memory_limit=`` is, where nothing can be offloaded.
+
+    Args:
+      memory_limit: the argument.
+      of: why nothing is, as the error says it.
+
+    Raises:
+      TypeError, ValueError: if it is none.
+      NotImplementedError: for ``offload=True``.
+    """
+    if not isinstance(memory_limit, MemoryLimit):
+        return None if memory_limit is None else as_int("memory_limit", memory_limit)
+    if memory_limit.offload:
+        raise NotImplementedError(
+            f"memory_limit: got {memory_limit}; {of}; an int of bytes is wanted"
+        )
+    return memory_limit.bytes
+
+
 def _no_host() -> str | None:
     """Why carries cannot be offloaded here, if they cannot."""
     backend = jax.default_backend()

@@ -17,6 +17,7 @@ from parscan_bp.loops.costs import costs_of
 from parscan_bp.loops.finish import LoopReport, check_finished
 from parscan_bp.loops.loop import WhileLoop
 from parscan_bp.loops.nest import MOST_STEPS, nest_within
+from parscan_bp.memory_limit import MemoryLimit, as_bytes
 from parscan_bp.originals import lax_while_loop
 from parscan_bp.primitives.with_rule import of_type
 from parscan_bp.scan.api import checked_solver
@@ -31,7 +32,7 @@ def while_loop(
     init: PyTree,
     *,
     max_steps: int | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | MemoryLimit | None = None,
     solver: Solver | None = None,
     report: bool = False,
 ) -> Any:
@@ -63,9 +64,10 @@ def while_loop(
       max_steps: the most steps, an int of at most 2**30. A loop that would go on after so many
         raises, unless there is a report: none is cut off silently. ``None`` bounds nothing; of more
         than 2**30 steps derivatives are NaN. A bound takes less memory, and less to compile.
-      memory_limit: bytes that derivatives may store, an int: stretches are then shorter, and of
-        more levels. A limit that nothing meets is refused, with the least that would do. The axes
-        of an outer `jax.vmap` are not seen: each of its entries may use so many.
+      memory_limit: bytes that derivatives may store, an int or a `MemoryLimit` that offloads nothing:
+        stretches are then shorter, and of more levels. A limit that nothing meets is refused, with
+        the least that would do. The axes of an outer `jax.vmap` are not seen: each of its entries
+        may use so many.
       solver: by which a stretch is differentiated, see `parscan_bp.scan`; ``None`` is
         `jax.lax.scan`, as stretches are short.
       report: whether a `LoopReport` of the steps is returned as well; then ``max_steps`` ends a
@@ -97,8 +99,7 @@ def while_loop(
         max_steps = as_int("max_steps", max_steps)
         if max_steps > MOST_STEPS:
             raise ValueError(f"max_steps: got {max_steps:,}; at most {MOST_STEPS:,} is wanted")
-    if memory_limit is not None:
-        memory_limit = as_int("memory_limit", memory_limit)
+    memory_limit = as_bytes(memory_limit, "a while loop keeps its carries on the device")
     solver = checked_solver(solver, "auto", memory_limit)
     check_bool("report", report)
     for leaf in jax.tree.leaves(init):

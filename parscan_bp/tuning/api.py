@@ -11,11 +11,12 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from parscan_bp.arguments import as_array, as_int, check_bool, check_number, described
+from parscan_bp.arguments import as_array, check_bool, check_number, described
 from parscan_bp.choice import wisdom
 from parscan_bp.choice.choose import Question, Trial, on_trial
 from parscan_bp.forward import Auto, Forward
 from parscan_bp.jaxprs.stage import is_jit_disabled
+from parscan_bp.memory_limit import MemoryLimit, as_bytes
 from parscan_bp.originals import lax_scan
 from parscan_bp.scan.api import as_cell, loop_options, plan_of, scan
 from parscan_bp.scan.values.options import NAMES
@@ -43,7 +44,7 @@ def autotune(
     wrt: Sequence[str] = GROUPS,
     solvers: Sequence[Solver] = (),
     forward: Sequence[str | Forward] = (),
-    memory_limit: int | None = None,
+    memory_limit: int | MemoryLimit | None = None,
     budget_s: float = 10.0,
     progress: bool = True,
 ) -> Tuning:
@@ -88,6 +89,7 @@ def autotune(
     """
     _check_wrt(wrt)
     _check_options("autotune", budget_s, progress)
+    limit = as_bytes(memory_limit, "candidates are raced with all they store on the device")
     how = loop_options(length, reverse, unroll)
     init, xs = jax.tree.map(drawn, (init, xs))
     plan, _ = plan_of(step, init, xs, how, None, "auto")
@@ -108,7 +110,6 @@ def autotune(
         f"{LAX}, unroll={k}": program(functools.partial(lax_scan, **how | {"unroll": k}))
         for k in UNROLLED
     }
-    limit = None if memory_limit is None else as_int("memory_limit", memory_limit)
     scanned = program(functools.partial(scan, **how))
     race = _Races(scanned, "autotune", more, budget_s, progress, limit)
     (question,) = race.questions

@@ -39,6 +39,7 @@ STEPS = {
     "kinked": (_kinked, INIT),
     "sorted": (_sorted, INIT),
     "counted": (_counted, (INIT, 0)),
+    "replaced": (lambda h, x: (jnp.sin(x), h * x), INIT),
 }
 WAYS = {
     "native": {"solver": pb.Sweep(native=True)},

@@ -199,8 +199,13 @@ def test_a_device_without_such_a_memory_is_refused(monkeypatch, as_on_a_gpu):
         (lambda: pb.MemoryLimit(10, offload=1), TypeError, "offload: got 1"),
         (
             lambda: pb.while_loop(lambda c: c < 9.0, lambda c: c + 1, 0.0, memory_limit=LIMIT),
-            TypeError,
-            "memory_limit: got MemoryLimit",
+            NotImplementedError,
+            "memory_limit: got MemoryLimit.*a while loop keeps its carries on the device",
+        ),
+        (
+            lambda: pb.autotune(step(W), (jnp.ones(H, DTYPE), 0, 0), XS, memory_limit=LIMIT),
+            NotImplementedError,
+            "memory_limit: got MemoryLimit.*candidates are raced with all they store",
         ),
     ],
 )
