@@ -64,7 +64,7 @@ def while_loop(
       max_steps: the most steps, an int of at most 2**30. A loop that would go on after so many
         raises, unless there is a report: none is cut off silently. ``None`` bounds nothing; of more
         than 2**30 steps derivatives are NaN. A bound takes less memory, and less to compile.
-      memory_limit: bytes that derivatives may store, an int or a `MemoryLimit` that offloads nothing:
+      memory_limit: bytes that derivatives may store, an int, or a `MemoryLimit` not offloaded:
         stretches are then shorter, and of more levels. A limit that nothing meets is refused, with
         the least that would do. The axes of an outer `jax.vmap` are not seen: each of its entries
         may use so many.
