@@ -21,6 +21,7 @@ BENCHES = {
     "memory": "bench.grids.memory",
     "loops": "bench.grids.loops",
     "peers": "bench.grids.peers",
+    "roofline": "bench.grids.roofline",
     "others": "bench.others.bench",
     "mesh": "bench.grids.mesh.bench",
     "convergence": "bench.paper.convergence",

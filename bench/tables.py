@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.__main__ import BENCHES
-from bench.grids import peers
+from bench.grids import peers, roofline
 from bench.grids.forward import report as forward
 from bench.paper.claims import bench as paper
 from bench.paper.pipeline import delays
@@ -381,6 +381,8 @@ MAKERS: pages.Makers = {
     "memory": memory,
     "peers": lambda: peers.page(read("peers")["points"]),
     "small peers": small_peers,
+    "long peers": lambda: peers.page(read("peers_long")["points"], ("cell", "H", "T")),
+    "roofline": lambda: roofline.page(read("roofline")["points"]),
     "forward": lambda: forward.page([grid("forward", jax) for jax in JAX]),
     "gpu steps": gpu_steps,
     **{f"report {name}": functools.partial(report, name) for name in REPORTS},

@@ -9,7 +9,7 @@ so that only times are compared. All other gradients are compared first.
 import functools
 import importlib.util
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -98,17 +98,22 @@ def text(result: Result) -> str:
     return tables.table(["flax / it [95 %]", FLAX, *names[1:]], rows)
 
 
-def page(points: dict[str, Result]) -> str:
-    """Flax's time over each side's: the geometric mean over batches, and the least."""
+def page(points: dict[str, Result], by: Sequence[str] = ("cell", "H")) -> str:
+    """Flax's time over each side's: the geometric mean over what is left open, and the least.
+
+    Args:
+      points: of the record.
+      by: what of a size has rows of its own.
+    """
     names = _names(points)
-    return pages.markdown(["cell", "H", *(f"`{name}`" for name in names)], _rows(points, names))
+    return pages.markdown([*by, *(f"`{name}`" for name in names)], _rows(points, names, by))
 
 
 def page_by_version(found: dict[str, dict[str, Result]]) -> str:
     """The same for the points of several versions of jax."""
-    names = _names(next(iter(found.values())))
-    header = ["jax", "cell", "H", *(f"`{name}`" for name in names)]
-    rows = [[jax, *row] for jax, points in found.items() for row in _rows(points, names)]
+    names, by = _names(next(iter(found.values()))), ("cell", "H")
+    header = ["jax", *by, *(f"`{name}`" for name in names)]
+    rows = [[jax, *row] for jax, points in found.items() for row in _rows(points, names, by)]
     return pages.markdown(header, rows)
 
 
@@ -116,16 +121,17 @@ def _names(points: dict[str, Result]) -> list[str]:
     return [name for name in next(iter(points.values()))["sides"] if name != FLAX]
 
 
-def _rows(points: dict[str, Result], names: list[str]) -> list[list[str]]:
-    kinds: dict[tuple[str, str], list[Result]] = {}
+def _rows(points: dict[str, Result], names: list[str], by: Sequence[str]) -> list[list[str]]:
+    kinds: dict[tuple[str, ...], list[Result]] = {}
     for name, point in points.items():
-        cell, hidden, *_ = name.split()
-        kinds.setdefault((cell, hidden), []).append(point["sides"])
+        cell, *sizes = name.split()
+        of = {"cell": cell, **dict(size.split("=") for size in sizes)}
+        kinds.setdefault(tuple(of[key] for key in by), []).append(point["sides"])
     rows = []
-    for (cell, hidden), found in kinds.items():
+    for kind, found in kinds.items():
         speeds = [[entry[name]["comparison"]["speedup"] for entry in found] for name in names]
         cells = [f"{statistics.geometric_mean(s):.2f} ({min(s):.2f})" for s in speeds]
-        rows.append([cell, hidden.removeprefix("H="), *cells])
+        rows.append([*kind, *cells])
     return rows
 
 
