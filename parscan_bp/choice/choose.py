@@ -51,12 +51,12 @@ def choose(
     known = wisdom.recall(question.key)
     if known is None:
         return question.by_rules()
-    why = None if known.solver is None else refusal(known.solver)
+    why = None if known.winner is None else refusal(known.winner)
     if why is None:
-        return Choice(known.solver, known.reason)
+        return Choice(known.winner, known.reason)
     ours = question.by_rules()
     return Choice(
-        ours.solver, f"{ours.reason}; {known.solver!r}, which was measured, refuses: {why}"
+        ours.solver, f"{ours.reason}; {known.winner!r}, which was measured, refuses: {why}"
     )
 
 

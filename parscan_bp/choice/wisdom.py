@@ -10,8 +10,8 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 import jax
 
@@ -49,30 +49,54 @@ class Timing:
     bytes: int | None = None
 
 
+Winner = TypeVar("Winner")
+
+
 @dataclasses.dataclass(frozen=True)
-class Remembered:
+class Remembered(Generic[Winner]):
     """What a race said.
 
     Attributes:
-      solver: the winner; ``None`` for `jax.lax.scan` itself.
+      winner: a solver, or ``None`` for `jax.lax.scan` itself; of forward passes a method, or
+        "exact" for that.
       timings: of all candidates.
       date: the day.
     """
 
-    solver: Solver | None
+    winner: Winner
     timings: tuple[Timing, ...]
     date: str = dataclasses.field(default_factory=lambda: datetime.date.today().isoformat())
 
     @property
     def reason(self) -> str:
         """The table in one line."""
-        return told(self.timings, self.date)
+        named = ", ".join(f"{t.name} {1e3 * t.seconds:.3g} ms" for t in self.timings)
+        return f"measured on this machine on {self.date}: {named}"
 
+    def kept(self, winner: Any) -> dict[str, Any]:
+        """As JSON, of which `from_kept` makes it again.
 
-def told(timings: Sequence[Timing], date: str) -> str:
-    """A table of timings in one line."""
-    named = ", ".join(f"{t.name} {1e3 * t.seconds:.3g} ms" for t in timings)
-    return f"measured on this machine on {date}: {named}"
+        Args:
+          winner: the winner as JSON, by its name.
+        """
+        return {
+            **winner,
+            "timings": [dataclasses.asdict(t) for t in self.timings],
+            "date": self.date,
+        }
+
+    @classmethod
+    def from_kept(cls, winner: Winner, held: Mapping[str, Any]) -> Remembered[Winner]:
+        """The inverse of `kept`; raises as `_parsed`."""
+        timings = tuple(Timing(**t) for t in held["timings"])
+        if not timings:
+            raise ValueError("there are no timings")
+        for timing in timings:
+            if not timing.name.isprintable():
+                raise ValueError(f"the name {timing.name!r} is none that is printed")
+            for name in ("seconds", "speedup", "low", "high"):
+                check_positive(name, getattr(timing, name))
+        return cls(winner, timings, datetime.date.fromisoformat(held["date"]).isoformat())
 
 
 def scan_key(body: Body, length: int, unroll: int | bool) -> str:
@@ -104,24 +128,22 @@ def _text(jaxpr: Any) -> str:
     return _SET.sub(lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", text)
 
 
-def recall(key: str) -> Remembered | None:
+def recall(key: str) -> Remembered[Solver | None] | None:
     """What was measured for a key; ``None`` if nothing was, or what is there cannot be read."""
     return store.read(key, _parsed)
 
 
-def remember(key: str, found: Remembered) -> pathlib.Path | None:
+def remember(key: str, found: Remembered[Solver | None]) -> pathlib.Path | None:
     """Writes it down for this process and later ones; where to, see `store.write`.
 
     Raises:
       ValueError: for a solver that is never raced, or that ``None`` may not stand for.
     """
-    _check_remembered(found.solver)
-    timings = [dataclasses.asdict(t) for t in found.timings]
-    held = {"solver": as_json(found.solver), "timings": timings, "date": found.date}
-    return store.write(key, held)
+    _check_remembered(found.winner)
+    return store.write(key, found.kept({"solver": as_json(found.winner)}))
 
 
-def _parsed(held: Mapping[str, Any]) -> Remembered:
+def _parsed(held: Mapping[str, Any]) -> Remembered[Solver | None]:
     """What `remember` wrote.
 
     Raises:
@@ -129,20 +151,7 @@ def _parsed(held: Mapping[str, Any]) -> Remembered:
     """
     solver = None if held["solver"] is None else solver_of(held["solver"])
     _check_remembered(solver)
-    return Remembered(solver, *timings_and_date(held))
-
-
-def timings_and_date(held: Mapping[str, Any]) -> tuple[tuple[Timing, ...], str]:
-    """Those of a race, from its file; raises as `_parsed`."""
-    timings = tuple(Timing(**t) for t in held["timings"])
-    if not timings:
-        raise ValueError("there are no timings")
-    for timing in timings:
-        if not timing.name.isprintable():
-            raise ValueError(f"the name {timing.name!r} is none that is printed")
-        for name in ("seconds", "speedup", "low", "high"):
-            check_positive(name, getattr(timing, name))
-    return timings, datetime.date.fromisoformat(held["date"]).isoformat()
+    return Remembered.from_kept(solver, held)
 
 
 RACED = (Sweep, Chunked, ChunkedCorrections, Blelloch, Associative, Pallas)

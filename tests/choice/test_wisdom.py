@@ -57,7 +57,7 @@ def test_a_solver_comes_back_as_it_was(solver):
     path = wisdom.remember("k", Remembered(solver, TIMINGS))
     assert path.exists()
     found = wisdom.recall("k")
-    assert found.solver == solver and found.timings == TIMINGS
+    assert found.winner == solver and found.timings == TIMINGS
     store.remove("k")
     assert wisdom.recall("k") is None
 
@@ -182,7 +182,7 @@ def test_what_no_race_has_said_is_ignored(change):
 )
 def test_what_no_race_of_methods_has_said_is_ignored(change):
     path = forward_wisdom.remember("k", RememberedForward(pb.Newton(), TIMINGS))
-    assert forward_wisdom.recall("k").forward == pb.Newton()
+    assert forward_wisdom.recall("k").winner == pb.Newton()
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.warns(UserWarning, match="ignored"):
         assert forward_wisdom.recall("k") is None
@@ -287,7 +287,7 @@ def test_several_processes_lose_nothing_of_each_others(folder):
         for done in [pool.submit(_write, str(folder), first) for first in (0, 10, 20)]:
             done.result()
     assert len(list(folder.iterdir())) == 30
-    assert all(wisdom.recall(f"k{k}").solver == pb.Sweep(chunk=1 + k) for k in range(30))
+    assert all(wisdom.recall(f"k{k}").winner == pb.Sweep(chunk=1 + k) for k in range(30))
 
 
 def test_another_process_finds_it():

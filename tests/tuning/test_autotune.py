@@ -122,7 +122,7 @@ def test_what_is_clearly_faster_is_remembered(race_of):
     race_of(lax=[3, 3.1, 3], rules=[2, 2.1, 2], other=[1, 1.1, 1])
     found = decided({name: program(1) for name in SOLVERS})
     assert found.winner == "other" and found.solver == SCALED
-    assert wisdom.recall("key").solver == SCALED
+    assert wisdom.recall("key").winner == SCALED
     assert found.path.exists() and str(found.path) in str(found)
 
 
@@ -132,7 +132,7 @@ def test_what_may_overflow_is_told_and_not_remembered(race_of):
     race_of(lax=[4, 4, 4], rules=[3, 3, 3], tree=[1, 1, 1], other=[2, 2, 2])
     programs = {name: program(1) for name in solvers}
     found = decide(programs, solvers, "lax", "rules", "key", 0, lambda text: None)
-    assert found.winner == "other" and wisdom.recall("key").solver == SCALED
+    assert found.winner == "other" and wisdom.recall("key").winner == SCALED
     assert found.named_alone == ("tree",) and "tree is faster, and" in str(found)
     race_of(lax=[4, 4, 4], rules=[3, 3, 3], tree=[1, 1, 1], other=[3, 3, 3])
     found = decide(programs, solvers, "lax", "rules", "key", 0, lambda text: None)
@@ -148,7 +148,7 @@ def test_the_fastest_that_fits_is_remembered(race_of, limit, winner):
     found = decide(programs, SOLVERS, "lax", "rules", "key", 0, lambda text: None, limit)
     assert found.winner == winner and {t.name: t.bytes for t in found.timings}["other"] == 40
     kept = wisdom.recall("key")
-    assert kept is None if winner == "rules" else kept.solver == SOLVERS[winner]
+    assert kept is None if winner == "rules" else kept.winner == SOLVERS[winner]
     assert "MB" in str(found)
 
 

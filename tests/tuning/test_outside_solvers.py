@@ -79,7 +79,7 @@ def test_the_winner_is_what_none_takes_from_then_on(won):
 def test_it_is_found_by_its_module_and_name_where_that_is_imported(won, monkeypatch):
     key = json.loads(won.path.read_text())["key"]
     assert json.loads(won.path.read_text())["solver"]["solver"] == f"{__name__}:Delegating"
-    assert wisdom.recall(key).solver == Delegating(8)
+    assert wisdom.recall(key).winner == Delegating(8)
     monkeypatch.delitem(sys.modules, __name__)
     with pytest.warns(UserWarning, match=f"{__name__}, which has Delegating, is not imported"):
         assert wisdom.recall(key) is None

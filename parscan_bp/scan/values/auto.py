@@ -131,18 +131,18 @@ def choose_forward(
         untold = f"methods were measured with certify={MEASURED!r}, none with {auto.certify!r}"
         return ForwardChoice(EXACT, untold)
     known = plan.measured
-    if known is not None and known.forward == EXACT:
+    if known is not None and known.winner == EXACT:
         return ForwardChoice(EXACT, known.reason)
     try:
-        plan_with(by_method(auto, Chunks() if known is None else known.forward))
+        plan_with(by_method(auto, Chunks() if known is None else known.winner))
     except NotImplementedError as error:
         return ForwardChoice(EXACT, str(error))
     unknown = _unknown_kinks(plan.step)
     if unknown:
         why = f"whether {unknown[0]} has a kink where a trajectory is, no certificate can tell"
         return ForwardChoice(EXACT, why)
-    if known is not None and isinstance(known.forward, Forward):
-        return ForwardChoice(auto.certifying(known.forward), known.reason)
+    if known is not None and isinstance(known.winner, Forward):
+        return ForwardChoice(auto.certifying(known.winner), known.reason)
     return _by_map(plan.step, plan.facts, args, auto, always_probe)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,28 +10,11 @@ from typing import Any
 from parscan_bp import forward as methods
 from parscan_bp import store
 from parscan_bp.choice import wisdom
-from parscan_bp.choice.wisdom import Timing
+from parscan_bp.choice.wisdom import Remembered
 from parscan_bp.forward import Forward
 
-
-@dataclasses.dataclass(frozen=True)
-class RememberedForward:
-    """What a race of methods said.
-
-    Attributes:
-      forward: the winner, as `scan` takes it; "exact" for `jax.lax.scan` itself.
-      timings: of "exact" and the methods, value and gradient.
-      date: the day.
-    """
-
-    forward: str | Forward
-    timings: tuple[Timing, ...]
-    date: str = dataclasses.field(default_factory=lambda: datetime.date.today().isoformat())
-
-    @property
-    def reason(self) -> str:
-        """The table in one line."""
-        return wisdom.told(self.timings, self.date)
+RememberedForward = Remembered[str | Forward]
+"""What a race of methods said."""
 
 
 def recall(key: str) -> RememberedForward | None:
@@ -46,9 +28,7 @@ def remember(key: str, found: RememberedForward) -> pathlib.Path | None:
     Raises:
       ValueError: if the winner has a guess.
     """
-    timings = [dataclasses.asdict(t) for t in found.timings]
-    forward = _described(found.forward)
-    return store.write(_key(key), {"forward": forward, "timings": timings, "date": found.date})
+    return store.write(_key(key), found.kept({"forward": _described(found.winner)}))
 
 
 def _key(key: str) -> str:
@@ -56,7 +36,7 @@ def _key(key: str) -> str:
 
 
 def _parsed(held: Mapping[str, Any]) -> RememberedForward:
-    return RememberedForward(_method(held["forward"]), *wisdom.timings_and_date(held))
+    return Remembered.from_kept(_method(held["forward"]), held)
 
 
 def _described(forward: str | Forward) -> Any:
