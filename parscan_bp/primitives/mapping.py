@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from parscan_bp.types import Array
 
@@ -81,26 +81,29 @@ def mapped_alike(values: Sequence[Array], beside: Sequence[Array]) -> list[Array
 
     For the results of functions of ``beside``, of which JAX takes one in the place of the other.
     """
-    return _alike_p.bind(*values, *beside, count=len(values))
+    return [_alike_p.bind(v, *beside) for v in values]
+
+
+def _value(value, *beside):
+    return value
+
+
+def _differentiate(primals, tangents):
+    (t, *_), (value, *beside) = tangents, primals
+    pushed = t if isinstance(t, ad.Zero) else _alike_p.bind(t, *beside)
+    return _alike_p.bind(value, *beside), pushed
 
 
 _alike_p = Primitive("mapped_alike")
-_alike_p.multiple_results = True
-
-
-@_alike_p.def_impl
-@_alike_p.def_abstract_eval
-def _values(*values, count):
-    return list(values[:count])
-
-
-def _map_alike(how, values, axes, *, count):
-    each = [moved(v, axis, 0, how) for v, axis in zip(values[:count], axes[:count], strict=True)]
-    return each, [0] * count
-
-
-batching.fancy_primitive_batchers[_alike_p] = _map_alike
-mlir.register_lowering(_alike_p, mlir.lower_fun(_values, True))
+_alike_p.def_impl(_value)
+_alike_p.def_abstract_eval(_value)
+ad.primitive_jvps[_alike_p] = _differentiate
+ad.primitive_transposes[_alike_p] = lambda ct, _, *beside: [ct, *[None] * len(beside)]
+batching.fancy_primitive_batchers[_alike_p] = lambda how, values, axes: (
+    moved(values[0], axes[0], 0, how),
+    0,
+)
+mlir.register_lowering(_alike_p, mlir.lower_fun(_value, False))
 
 
 def largest_of_mapped(value: Array) -> Array:

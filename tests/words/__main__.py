@@ -5,6 +5,7 @@
     python -m tests.words --within --count 300 --state within.jsonl
     python -m tests.words --front-end while_loop --count 300 --state loops.jsonl
     python -m tests.words --front-end "native scan" --count 300 --state native.jsonl
+    python -m tests.words --front-end custom_vjp_scan --count 300 --state reverse.jsonl
 
 The state is one line of JSON for each word. A process takes `BATCH` words and ends, so that what
 was compiled takes no memory; one that dies or hangs costs the word at which it did so.

@@ -111,10 +111,28 @@ def native_program(rng: np.random.Generator) -> Program:
     return _scan_program(rng, name, how, rng.random() < 0.2)
 
 
+NO_REVERSE_STEPS = ("reverse_mode_only", "own_inner_loop", "loop_in_a_rule")
+"""The rule of the first is not linear, so that it matters whether cotangents of what is the same in
+all rows of a batch are added before it or after; the others would have one such loop in another,
+which named solvers refuse."""
+
+
+def reverse_program(rng: np.random.Generator) -> Program:
+    """A loop of `custom_vjp_scan`; those around it are of `scan`."""
+    names = [name for name in STEPS if name not in NO_REVERSE_STEPS]
+    name = names[rng.integers(len(names))]
+    how = {"solver": SCAN_SOLVERS[rng.integers(len(SCAN_SOLVERS))]}
+    return _scan_program(rng, name, how, rng.random() < 0.1, pb.custom_vjp_scan)
+
+
 def _scan_program(
-    rng: np.random.Generator, name: str, how: Mapping[str, Any], wide: bool
+    rng: np.random.Generator,
+    name: str,
+    how: Mapping[str, Any],
+    wide: bool,
+    loop: Callable[..., Any] = pb.scan,
 ) -> Program:
-    """A loop of `scan` over a step of that name, with these options."""
+    """A loop over a step of that name, with these options."""
     length, hidden, rows = int(rng.choice([1, 3, 4, 5])), int(rng.choice([2, 3])), 0
     if rng.random() < 0.5:
         rows = int(rng.choice([2, length]))
@@ -138,7 +156,7 @@ def _scan_program(
         f"{text}{'' if inputs else ' no xs'}] by {by}",
         leaves,
         length,
-        functools.partial(function, functools.partial(pb.scan, **how)),
+        functools.partial(function, functools.partial(loop, **how)),
         functools.partial(function, jax.lax.scan),
         functools.partial(pb.scan, solver=solver),
         "bfloat16" in name,
@@ -378,8 +396,12 @@ FRONT_ENDS: dict[str, tuple[Callable[[np.random.Generator], Program], float]] = 
     "nnx.Sequential": (sequential_program, 0.5),
     "while_loop": (while_program, 0),
     "native scan": (native_program, 0),
+    "custom_vjp_scan": (reverse_program, 0),
 }
 """How a program is drawn, and how often beside the others."""
+
+REVERSE_ONLY = ("custom_vjp_scan",)
+"""Those without forward-mode derivatives."""
 
 LOOPS = ("scan", "nnx.RNN", "linen.RNN")
 """Those whose reference has a loop of `jax.lax.scan`."""

@@ -15,7 +15,7 @@ import numpy as np
 import parscan_bp as pb
 from tests.words.alphabet import ALPHABET, COST, DERIVATIVES, FORWARD, STAGING, Draw, Letter
 from tests.words.compare import difference
-from tests.words.programs import Program, draw_program
+from tests.words.programs import REVERSE_ONLY, Program, draw_program
 
 DEAREST = (2.5, 3.5)
 """`COST` of most words, and of a few: dearer ones take seconds to minutes to compile."""
@@ -52,7 +52,7 @@ class Word:
     def letters(self, program: Program) -> list[Letter]:
         """Each drawn from its place: they stay what they are if others are left out."""
         letters: list[Letter] = []
-        leaves, split, reverse_only = program.leaves, False, False
+        leaves, split, reverse_only = program.leaves, False, self.front_end in REVERSE_ONLY
         for place, name in self.names:
             rng = np.random.default_rng((self.seed, self.index, place, 1))
             letter = ALPHABET[name](Draw(rng, leaves, program.length, split, reverse_only))
@@ -79,13 +79,14 @@ def draw_word(seed: int, index: int, *, within: bool = False, front_end: str | N
     most = DEAREST[int(rng.random() < 0.08)]
     count = rng.choice([1, 2, 3, 4], p=[0.1, 0.25, 0.35, 0.3])
     begin: list[str] = []
+    barred = FORWARD if front_end in REVERSE_ONLY else frozenset[str]()
     if count >= 3 and rng.random() < 0.6:
         begin = ["vmap", str(rng.choice(STAGING))]
         begin = begin[:: rng.choice([1, 1, -1])]
-        begin.append(str(rng.choice(sorted(DERIVATIVES))))
+        begin.append(str(rng.choice(sorted(DERIVATIVES - barred))))
         begin = begin if all(_fits(x, begin[:k], most) for k, x in enumerate(begin)) else []
     while len(begin) < count:
-        fitting = [name for name in ALPHABET if _fits(name, begin, most)]
+        fitting = [n for n in ALPHABET if n not in barred and _fits(n, begin, most)]
         weights = np.array([WEIGHTS.get(name, 1.0) for name in fitting])
         begin.append(str(rng.choice(fitting, p=weights / weights.sum())))
     whole = bool(rng.random() < 0.75)
