@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
+from jax.extend.core import ClosedJaxpr
 
+from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.primitives.mapping import mapped_alike
 from parscan_bp.scan.api import left_to_lax, scan
 from parscan_bp.scan.values.options import checked_forward
@@ -61,7 +63,13 @@ def by_custom_vjp(run: Callable, *args: PyTree) -> PyTree:
 
     What ``run`` closes over is differentiated, too. It is traced at every call.
     """
-    explicit, closed_over = jax.closure_convert(run, *args)
+    # All that it closes over, not what is differentiated alone: a rule may be run where the axes
+    # that values were mapped over are gone.
+    closed, result = jax.make_jaxpr(lambda *args: run(*args), return_shape=True)(*args)
+
+    def explicit(consts, *args):
+        made = evaluate(ClosedJaxpr(closed.jaxpr, consts), jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(result), made)
 
     def mapped(result, args):
         """JAX maps the function and its rule apart, and takes results to have the mapped axis in
@@ -76,4 +84,4 @@ def by_custom_vjp(run: Callable, *args: PyTree) -> PyTree:
 
     solved = jax.custom_vjp(lambda *args: mapped(explicit(*args), args))
     solved.defvjp(forward, lambda pullback, cts: pullback(cts))
-    return solved(*args, *closed_over)
+    return solved(closed.consts, *args)

@@ -1,5 +1,7 @@
 """The reverse-mode form of the scan: the gradients of `lax.scan`, and no other derivative."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -65,3 +67,20 @@ def test_outputs_that_are_the_same_for_all_of_a_batch_count_once(read):
     got, want = (pulled(scan, W[0], keys) for scan in (ours, jax.lax.scan))
     compare_outputs(got[0], want[0])
     assert_derivatives_close(got[1], want[1], TOLERANCE)
+
+
+def test_what_is_mapped_and_not_differentiated_may_be_closed_over():
+    """The rule is run where the loop around is differentiated, and there is no such axis."""
+    ws = jnp.stack([W, 0.5 * W])
+
+    def loss(scan, xs):
+        def outer(total, scale):
+            one = lambda w: scan(lambda h, x: (jnp.tanh(h @ w + x), h), XS[0], scale * xs)[0]  # noqa: E731
+            return total + jnp.sum(jax.vmap(one)(ws)), None
+
+        return jax.lax.scan(outer, jnp.zeros((), FLOAT), jnp.ones(2, FLOAT))[0]
+
+    got, want = (
+        jax.grad(functools.partial(loss, scan))(XS) for scan in (pb.custom_vjp_scan, jax.lax.scan)
+    )
+    assert_derivatives_close(got, want, TOLERANCE)

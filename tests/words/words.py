@@ -79,7 +79,7 @@ def draw_word(seed: int, index: int, *, within: bool = False, front_end: str | N
     most = DEAREST[int(rng.random() < 0.08)]
     count = rng.choice([1, 2, 3, 4], p=[0.1, 0.25, 0.35, 0.3])
     begin: list[str] = []
-    barred = FORWARD if front_end in REVERSE_ONLY else frozenset[str]()
+    barred = FORWARD | {"custom_jvp"} if front_end in REVERSE_ONLY else frozenset[str]()
     if count >= 3 and rng.random() < 0.6:
         begin = ["vmap", str(rng.choice(STAGING))]
         begin = begin[:: rng.choice([1, 1, -1])]
