@@ -84,7 +84,8 @@ def draw_word(seed: int, index: int, *, within: bool = False, front_end: str | N
         begin = ["vmap", str(rng.choice(STAGING))]
         begin = begin[:: rng.choice([1, 1, -1])]
         begin.append(str(rng.choice(sorted(DERIVATIVES - barred))))
-        begin = begin if all(_fits(x, begin[:k], most) for k, x in enumerate(begin)) else []
+        fits = all(_fits(x, begin[:k], most) for k, x in enumerate(begin))
+        begin = begin if fits and barred.isdisjoint(begin) else []
     while len(begin) < count:
         fitting = [n for n in ALPHABET if n not in barred and _fits(n, begin, most)]
         weights = np.array([WEIGHTS.get(name, 1.0) for name in fitting])
