@@ -66,7 +66,8 @@ CLAIMS = (
         "grids",
         lambda r: f"{_fastest(r)} of {', '.join(str(p['batch']) for p in r['compute'])}",
         lambda r: _fastest(r) == 256,
-        because="larger batches were not measured",
+        because="larger batches were not measured: from 8 images on one takes 0.13 s here, so that "
+        "64, 128 and 256, of 4.4 GB, want a quarter of an hour of two idle cores",
     ),
     Claim(
         "figure 6",
