@@ -41,6 +41,13 @@ OPTIMISERS: dict[str, tuple[optax.GradientTransformation, bool]] = {
     "global norm": (optax.chain(optax.clip_by_global_norm(0.05), optax.adam(0.02)), True),
     "finite": (optax.apply_if_finite(optax.sgd(0.05, momentum=0.9), 99), True),
 }
+STRENGTH = 0.7
+REMEDIES: dict[str, pipeline.Remedy] = {
+    "compensation": pipeline.DelayCompensation(STRENGTH),
+    "rate": pipeline.LearningRateByStaleness(),
+    "prediction": pipeline.WeightPrediction(),
+}
+"""That a block which is late may have, in this order; `tests/pipeline` has all of them."""
 
 
 def masked(y: Any, labels: Any) -> Any:
@@ -99,7 +106,8 @@ def attempt(seed: int, index: int) -> tuple[str, str]:
     name = str(rng.choice(list(OPTIMISERS)))
     optimiser, of_all = OPTIMISERS[name]
     executor = pipeline.Threads() if rng.random() < 0.4 else pipeline.Simulated()
-    text = f"{' '.join(kinds)} {widths} | {ages.schedule} | {name} | {executor}"
+    remedies = [each for each in REMEDIES if not of_all and rng.random() < 0.3]
+    text = f"{' '.join(kinds)} {widths} | {ages.schedule} | {name} | {executor} | {remedies}"
     params = [
         {
             "w": jnp.asarray(rng.normal(size=(a, b)) / np.sqrt(a)),
@@ -115,14 +123,15 @@ def attempt(seed: int, index: int) -> tuple[str, str]:
         batches[1][0][int(rng.integers(8)), 0] = np.nan
     functions = [BLOCKS[kind] for kind in kinds]
     given = (functions, ages.schedule, optimiser, masked, params, batches)
-    execute = functools.partial(pipeline.run, *given, executor=executor)
+    own = [REMEDIES[each] for each in remedies]
+    execute = functools.partial(pipeline.run, *given, executor=executor, remedies=own)
     if of_all and not ages.flushed and blocks > 1:
         return text, _not_refused(lambda: execute(weight=counted), NotImplementedError)
     parts = ages.schedule.parts
     if parts > 1 and rng.random() < 0.15 and _uneven(batches[0], parts):
         return f"{text} | no weight", _not_refused(execute, ValueError)
     got = execute(weight=counted)
-    return text, _difference(got, _loop(functions, ages, optimiser, params, batches))
+    return text, _difference(got, _loop(functions, ages, optimiser, params, batches, remedies))
 
 
 def _valid(rng: np.random.Generator) -> np.ndarray:
@@ -142,9 +151,26 @@ def _not_refused(run: Callable[[], Any], kind: type[Exception]) -> str:
     return f"runs where {kind.__name__} is wanted"
 
 
-def _loop(functions: Any, ages: Ages, optimiser: Any, params: Any, batches: Any) -> Any:
+def _remedied(optimiser: Any, remedies: list[str], late: int) -> Any:
+    """(gradient, state, weights now, weights then) -> (updates, state) of a block that is late."""
+
+    def update(gradients: Any, state: Any, now: Any, then: Any) -> Any:
+        if "compensation" in remedies and late:
+            carried = lambda g, a, b: g + STRENGTH * g * g * (a - b)  # noqa: E731
+            gradients = jax.tree.map(carried, gradients, now, then)
+        updates, state = optimiser.update(gradients, state, now)
+        divisor = late if "rate" in remedies and late else 1
+        return jax.tree.map(lambda u: u / divisor, updates), state
+
+    return update
+
+
+def _loop(
+    functions: Any, ages: Ages, optimiser: Any, params: Any, batches: Any, remedies: list[str]
+) -> Any:
     """All blocks one after the other; weights of each pass as old as the schedule says."""
     versions = [[own] for own in params]
+    made_of = [[jax.tree.map(jnp.zeros_like, own)] for own in params]
     apart = not (ages.flushed and len(params) > 1)
     state = [optimiser.init(own) for own in params] if apart else optimiser.init(params)
     losses = []
@@ -168,24 +194,33 @@ def _loop(functions: Any, ages: Ages, optimiser: Any, params: Any, batches: Any)
         return loss, gradients
 
     @jax.jit
-    def moved(gradients, state, newest):
+    def moved(gradients, state, newest, forward):
         if apart:
-            made = [optimiser.update(*each) for each in zip(gradients, state, newest, strict=True)]
-            updates, state = map(list, zip(*made, strict=True))
+            each = [_remedied(optimiser, remedies, late) for late in ages.forward]
+            given = zip(each, gradients, state, newest, forward, strict=True)
+            updates, state = map(list, zip(*(own(*rest) for own, *rest in given), strict=True))
         else:
             updates, state = optimiser.update(gradients, state, newest)
-        return optax.apply_updates(newest, updates), state
+        return optax.apply_updates(newest, updates), state, updates
 
     for n, (x, labels) in enumerate(batches):
         forward, backward = (
             [own[max(0, n - d)] for own, d in zip(versions, late, strict=True)]
             for late in (ages.forward, ages.backward)
         )
+        if "prediction" in remedies:
+            forward = [
+                jax.tree.map(lambda w, u, d=d: w + d * u, own, made[max(0, n - d)])
+                for own, made, d in zip(forward, made_of, ages.forward, strict=True)
+            ]
+            both = zip(forward, backward, ages.backward, strict=True)
+            backward = [ahead if late else own for ahead, own, late in both]
         loss, gradients = passes(forward, backward, x, labels)
         losses.append(loss)
-        made, state = moved(gradients, state, [own[-1] for own in versions])
-        for own, new in zip(versions, made, strict=True):
-            own.append(new)
+        made, state, updates = moved(gradients, state, [own[-1] for own in versions], forward)
+        for own, new in ((versions, made), (made_of, updates)):
+            for each, latest in zip(own, new, strict=True):
+                each.append(latest)
     return [own[-1] for own in versions], losses
 
 

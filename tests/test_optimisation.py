@@ -36,6 +36,7 @@ DAILY, OF_GPU = "not slow and not gpu", "gpu and not slow"
         (DAILY, "cpu", (_Cuda,), False, True),
         (DAILY, None, (), True, False),
         ("slow", "cpu", (), False, False),
+        ("slow or not slow", "cpu", (), False, False),
         (OF_GPU, None, (_Cuda,), False, False),
         (OF_GPU, "cuda", (), False, False),
         (OF_GPU, "cuda,cpu", (_Cuda,), False, False),

@@ -9,7 +9,7 @@ import jax
 
 from parscan_bp.adapters.nnx_block import as_block
 from parscan_bp.arguments import described
-from parscan_bp.pipeline import Block, Schedule
+from parscan_bp.pipeline import Block, Remedy, Schedule
 from parscan_bp.pipeline.trainer import BasePipeline
 from parscan_bp.types import Array, PyTree
 
@@ -35,8 +35,8 @@ class Pipeline(BasePipeline):
       split: how many layers each block gets; or how many blocks there are to be, balanced by the
         times that layers take, which are measured when the first batch comes. ``None`` is as many
         blocks as the schedule is for, or else as there are devices.
-      schedule, optimiser, loss, devices, key, weight: as in `parscan_bp.pipeline.Pipeline`. Modules
-        have random streams of their own.
+      schedule, optimiser, loss, devices, key, weight, remedies: as in
+        `parscan_bp.pipeline.Pipeline`. Modules have random streams of their own.
 
     Raises:
       TypeError: if ``model`` is no such model.
@@ -70,6 +70,7 @@ class Pipeline(BasePipeline):
         devices: Sequence[Any] | None = None,
         key: Array | None = None,
         weight: Callable[[PyTree], Any] | None = None,
+        remedies: Sequence[Remedy] = (),
     ):
         modules = model.layers if isinstance(model, nnx.Sequential) else model
         if isinstance(modules, str) or not isinstance(modules, Sequence):
@@ -91,6 +92,7 @@ class Pipeline(BasePipeline):
             devices=devices,
             key=key,
             weight=weight,
+            remedies=remedies,
         )
 
     def model(self) -> nnx.Sequential:

@@ -8,13 +8,14 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
+from parscan_bp.pipeline.block_optimiser import BlockOptimiser
 from parscan_bp.pipeline.blocks import Network
 from parscan_bp.pipeline.optimiser_state import start_states
 from parscan_bp.pipeline.programs import (
     Loss,
-    Optimiser,
     Programs,
     Reads,
+    compiled,
     is_float,
     programs_of,
     random_key_of,
@@ -32,6 +33,8 @@ MicroBatch = tuple[int, int]
 HELD = (
     "key",
     "weights",
+    "predicted",
+    "read",
     "state",
     "optimiser_state",
     "inputs",
@@ -63,6 +66,8 @@ class BlockRun:
 
     Attributes:
       weights: by version, the newest and those still to be read.
+      predicted: by version, what forward passes read instead, of an optimiser that predicts.
+      read: by batch, what its forward pass has read, of an optimiser that is to be given it.
       state, optimiser_state: of the block.
       key: random key of the run.
       inputs: by (batch, part), what a backward pass will read.
@@ -81,7 +86,7 @@ class BlockRun:
         parts: int,
         keeps: bool,
         programs: Programs,
-        update: Callable[..., tuple[PyTree, PyTree]],
+        optimiser: BlockOptimiser,
         key: Array,
         params: PyTree,
         state: PyTree,
@@ -92,9 +97,13 @@ class BlockRun:
         self.number, self._last = number, blocks - 1
         self.is_last = number == blocks - 1
         self._parts, self._keeps = parts, keeps
-        self._programs, self._update, self.key = programs, update, key
-        self.weights = {0: params}
+        self._programs, self._update, self.key = programs, update_of(optimiser.own), key
+        self._optimiser = optimiser
+        self.weights: dict[int, PyTree] = {}
+        self.predicted: dict[int, PyTree] = {}
+        self.read: dict[int, PyTree] = {}
         self.state, self.optimiser_state = state, optimiser_state
+        self._now(0, params)
         self.inputs: dict[MicroBatch, Reads] = {}
         self.linearisations: dict[MicroBatch, Any] = {}
         self.cotangents: dict[MicroBatch, PyTree] = {}
@@ -130,7 +139,10 @@ class BlockRun:
 
     def restart(self, salt: int) -> None:
         """Counts versions and batches from 0 again, with other random keys, once all is done."""
-        self.weights = {0: self.newest}
+        newest = self.newest
+        self.weights.clear()
+        self.predicted.clear()
+        self._now(0, newest)
         self.key = jax.random.fold_in(self.key, salt)
 
     def run(self, task: Task, post: Post, unread: Sequence[int] = ()) -> None:
@@ -146,11 +158,23 @@ class BlockRun:
         kinds[task.kind](task, self.weights[task.version], post)
         for version in unread:
             del self.weights[version]
+            self.predicted.pop(version, None)
+
+    def _now(self, version: int, weights: PyTree) -> None:
+        """The weights of a version, and with the state of the optimiser that belongs to them what
+        is predicted."""
+        self.weights[version] = weights
+        if self._optimiser.predicted is not None:
+            predict = compiled(self._optimiser.predicted)
+            self.predicted[version] = predict(weights, self.optimiser_state)
 
     def _forward(self, task: Task, weights: PyTree, post: Post) -> None:
         k, part = self.number, (task.batch, task.part)
         labels = post.take("labels", (k, *part)) if k == self._last else None
         x = post.take("output", (k - 1, *part))
+        weights = self.predicted.get(task.version, weights)
+        if self._optimiser.read:
+            self.read[task.batch] = weights
         reads = Reads(x, self.state, random_key_of(self.key, k, *part), labels)
         if self._keeps:
             y, state, self.linearisations[part] = self._programs.linearise(weights, reads)
@@ -225,8 +249,10 @@ class BlockRun:
         if self._together:
             new = self._step_together(task.batch, weights, post)
         else:
-            new, self.optimiser_state = self._update(self.gradient, self.optimiser_state, weights)
-        self.weights[task.version + 1] = new
+            read = (self.read.pop(task.batch),) if self._optimiser.read else ()
+            given = self.gradient, self.optimiser_state, weights, *read
+            new, self.optimiser_state = self._update(*given)
+        self._now(task.version + 1, new)
 
     def _step_together(self, batch: int, weights: PyTree, post: Post) -> PyTree:
         """The new weights: block 0 makes those of all, as it has the optimiser's state."""
@@ -245,7 +271,7 @@ class BlockRun:
 def block_runs(
     network: Network,
     table: Table,
-    optimiser: Optimiser,
+    optimisers: Sequence[BlockOptimiser],
     loss: Loss,
     optimiser_states: Sequence[PyTree] | None = None,
 ) -> list[BlockRun]:
@@ -253,7 +279,8 @@ def block_runs(
     blocks, params, states, key = network
     last = len(blocks) - 1
     # Made here: who called would keep them alive.
-    begun = start_states(optimiser, params, optimiser_states, table.together)
+    pairs = [own.own for own in optimisers]
+    begun = start_states(pairs, params, optimiser_states, table.together)
     return [
         BlockRun(
             k,
@@ -261,7 +288,7 @@ def block_runs(
             table.parts,
             table.keeps[k],
             programs_of(block, loss if k == last else None, k == 0),
-            update_of(optimiser),
+            optimisers[k],
             key,
             params[k],
             states[k],

@@ -28,6 +28,10 @@ def entries_of(runs: Sequence[BlockRun], box: Box) -> list[Entry]:
         add("key", [k], own.key)
         for version, weights in own.weights.items():
             add("weights", [k, version], weights)
+        for version, weights in own.predicted.items():
+            add("predicted", [k, version], weights)
+        for batch, weights in own.read.items():
+            add("read", [k, batch], weights)
         add("state", [k], own.state)
         add("optimiser_state", [k], own.optimiser_state)
         for part, reads in own.inputs.items():
@@ -45,7 +49,10 @@ def entries_of(runs: Sequence[BlockRun], box: Box) -> list[Entry]:
     return entries
 
 
-TYPED = ("weights", "state", "new_states", "optimiser_state", "gradients", "output", "inputs")
+OF_WEIGHTS = ("weights", "predicted", "read", "gradients")
+"""Entries that are by number, and like the weights."""
+
+TYPED = (*OF_WEIGHTS, "state", "new_states", "optimiser_state", "output", "inputs")
 """Entries whose shapes and dtypes are known before anything has run."""
 
 
@@ -69,8 +76,7 @@ class Structures:
         k = which[0]
         last = len(self._runs) - 1
         makes: dict[str, Callable[[], PyTree]] = {
-            "weights": lambda: self._runs[k].newest,
-            "gradients": lambda: self._runs[k].newest,
+            **dict.fromkeys(OF_WEIGHTS, lambda: self._runs[k].newest),
             "key": lambda: 0.0,
             "state": lambda: self._runs[k].state,
             "new_states": lambda: self._runs[k].state,
@@ -101,6 +107,7 @@ def put_back(
     trees = [_whole(runs, structures, *entry) for entry in entries]
     for own in runs:
         own.weights.clear()
+        own.predicted.clear()
     for (name, which, _), tree in zip(entries, trees, strict=True):
         if name in ("output", "labels", "cotangent", "loss"):
             box[name, tuple(which)] = tree  # type: ignore[index]
@@ -110,7 +117,7 @@ def put_back(
             setattr(own, name, tree)
         elif name == "new_states":
             own.new_states.append(tree)
-        elif name in ("weights", "gradients"):
+        elif name in OF_WEIGHTS:
             getattr(own, name)[rest[0]] = tree
         else:
             getattr(own, name)[rest] = tree

@@ -8,11 +8,14 @@ from typing import Any, final
 import jax
 
 from parscan_bp.arguments import check_key, check_kind, described
+from parscan_bp.pipeline.block_optimiser import block_optimisers
 from parscan_bp.pipeline.block_run import BlockRun, block_runs
 from parscan_bp.pipeline.blocks import Network
 from parscan_bp.pipeline.fitting import as_blocks, check_batch, check_fit, one_each
 from parscan_bp.pipeline.parts import Weighed, Weight, check_weight
 from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.remedies import Remedy
+from parscan_bp.pipeline.remedies.apply import as_remedies
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.schedules.table import Due, due_of
 from parscan_bp.pipeline.updating import schedule_for
@@ -26,13 +29,14 @@ class Job:
     """All that `run` is given, but for who runs it; an `Executor` is given this.
 
     Args:
-      blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key, weight: as
-        in `run`.
+      blocks, schedule, optimiser, loss, params, batches, states, optimiser_states, key, weight,
+        remedies: as in `run`.
 
     Attributes:
       blocks: K of them.
       table: the tick table, what they do.
-      optimiser, loss, weight, batches: as they came.
+      optimisers: of each block, with what is done about late gradients.
+      loss, weight, batches: as they came.
       params, states: of each block.
       optimiser_states: of each block; ``None`` for fresh ones.
       key: random key of the run.
@@ -64,6 +68,7 @@ class Job:
         optimiser_states: Sequence[PyTree] | None = None,
         key: Array | None = None,
         weight: Weight | None = None,
+        remedies: Sequence[Remedy] = (),
     ):
         self.blocks = as_blocks("blocks", blocks)
         count = len(self.blocks)
@@ -78,8 +83,10 @@ class Job:
             else one_each("optimiser_states", optimiser_states, count)
         )
         self.key = as_key(key)
-        self.table = schedule_for(schedule, optimiser, self.params).table(count, len(batches))
-        self.optimiser, self.loss, self.weight, self.batches = optimiser, loss, weight, batches
+        schedule = schedule_for(schedule, optimiser, self.params)
+        self.table = schedule.table(count, len(batches))
+        self.optimisers = block_optimisers(optimiser, as_remedies(remedies), schedule, count)
+        self.loss, self.weight, self.batches = loss, weight, batches
 
     @property
     def network(self) -> Network:
@@ -118,7 +125,7 @@ class Job:
           TypeError, ValueError: if the optimiser does not take the params or states.
         """
         _, loss = weighed(self.loss, self.weight, self.table.parts)
-        return block_runs(self.network, self.table, self.optimiser, loss, self.optimiser_states)
+        return block_runs(self.network, self.table, self.optimisers, loss, self.optimiser_states)
 
 
 def weighed(loss: Loss, weight: Weight | None, parts: int) -> tuple[Weight | None, Loss]:

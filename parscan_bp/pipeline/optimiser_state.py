@@ -64,7 +64,7 @@ def start_state(
 
 
 def start_states(
-    optimiser: Optimiser,
+    optimisers: Sequence[Optimiser],
     params: Sequence[PyTree],
     given: Sequence[PyTree] | None,
     together: bool,
@@ -72,7 +72,7 @@ def start_states(
     """Of each block that with which it begins.
 
     Args:
-      optimiser: a pair (init, update).
+      optimisers: of each block a pair (init, update).
       params: of each block.
       given: its state; ``None`` if they are to be made.
       together: whether it updates all blocks in one step; then block 0 has the state of all, and
@@ -84,7 +84,8 @@ def start_states(
     own = [None] * len(params) if given is None else given
     if not together:
         return [
-            start_state(optimiser, k, *pair) for k, pair in enumerate(zip(params, own, strict=True))
+            start_state(optimiser, k, *pair)
+            for k, (optimiser, *pair) in enumerate(zip(optimisers, params, own, strict=True))
         ]
     for k, state in enumerate(own[1:], start=1):
         if state is not None and jax.tree.leaves(state):
@@ -92,7 +93,7 @@ def start_states(
                 f"optimiser_states[{k}]: got {listed(state)}; all blocks are updated in one step, "
                 "with the state of all in optimiser_states[0], and () is wanted"
             )
-    return [start_state(optimiser, None, list(params), own[0]), *[()] * (len(params) - 1)]
+    return [start_state(optimisers[0], None, list(params), own[0]), *[()] * (len(params) - 1)]
 
 
 def missing_arguments(error: Exception) -> str | None:

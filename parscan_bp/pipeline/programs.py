@@ -101,18 +101,26 @@ def programs_of(block: Block, loss: Loss | None, first: bool) -> Programs:
 
 @functools.lru_cache(maxsize=64)
 def update_of(optimiser: Optimiser) -> Callable[..., tuple[PyTree, PyTree]]:
-    """(gradient, state, weights) -> (new weights, new state), compiled.
+    """(gradient, state, weights, what else it takes) -> (new weights, new state), compiled.
 
     In two programs: in one, XLA may round a product and the sum of weights and updates at once, and
     that would not be what an optimiser does whose updates come out of a branch, such as `stale`.
     """
     own = jax.jit(optimiser.update)
 
-    def update(gradient: PyTree, state: PyTree, weights: PyTree) -> tuple[PyTree, PyTree]:
-        updates, state = own(gradient, state, weights)
+    def update(
+        gradient: PyTree, state: PyTree, weights: PyTree, *more: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        updates, state = own(gradient, state, weights, *more)
         return apply_updates(weights, updates), state
 
     return update
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """The same one for the same function, so that it is compiled once."""
+    return jax.jit(function)
 
 
 @jax.jit

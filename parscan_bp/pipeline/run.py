@@ -10,6 +10,7 @@ from parscan_bp.pipeline.executors import Executor, Simulated, Trained
 from parscan_bp.pipeline.job import Batches, Job
 from parscan_bp.pipeline.parts import Weight
 from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.remedies import Remedy
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.types import Array, PyTree
 
@@ -27,6 +28,7 @@ def run(
     optimiser_states: Sequence[PyTree] | None = None,
     key: Array | None = None,
     weight: Weight | None = None,
+    remedies: Sequence[Remedy] = (),
 ) -> Trained:
     """Trains a network with the schedule of a pipeline.
 
@@ -59,6 +61,14 @@ def run(
         of valid rows or tokens, for a loss that is a mean over those alone. The loss of the batch
         is then sum_i weight_i loss_i / sum_i weight_i, and gradients alike. ``None`` counts all
         parts alike.
+      remedies: what is done about late gradients, in this order, to each block whose forward pass
+        is d_k >= 1 updates late in a full pipeline (m_k of `DSP`), and to no other: see `Remedy`.
+        With w_k(v) the weights after v updates, and s_k what remedies and optimiser hold then, the
+        forward pass of batch n reads ``predicted`` of w_k(v), v = max(0, n - d_k) with all of our
+        schedules, and s_k(v); the update by batch n ``corrects`` its gradient with what was
+        ``stored`` of these, and ``adjusts`` what the optimiser makes of it. A block that is
+        linearised again reads its newest weights, as without. Such a block's optimiser state is a
+        pair, the optimiser's and those of remedies, kept from run to run.
 
     Returns:
       Parameters, states and losses, once the pipeline is empty.
@@ -71,7 +81,8 @@ def run(
         the data.
       NotImplementedError: if the optimiser's update of one block depends on the gradient of
         another one, as with clipping by the global norm, and blocks are updated from different
-        batches; if the executor cannot run this schedule.
+        batches; if a remedy predicts weights, and the schedule linearises a block again with late
+        ones, as none of ours does; if the executor cannot run this schedule.
 
     Example:
       >>> import jax.numpy as jnp, optax
@@ -97,6 +108,7 @@ def run(
         optimiser_states=optimiser_states,
         key=key,
         weight=weight,
+        remedies=remedies,
     )
     made = executor.run(job)
     if not isinstance(made, Trained):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from parscan_bp.pipeline.fitting import listed
 from parscan_bp.pipeline.optimiser_state import missing_arguments
 from parscan_bp.pipeline.programs import Optimiser
 from parscan_bp.pipeline.remedies import Remedy
+from parscan_bp.pipeline.remedies.apply import as_remedies, update_with
 from parscan_bp.pipeline.separable import why_not_separable
 from parscan_bp.pipeline.stale_state import Queued, Stage, StaleState
 from parscan_bp.types import PyTree
@@ -32,7 +33,8 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
     weights of stage k move as with `PipeDream` (or `DelayedGradients`), and with d = 1 for all as
     with `PipeDream2BW`, step n of them being update n - d_k. `DSP` and `FeaturesReplay` mix in one
     gradient weights of several ages (DSP eq. 5): no gradient of a step is late there, it never was
-    the gradient at any point, and no transformation of gradients makes it. `run` does.
+    the gradient at any point, and no transformation of gradients makes it. `run` does, and takes
+    the same remedies.
 
     Each stage has an optimiser state of its own, which its first gradient touches first: step
     counters and moments do not see the steps before. Beside that a stage keeps d_k gradients:
@@ -75,17 +77,7 @@ def stale(optimiser: Any, delays: PyTree, *, remedies: Sequence[Remedy] = ()) ->
       {'early': 1, 'late': 3}
     """
     check_optimiser(optimiser)
-    if not isinstance(remedies, Iterable):
-        raise TypeError(
-            f"remedies: got {described(remedies)}; a sequence of them is wanted, such as "
-            "[ErrorFeedback()]"
-        )
-    remedies = tuple(remedies)
-    for each in remedies:
-        if not isinstance(each, Remedy):
-            raise TypeError(
-                f"remedies: got {described(each)}; a Remedy such as ErrorFeedback() is wanted"
-            )
+    remedies = as_remedies(remedies)
     paths, prefix = jax.tree_util.tree_flatten_with_path(delays)
     if not paths:
         raise TypeError(
@@ -224,13 +216,8 @@ def _step(
     queue = jax.tree.map(lambda q, a: q.at[slot].set(a.astype(q.dtype)), stage.queue, entry)
 
     def arrived():
-        own, late = list(stage.remedies), out.gradient
-        for k, remedy in enumerate(remedies):
-            late, own[k] = remedy.correct(late, out.stored[k], params, own[k])
-        updates, inner = update(late, stage.inner, params)
-        for k, remedy in enumerate(remedies):
-            updates, own[k] = remedy.adjust(updates, own[k], delay)
-        return updates, inner, tuple(own)
+        late = out.gradient, out.stored, params, stage.inner, stage.remedies
+        return update_with(remedies, delay, update, *late)
 
     def waiting():
         zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(arrived)[0])

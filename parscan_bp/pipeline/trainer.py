@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from parscan_bp.arguments import described
 from parscan_bp.pipeline import checkpoint
+from parscan_bp.pipeline.block_optimiser import block_optimisers
 from parscan_bp.pipeline.block_run import block_runs
 from parscan_bp.pipeline.blocks import Block, Network
 from parscan_bp.pipeline.executors.stream import Stream
@@ -30,6 +31,8 @@ from parscan_bp.pipeline.pipeline_report import (
     modelled_bubble,
 )
 from parscan_bp.pipeline.programs import Loss, Optimiser
+from parscan_bp.pipeline.remedies import Remedy
+from parscan_bp.pipeline.remedies.apply import as_remedies
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.updating import schedule_for
 from parscan_bp.planner.balanced import balanced
@@ -56,11 +59,12 @@ class BasePipeline(abc.ABC):
         devices: Sequence[Any] | None,
         key: Array | None,
         weight: Callable[[PyTree], Any] | None,
+        remedies: Sequence[Remedy],
     ):
         check_run(schedule, optimiser, loss, weight)
         self._layers, self._schedule = list(layers), schedule
         self._weight, self._loss = weighed(loss, weight, schedule.parts)
-        self._optimiser = optimiser
+        self._optimiser, self._remedies = optimiser, as_remedies(remedies)
         self._key = as_key(key)
         self._start_params, self._start_states = list(params), list(states)
         devices = jax.devices() if devices is None else devices
@@ -181,6 +185,7 @@ class BasePipeline(abc.ABC):
         self._workers.idle()
         about = {
             "schedule": str(self._schedule),
+            "remedies": list(map(str, self._remedies)),
             "split": self._split,
             "seconds": self._seconds,
             "entered": self._entered,
@@ -203,6 +208,11 @@ class BasePipeline(abc.ABC):
             raise ValueError(
                 f"path: {path} is of {about['schedule']} with {sum(split)} layers; this pipeline "
                 f"is {self._schedule} with {len(self._layers)}"
+            )
+        wanted, found = list(map(str, self._remedies)), about.get("remedies", [])
+        if found != wanted:
+            raise ValueError(
+                f"path: {path} is of a run with the remedies {found}; this pipeline has {wanted}"
             )
         if len(split) != self._blocks or self._split not in (None, split):
             raise ValueError(
@@ -290,7 +300,8 @@ class BasePipeline(abc.ABC):
         check_fit(network, self._loss, pairs)
         stream = Stream(schedule, self._blocks)
         table = schedule.table(self._blocks, stream.ahead + 1)
-        runs = block_runs(network, table, self._optimiser, self._loss)
+        optimisers = block_optimisers(self._optimiser, self._remedies, schedule, self._blocks)
+        runs = block_runs(network, table, optimisers, self._loss)
         box: Any = {}
         if entries is not None:
             put_back(runs, box, Structures(network, runs, x, labels), entries)
@@ -328,7 +339,7 @@ class Pipeline(BasePipeline):
       devices: as in `Threads`.
       key: random key. A block has that of `run`; one of several layers splits it, a key for
         each.
-      weight: as in `run`.
+      weight, remedies: as in `run`.
 
     Raises:
       TypeError, ValueError: if an argument is none such, or there are fewer layers than blocks.
@@ -361,6 +372,7 @@ class Pipeline(BasePipeline):
         devices: Sequence[Any] | None = None,
         key: Array | None = None,
         weight: Callable[[PyTree], Any] | None = None,
+        remedies: Sequence[Remedy] = (),
     ):
         blocks = as_blocks("layers", layers)
         super().__init__(
@@ -374,6 +386,7 @@ class Pipeline(BasePipeline):
             devices=devices,
             key=key,
             weight=weight,
+            remedies=remedies,
         )
 
     def model(self) -> tuple[list[PyTree], list[PyTree]]:

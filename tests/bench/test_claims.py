@@ -29,10 +29,21 @@ def the_claim(word):
 def test_a_claim_names_its_record_or_says_why_there_is_none():
     for claim in CLAIMS:
         verdict, ours = claim.judge(recorded)
-        assert bool(claim.bench) == (verdict is not Verdict.UNMEASURED), claim
+        reached = claim.bench and claim.holds(recorded(claim.bench)) is not None
+        assert bool(reached) == (verdict is not Verdict.UNMEASURED), claim
         assert bool(ours) == bool(claim.bench)
-        assert claim.bench or claim.because
+        assert reached or claim.because
         assert verdict is not Verdict.FAILS or claim.because, claim
+
+
+@pytest.mark.parametrize(
+    ("median", "verdict"), [(20.0, Verdict.HOLDS), (40.0, Verdict.FAILS), (None, None)]
+)
+def test_figure_4_waits_for_a_batch_of_256(median, verdict):
+    point = {"batch": 256, "iteration": {"baseline": {"median": median}}}
+    records = changed("grids", lambda r: median and r["compute"].append(point))
+    found, _ = the_claim("batch of 256").judge(records)
+    assert found is (verdict or Verdict.UNMEASURED)
 
 
 def changed(name, change):

@@ -34,6 +34,27 @@ def train(name: str, ticks: str):
     return {"blocks": list(mine), "same": same and losses, "losses": len(made.losses)}
 
 
+def remedied():
+    """Whether late blocks with remedies are as in the simulator, and not as without."""
+    functions, params = net(3)
+    given = (CASES["DSP(1,1,0;4,2,0)"].schedule, optax.sgd(0.1, momentum=0.9), cross_entropy)
+    remedies = [
+        pipeline.DelayCompensation(0.8, decay=0.9),
+        pipeline.LearningRateByStaleness(0.5, anneal=6),
+        pipeline.WeightPrediction(),
+    ]
+    given = (functions, *given, params, data(12))
+    made = pipeline.run(*given, remedies=remedies, executor=pipeline.Processes())
+    wanted = pipeline.run(*given, remedies=remedies)
+    plain = pipeline.run(*given)
+    mine = pipeline.Processes().blocks_here(3)
+    ours, theirs, without = (
+        [bits(own.params[k]) for k in which]
+        for own, which in ((made, range(len(mine))), (wanted, mine), (plain, mine))
+    )
+    return {"same": ours == theirs, "other": ours != without}
+
+
 def together():
     """Whether parts with weights, and a global norm, are as in the simulator."""
 

@@ -30,7 +30,7 @@ class Claim:
         paper: the paper's numbers; empty where it has none.
         bench: whose record it is compared with; empty where nothing was measured.
         ours: record to our numbers.
-        holds: whether the record agrees, by the numbers in it.
+        holds: whether the record agrees, by the numbers in it; ``None`` if it ends before.
         given: under which conditions it holds, if it does.
         because: why it does not hold, if it does not, or why nothing was measured.
     """
@@ -40,7 +40,7 @@ class Claim:
     paper: str = ""
     bench: str = ""
     ours: Callable[[Record], str] = lambda record: ""
-    holds: Callable[[Record], bool] = lambda record: False
+    holds: Callable[[Record], bool | None] = lambda record: False
     given: str = ""
     because: str = ""
 
@@ -49,8 +49,8 @@ class Claim:
         record = records(self.bench) if self.bench else None
         if record is None:
             return Verdict.UNMEASURED, ""
-        verdict = Verdict.HOLDS if self.holds(record) else Verdict.FAILS
-        return verdict, self.ours(record)
+        verdicts = {True: Verdict.HOLDS, False: Verdict.FAILS, None: Verdict.UNMEASURED}
+        return verdicts[self.holds(record)], self.ours(record)
 
     def row(self, records: Records) -> list[str]:
         """A line of `table`."""

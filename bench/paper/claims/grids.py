@@ -50,6 +50,12 @@ def _milliseconds(values: list[float]) -> str:
     return ", ".join(f"{1e3 * value:.1f}" for value in values)
 
 
+def _least_at(record: Record, batch: int) -> bool | None:
+    """``None`` if that batch was not measured."""
+    measured = [point["batch"] for point in record["compute"]]
+    return _fastest(record) == batch if batch in measured else None
+
+
 def _fastest(record: Record) -> int:
     """The batch of which an entry takes least, among those that were measured."""
     each = {
@@ -65,8 +71,9 @@ CLAIMS = (
         "256",
         "grids",
         lambda r: f"{_fastest(r)} of {', '.join(str(p['batch']) for p in r['compute'])}",
-        lambda r: _fastest(r) == 256,
-        because="larger batches were not measured",
+        lambda r: _least_at(r, 256),
+        because="from 8 images on one takes 0.13 s here, so that "
+        "64, 128 and 256, of 4.4 GB, want a quarter of an hour of two idle cores",
     ),
     Claim(
         "figure 6",

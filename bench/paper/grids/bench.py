@@ -62,7 +62,7 @@ BENCH = Bench(
     rows=Listed("compute"),
     text=report.text,
     options=(
-        Option("batches", [1, 2, 4, 8, 16, 32, 64], "of one process"),
+        Option("batches", [1, 2, 4, 8, 16, 32, 64, 128, 256], "of one process"),
         Option("divisor", 1, "of the network's channels"),
         Option("seed", 0),
         *racing(9, 3, 60.0),

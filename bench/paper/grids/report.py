@@ -141,15 +141,19 @@ def draw(result: Result) -> Mapping[str, Figure]:
 def _drawn4(result: Result) -> Figure:
     figure = figures.new(5.0, 3.4)
     axes = figure.subplots()
-    points = sorted((p["batch"], p["iteration"]["baseline"]["median"]) for p in result["compute"])
-    batches, seconds = np.array(points).T
-    axes.plot(batches, seconds / batches, "o-")
+    measured = ((p["batch"], p["iteration"]["baseline"]) for p in result["compute"])
+    points = sorted((batch, own["median"], own["iqr"]) for batch, own in measured)
+    batches, seconds, spread = np.array(points).T
+    half = spread / batches / 2
+    axes.errorbar(batches, seconds / batches, half, fmt="o-", capsize=3)
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, [f"{batch:.0f}" for batch in batches])
     axes.set_ylim(bottom=0)
-    axes.set(xlabel="batch of one process", ylabel="seconds for an entry")
+    axes.set(xlabel="images in a batch of one process", ylabel="seconds an image")
     axes.set_title(
-        "Figure 4: an iteration of AlexNet, measured here\n(paper: least at 256)", size=9
+        "Figure 4: an iteration of AlexNet, measured here\n"
+        "(medians, middle half of runs; paper: least at 256)",
+        size=9,
     )
     return figure
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ def run(
     blocks: int,
     seed: int,
     options: Options,
+    remedies: Sequence[pipeline.Remedy] = (),
 ) -> Result:
     """Trains once: the mean loss of every epoch, and the test accuracy after it."""
     network = task.network(blocks)
@@ -97,6 +99,7 @@ def run(
         params,
         batches,
         states=states,
+        remedies=remedies,
         executor=pipeline.Simulated(observe=look),
     )
     losses = np.asarray(made.losses).reshape(options.epochs, epoch).mean(1)
@@ -104,14 +107,9 @@ def run(
 
 
 @functools.cache
-def sgd(
-    rate: float, momentum: float, late: tuple[int, ...] | None = None
-) -> optax.GradientTransformation:
-    """One for all runs: its updates are compiled once. ``late`` divides the rates of blocks."""
-    if late is None:
-        return optax.sgd(rate, momentum=momentum)
-    blocks = {str(k): optax.sgd(rate / max(m, 1), momentum=momentum) for k, m in enumerate(late)}
-    return optax.multi_transform(blocks, list(blocks))
+def sgd(rate: float, momentum: float) -> optax.GradientTransformation:
+    """One for all runs: its updates are compiled once."""
+    return optax.sgd(rate, momentum=momentum)
 
 
 def _finite(value: float) -> float | None:

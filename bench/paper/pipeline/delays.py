@@ -1,9 +1,9 @@
-"""Late gradients without a remedy, by optimiser; DSP with a rate for each block; guessed gradients.
+"""Late gradients without a remedy, by optimiser; DSP with each remedy; guessed gradients.
 
 The plain net of nine layers learns spoken digits, with gradients that are 0 to 16 steps late, by
 SGD with momentum, Adam, Muon, and NAdam with a long momentum. Then DSP trains it in three blocks:
-with one rate, and with rates divided by how late the forward pass of a block is, a remedy of DSP
-itself; and blocks that foresee their gradients do (DNI). Without `--digits` tones are generated.
+as it is, and with each remedy, which is told how late the forward pass of a block is; and blocks
+that foresee their gradients do (DNI). Without `--digits` tones are generated.
 """
 
 import pathlib
@@ -30,6 +30,12 @@ OPTIMISERS: Mapping[str, remedies.Make] = {
 method for asynchronous pipeline parallel optimization, ICML 2025)."""
 RATES = {**remedies.RATES, "NAdam": remedies.RATES["Adam"]}
 ONE, DIVIDED = "one rate", "rate / m"
+BLOCKS: Mapping[str, tuple[pipeline.Remedy, ...]] = {
+    ONE: (),
+    DIVIDED: remedies.REMEDIES["learning rate"],
+    **{name: remedies.REMEDIES[name] for name in ("compensation", "feedback", "prediction")},
+}
+"""Remedies of late blocks, by side."""
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
 
 
@@ -59,15 +65,14 @@ def measure(point: tuple, options: Options) -> Result:
         return {"part": "blocks", "schedule": "DNI", "rate": rate, "runs": {ONE: guessed}}
     _, name, rate = point
     schedule, blocks = accuracy.SCHEDULES[name]
-    sides = {ONE: accuracy.sgd(rate, options.momentum)}
-    if isinstance(schedule, pipeline.DSP):
-        sides[DIVIDED] = accuracy.sgd(rate, options.momentum, schedule.m)
+    optimiser = accuracy.sgd(rate, options.momentum)
     runs = {
         side: [
-            accuracy.run(task, schedule, own, blocks, seed, options)
+            accuracy.run(task, schedule, optimiser, blocks, seed, options, own)
             for seed in range(options.seeds)
         ]
-        for side, own in sides.items()
+        for side, own in BLOCKS.items()
+        if not own or isinstance(schedule, pipeline.DSP)
     }
     return {"part": "blocks", "schedule": name, "rate": rate, "runs": runs}
 
@@ -98,11 +103,11 @@ def _blocks(result: Result) -> tuple[list[str], list[list[str]]]:
     rows = []
     for entry in of_part(result, "blocks"):
         cells = []
-        for side in (ONE, DIVIDED):
+        for side in BLOCKS:
             own = best(entry["runs"][side]) if side in entry["runs"] else []
             cells.append(f"{np.mean(own):.1%} ({max(own) - min(own):.1%})" if own else "")
         rows.append([f"{entry['schedule']}, rate {entry['rate']:g}", *cells])
-    return ["best test accuracy (of seeds: largest less smallest)", ONE, DIVIDED], rows
+    return ["best test accuracy (of seeds: largest less smallest)", *BLOCKS], rows
 
 
 def text(result: Result) -> str:

@@ -43,6 +43,7 @@ class Instructions(NamedTuple):
       first: whether its gradient is the batch's first.
       update: whether there is an update.
       old, new: slots of the weights that it reads and makes.
+      read: slot of those that the batch's forward pass has read, where an update is given them.
       x_to, ct_to: slots for what neighbours send in this tick.
     """
 
@@ -65,6 +66,7 @@ class Instructions(NamedTuple):
     update: Any
     old: Any
     new: Any
+    read: Any
     x_to: Any
     ct_to: Any
 
@@ -99,8 +101,14 @@ def roles_of(table: Table) -> list[Role]:
     return [Role(k == table.blocks - 1, keeps) for k, keeps in enumerate(table.keeps)]
 
 
-def instructions(table: Table, devices: int) -> tuple[Instructions, Rooms]:
+def instructions(table: Table, devices: int, read: bool = False) -> tuple[Instructions, Rooms]:
     """What every device does in every tick if what it sends arrives at the tick's end.
+
+    Args:
+      table: the tick table.
+      devices: D.
+      read: whether an update is given the weights that the batch's forward pass has read, which
+        are then kept until it.
 
     Raises:
       NotImplementedError: if the table needs more than one hop, or more than one pass of a kind at
@@ -108,7 +116,8 @@ def instructions(table: Table, devices: int) -> tuple[Instructions, Rooms]:
     """
     check_hops(table, devices)
     check_updates(table)
-    made = [_column(table, d, devices) for d in range(devices)]
+    reads = _forward_versions(table) if read else {}
+    made = [_column(table, d, devices, reads) for d in range(devices)]
     fields = {
         name: np.stack([column[name] for column, _ in made], axis=1)
         for name in Instructions._fields
@@ -182,8 +191,13 @@ def updates_wait(table: Table) -> bool:
     return any(t.tick > whole[t.block, t.batch] for t in table.tasks if t.kind == "update")
 
 
+def _forward_versions(table: Table) -> dict[tuple[int, int], int]:
+    """Of each block and batch which weights the forward pass of its last part reads."""
+    return {(t.block, t.batch): t.version for t in table.tasks if t.kind == "forward"}
+
+
 def _column(
-    table: Table, device: int, devices: int
+    table: Table, device: int, devices: int, read: Mapping[tuple[int, int], int]
 ) -> tuple[dict[str, np.ndarray], list[tuple[int, ...]]]:
     """The instructions of one device, and the rooms of each of its blocks."""
     mine = range(device, table.blocks, devices)
@@ -206,9 +220,9 @@ def _column(
         writes = {_where(t): _moment(t.tick, _FORWARD) for t in up if roles[t.block] == role}
         slots, rooms_kept[role] = allocate(_lives(writes, _reads(down)))
         kept |= slots
-    weights, rooms_weights = allocate(_versions(table, mine, own))
+    weights, rooms_weights = allocate(_versions(table, mine, own, read))
 
-    shapes = dict.fromkeys(("update", "old", "new"), (table.ticks, len(mine)))
+    shapes = dict.fromkeys(("update", "old", "new", "read"), (table.ticks, len(mine)))
     fields = {
         name: np.zeros(shapes.get(name, table.ticks), np.int32) for name in Instructions._fields
     }
@@ -238,6 +252,8 @@ def _column(
             fields["update"][at] = 1
             fields["old"][at] = weights[task.block, task.version]
             fields["new"][at] = weights[task.block, task.version + 1]
+            of_batch = read.get((task.block, task.batch), task.version)
+            fields["read"][at] = weights[task.block, of_batch]
     for name, ticks, slots in (("x_to", from_below, x), ("ct_to", from_above, ct)):
         for value, tick in ticks.items():
             fill(tick, **{name: slots[value]})
@@ -274,7 +290,10 @@ def _lives(
 
 
 def _versions(
-    table: Table, blocks: Iterable[int], own: list[Task]
+    table: Table,
+    blocks: Iterable[int],
+    own: list[Task],
+    read: Mapping[tuple[int, int], int],
 ) -> dict[Hashable, tuple[int, int]]:
     """When each version of the weights of blocks, (block, version), is made, and last read.
 
@@ -289,6 +308,7 @@ def _versions(
             moment = _moment(task.tick, _UPDATE)
             writes[k, version + 1] = moment
             reads.append(((k, version), moment))
+            reads.append(((k, read.get((k, task.batch), version)), moment))
         elif task.kind == "forward":
             reads.append(((k, version), _moment(task.tick, _FORWARD)))
         elif not table.keeps[k]:

@@ -18,6 +18,7 @@ from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors.base import Executor, Trained
 from parscan_bp.pipeline.executors.instructions import instructions
 from parscan_bp.pipeline.executors.stage_program import StageProgram
+from parscan_bp.pipeline.executors.united import United
 from parscan_bp.pipeline.fitting import (
     check_alike,
     check_batch,
@@ -59,6 +60,9 @@ class Spmd(Executor):
     last bit, but where XLA fuses otherwise what is in one larger program: seen of such optimisers,
     of `optax.MultiSteps` and of float16, up to rounding; and with ``data``, as means are taken in
     another order.
+
+    With remedies a stage has room for the optimiser's state once for each delay that a block has,
+    and keeps the weights that forward passes have read until the update.
 
     All blocks are the same one, ``[block] * K``, whose y has the shape and dtype of x; their params
     are of the same shapes. So are all batches, which lie on every stage.
@@ -116,7 +120,7 @@ class Spmd(Executor):
         params, states = ([row(tree, at) for at in rows] for tree in stacked[:2])
         own = [row(stacked[2], 0), *[()] * (table.blocks - 1)]
         if not table.together:
-            own = [row(stacked[2], at) for at in rows]
+            own = United(job.optimisers).own([row(stacked[2], at) for at in rows])
         return Trained(params, states, own, _losses(table, ticks[-1]))
 
     @property
@@ -131,16 +135,22 @@ class Spmd(Executor):
             check_trained(k, each)
         check_alike("params", params)
         check_alike("states", states)
-        plan, rooms = instructions(table, self._stages)
+        united = United(job.optimisers)
+        plan, rooms = instructions(table, self._stages, united.optimiser.read)
         pieces = 1 if self.data is None else self.mesh.shape[self.data]
         weight, loss = weighed(job.loss, job.weight, table.parts * pieces)
         xs, labels = _rows(table, job.batches, pieces, weight)
         pairs = _pieces(xs, labels, pieces)
         check_one_shape(job.network, pairs[0][0])
         check_fit(job.network, loss, pairs)
-        begun = start_states(job.optimiser, params, job.optimiser_states, table.together)
+        optimisers = [own.own for own in job.optimisers]
+        begun = start_states(optimisers, params, job.optimiser_states, table.together)
         # Every stage does the step of all, if there is one.
-        begun = [begun[0]] * self._stages if table.together else _in_stages(begun, self._stages)
+        begun = (
+            [begun[0]] * self._stages
+            if table.together
+            else _in_stages(united.states(begun, params), self._stages)
+        )
         stacked = map(
             _stack, (_in_stages(params, self._stages), _in_stages(states, self._stages), begun)
         )
@@ -154,7 +164,7 @@ class Spmd(Executor):
             )
         )
         stage = StageProgram(
-            block, job.optimiser, loss, table, rooms, self._stages, self.axis, self.data
+            block, united.optimiser, loss, table, rooms, self._stages, self.axis, self.data
         )
         return SpmdProgram(_compiled(stage, mesh), arguments)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from parscan_bp.originals import lax_scan
+from parscan_bp.pipeline.block_optimiser import BlockOptimiser
 from parscan_bp.pipeline.blocks import Block
 from parscan_bp.pipeline.executors import ring
 from parscan_bp.pipeline.executors.instructions import (
@@ -21,11 +22,10 @@ from parscan_bp.pipeline.executors.instructions import (
     roles_of,
     updates_wait,
 )
+from parscan_bp.pipeline.executors.stage_update import StageState, StageUpdate
 from parscan_bp.pipeline.programs import (
     Loss,
-    Optimiser,
     Reads,
-    apply_updates,
     is_float,
     programs_of,
     random_key_of,
@@ -33,30 +33,6 @@ from parscan_bp.pipeline.programs import (
 from parscan_bp.pipeline.schedules import Table
 from parscan_bp.trees import row
 from parscan_bp.types import Array, PyTree
-
-
-class StageState(NamedTuple):
-    """What one stage holds between ticks: V blocks, one for each round of the pipeline.
-
-    Attributes:
-      weights: a ring of versions, of all rounds.
-      optimiser_states: of each round, a list; of one step for all blocks, that alone.
-      state: of each round.
-      states: of each round, sum of the states that the parts of a batch have left so far.
-      gradient: of each round, sum over the parts of a batch so far; an empty tuple where it need
-        not be kept.
-      x, ct: rings of what neighbours have sent.
-      kept: for each role a ring of what its backward passes need.
-    """
-
-    weights: PyTree
-    optimiser_states: list[PyTree]
-    state: PyTree
-    states: PyTree
-    gradient: PyTree
-    x: PyTree
-    ct: PyTree
-    kept: tuple[PyTree, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +46,8 @@ class StageProgram:
     through two permutations at the end of every tick.
 
     Attributes:
-      block, optimiser, loss: as in `run`.
+      block, loss: as in `run`.
+      optimiser: of all blocks.
       table: the tick table.
       rooms: of its instructions.
       stages: D, how many.
@@ -79,7 +56,7 @@ class StageProgram:
     """
 
     block: Block
-    optimiser: Optimiser
+    optimiser: BlockOptimiser
     loss: Loss
     table: Table
     rooms: Rooms
@@ -132,6 +109,9 @@ class _Run:
         self.params, self.states = params, states
         self.own, state = row((params, states), 0)
         self.rounds = table.blocks // stage.stages
+        self.updates = StageUpdate(
+            stage.optimiser, table, stage.stages, stage.axis, stage.data, here
+        )
         roles = roles_of(table)
         self.roles = sorted(set(roles))
         self.role_at = [self.roles.index(role) for role in roles]
@@ -158,11 +138,18 @@ class _Run:
         rooms, parts = self.stage.rooms, self.table.parts
         states = 1 if self.table.together else self.rounds
         weights = ring.empty(max(rooms.weights), self.own)
+        begun = [row(optimiser_states, at) for at in range(states)]
         for at in range(self.rounds):
             weights = ring.put(weights, at, row(self.params, at))
+        predicted: PyTree = ()
+        if predict := self.stage.optimiser.predicted:
+            predicted = weights
+            for at in range(self.rounds):
+                predicted = ring.put(predicted, at, predict(row(self.params, at), begun[at]))
         return StageState(
             weights=weights,
-            optimiser_states=[row(optimiser_states, at) for at in range(states)],
+            predicted=predicted,
+            optimiser_states=begun,
             state=self.states,
             states=ring.zeros_like(self.states) if parts > 1 else (),
             gradient=ring.zeros_like(self.params) if self.keeps_gradient else (),
@@ -181,7 +168,7 @@ class _Run:
     def tick(self, carry: StageState, now: Instructions) -> tuple[StageState, Array]:
         carry, up, loss = self._forward(carry, now)
         carry, gradient, down = self._backward(carry, now)
-        carry = self._update(carry, now, gradient)
+        carry = self.updates(carry, now, gradient)
         x, ct = self._exchange(up, down)
         arrived = {"x": ring.put(carry.x, now.x_to, x), "ct": ring.put(carry.ct, now.ct_to, ct)}
         return carry._replace(**arrived), loss
@@ -195,16 +182,13 @@ class _Run:
         below = [(there, here) for here, there in above]
         return lax.ppermute(up, axis, above), lax.ppermute(down, axis, below)
 
-    def _block(self, at: Array | int) -> Array:
-        """That of a round."""
-        return at * self.stage.stages + self.here
-
     def _forward(self, carry: StageState, now: Instructions) -> tuple[StageState, PyTree, Array]:
         """The pass, what goes to the stage above, and the loss at the last stage."""
         data, arrived = _row(self.xs, now.batch, now.part), ring.get(carry.x, now.x)
-        block = self._block(now.round)
+        block = self.updates.block(now.round)
         x = jax.tree.map(lambda a, b: jnp.where(block == 0, a, b), data, arrived)
-        weights, before = ring.get(carry.weights, now.weights), ring.get(carry.state, now.round)
+        read = carry.predicted if self.stage.optimiser.predicted else carry.weights
+        weights, before = ring.get(read, now.weights), ring.get(carry.state, now.round)
         key = random_key_of(self.key, block, now.batch, now.part)
         reads = Reads(x, before, key, _row(self.labels, now.batch, now.part))
 
@@ -272,7 +256,7 @@ class _Run:
         """The gradients of the weights, summed over parts, and what goes to the stage below."""
         weights = ring.get(carry.weights, now.back_weights)
         arrived = ring.get(carry.ct, now.ct)
-        block = self._block(now.back_round)
+        block = self.updates.block(now.back_round)
         key = random_key_of(self.key, block, now.back_batch, now.back_part)
         labels = _row(self.labels, now.back_batch, now.back_part)
         none = ring.zeros_like(self.own), ring.zeros_like(self.x)
@@ -316,56 +300,6 @@ class _Run:
         totals = ring.put(carry.gradient, now.back_round, total)
         each = [row(totals, at) for at in range(self.rounds)]
         return carry._replace(gradient=totals), each, down
-
-    def _update(self, carry: StageState, now: Instructions, gradients: list[PyTree]) -> StageState:
-        due = [now.update[at] == 1 for at in range(self.rounds)]
-        old = [ring.get(carry.weights, now.old[at]) for at in range(self.rounds)]
-        # Each in a branch of its own, as in programs of their own: in one, XLA may round a product
-        # and a sum at once.
-        means = [
-            lax.cond(each, self._batch_mean, lambda gradient: gradient, own)
-            for each, own in zip(due, gradients, strict=True)
-        ]
-
-        def step(update: Callable[..., Any], due: Array, *args: PyTree) -> tuple[PyTree, PyTree]:
-            idle = lambda *args: (ring.zeros_like(jax.eval_shape(update, *args)[0]), args[1])  # noqa: E731
-            return lax.cond(due, update, idle, *args)
-
-        if self.table.together:
-            updates, *states = step(self._of_all, due[0], means, *carry.optimiser_states, old)
-        else:
-            steps = [
-                step(self.stage.optimiser.update, *each)
-                for each in zip(due, means, carry.optimiser_states, old, strict=True)
-            ]
-            updates, states = map(list, zip(*steps, strict=True))
-        weights = carry.weights
-        for at, each in enumerate(due):
-            new = jax.tree.map(
-                lambda a, b, each=each: jnp.where(each, a, b),
-                apply_updates(old[at], updates[at]),
-                ring.get(weights, now.new[at]),
-            )
-            weights = ring.put(weights, now.new[at], new)
-        return carry._replace(weights=weights, optimiser_states=states)
-
-    def _batch_mean(self, gradient: PyTree) -> PyTree:
-        """Of a batch, over its parts and the devices that have them."""
-        whole = gradient if self.stage.data is None else lax.pmean(gradient, self.stage.data)
-        return jax.tree.map(lambda g: g / jnp.asarray(self.table.parts, g.dtype), whole)
-
-    def _of_all(
-        self, gradients: list[PyTree], state: PyTree, weights: list[PyTree]
-    ) -> tuple[list[PyTree], PyTree]:
-        """This stage's updates out of one step for all, which every stage makes."""
-        every = lax.all_gather((gradients, weights), self.stage.axis)
-        blocks = [divmod(k, self.stage.stages) for k in range(self.table.blocks)]
-        ours, theirs = (
-            [jax.tree.map(lambda a, d=d: a[d], own[at]) for at, d in blocks] for own in every
-        )
-        updates, state = self.stage.optimiser.update(ours, state, theirs)
-        stacked = jax.tree.map(lambda *own: jnp.stack(own), *updates)
-        return [row(stacked, self._block(at)) for at in range(self.rounds)], state
 
 
 def _row(tree: PyTree, batch: Array, part: Array) -> PyTree:

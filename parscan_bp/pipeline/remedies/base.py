@@ -9,10 +9,10 @@ from parscan_bp.types import PyTree
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """What `stale` does to a stage whose gradients are d >= 1 steps late; a frozen configuration.
+    """What is done to a stage whose gradients are d >= 1 steps late; a frozen configuration.
 
-    This one does nothing. A new remedy is a file with a subclass, and overrides what it needs; a
-    state of its own has to keep its shapes and dtypes.
+    `stale` and `run` take them. This one does nothing. A new remedy is a file with a subclass, and
+    overrides what it needs; a state of its own has to keep its shapes and dtypes.
 
     Example:
       >>> import dataclasses, jax, jax.numpy as jnp, optax
@@ -34,7 +34,7 @@ class Remedy:
         return ()
 
     def stored(self, params: PyTree) -> PyTree:
-        """What waits in the queue together with the gradient that was taken at ``params``."""
+        """What is known, once a gradient is used, of the ``params`` at which it was taken."""
         del params
         return ()
 
@@ -56,3 +56,8 @@ class Remedy:
         """The updates that are made of the optimiser's, and the new state."""
         del delay
         return updates, state
+
+    def predicted(self, params: PyTree, state: PyTree, delay: int) -> PyTree:
+        """Where the next gradient is taken instead of at ``params``, those of the stage now."""
+        del state, delay
+        return params

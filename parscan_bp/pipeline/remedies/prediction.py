@@ -27,10 +27,13 @@ class PredictionState(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class WeightPrediction(Remedy):
-    """Keeps the last updates of a stage, by which `stale_params` predicts its weights.
+    """Gradients are taken where the weights will be when they are used.
 
-    It changes no update by itself: an optimiser does not take the gradient. It stands after
-    remedies that do, and costs |theta| numbers.
+        w + d u,    u the last update of the stage
+
+    `run` takes them there. For `stale` it keeps u, and changes nothing by itself, as an optimiser
+    does not take the gradient: `stale_params` is the place. It stands after remedies that change
+    updates, and costs |theta| numbers; in `run` twice as many, as the prediction is held, too.
 
     Source: Chen, Yang, Cheng, SpecTrain (2018), for SGD with momentum, whose last update is its
     smoothed gradient; Guan et al., XPipe (2019), for Adam.
@@ -56,6 +59,9 @@ class WeightPrediction(Remedy):
     def adjust(self, updates, state, delay):
         kept = jax.tree.map(lambda u, a: u.astype(a.dtype), updates, state.updates)
         return updates, PredictionState(kept)
+
+    def predicted(self, params, state, delay):
+        return jax.tree.map(lambda p, u: (p + delay * u).astype(p.dtype), params, state.updates)
 
 
 def stale_params(state: StaleState, params: PyTree) -> PyTree:
@@ -93,4 +99,4 @@ def _predicted(stage: Stage, params: PyTree) -> PyTree:
             "stale(..., remedies=[WeightPrediction()]) is wanted"
         )
     delay = waiting[0].shape[0]
-    return jax.tree.map(lambda p, u: (p + delay * u).astype(p.dtype), params, found[-1].updates)
+    return WeightPrediction().predicted(params, found[-1], delay)
