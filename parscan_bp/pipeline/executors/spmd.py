@@ -58,8 +58,8 @@ class Spmd(Executor):
     optimiser that wants all gradients at once, for which every stage gathers them, and all weights,
     at the end of a batch, and holds the optimiser's state of all. What `Simulated` computes, to the
     last bit, but where XLA fuses otherwise what is in one larger program: seen of such optimisers,
-    of `optax.MultiSteps` and of float16, up to rounding; and with ``data``, as means are taken in
-    another order.
+    of `optax.MultiSteps`, of float16 and of parts of a single row, up to rounding; and with
+    ``data``, as means are taken in another order.
 
     With remedies a stage has room for the optimiser's state once for each delay that a block has,
     and keeps the weights that forward passes have read until the update.
