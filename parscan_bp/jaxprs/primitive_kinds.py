@@ -162,7 +162,9 @@ HOLOMORPHIC = _names(
 
 # --- batches --------------------------------------------------------------------------------------
 
-OWN = OWN_CALLS | _names("largest_of_mapped linear_solve look mapped_alike pushforward row_product")
+OWN = OWN_CALLS | _names(
+    "counted_once largest_of_mapped linear_solve look mapped_axis_in_front pushforward row_product"
+)
 """The primitives of this package."""
 
 DRAWS = _names("random_bits random_fold_in random_gamma random_seed random_split")

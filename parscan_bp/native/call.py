@@ -18,10 +18,11 @@ from jax.interpreters import ad, batching, mlir
 from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.read import scan_counts
 from parscan_bp.jaxprs.replay import bind, evaluate, interpret
+from parscan_bp.jaxprs.stage import to_be_traced
 from parscan_bp.native import llvm
 from parscan_bp.native.program import Loop, Unsupported
 from parscan_bp.originals import lax_scan
-from parscan_bp.primitives.mapping import vmapped
+from parscan_bp.primitives.mapping import MappedAxis, in_place
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array, PyTree
 
@@ -45,7 +46,8 @@ def scan(
 
 def _bind(f: Callable[..., Sequence[Array]], values: Sequence[Array]) -> list[Array]:
     """The results of a function, which is traced and may have loops that are made natively."""
-    closed = jax.make_jaxpr(f)(*values)
+    with to_be_traced():
+        closed = jax.make_jaxpr(f)(*values)
     jaxpr = closed.jaxpr
     jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
     return native_call_p.bind(*closed.consts, *values, jaxpr=ClosedJaxpr(jaxpr, ()))
@@ -105,9 +107,14 @@ def _differentiate(primals, tangents, *, jaxpr):
 
 
 def _batch(how, values, axes, *, jaxpr):
-    run = vmapped(functools.partial(_run, jaxpr=jaxpr), tuple(axes), how)
-    outs = _bind(run, values)
-    return outs, [0] * len(outs)
+    where: Sequence[MappedAxis] = ()
+
+    def run(*values):
+        nonlocal where
+        outs, where = in_place(functools.partial(_run, jaxpr=jaxpr), axes, how)(*values)
+        return outs
+
+    return _bind(run, values), where
 
 
 def _lower(ctx: Any, *operands: Any, jaxpr: ClosedJaxpr) -> Any:
@@ -125,9 +132,14 @@ def _is_of_one_device(context: Any) -> bool:
 
 native_call_p = Primitive("native_call")
 native_call_p.multiple_results = True
-native_call_p.def_impl(
-    lambda *values, jaxpr: jax.jit(functools.partial(native_call_p.bind, jaxpr=jaxpr))(*values)
-)
+
+
+@native_call_p.def_impl
+def _compiled(*values, jaxpr):
+    with jax.disable_jit(False):
+        return jax.jit(functools.partial(native_call_p.bind, jaxpr=jaxpr))(*values)
+
+
 native_call_p.def_effectful_abstract_eval(lambda *_, jaxpr: (jaxpr.out_avals, jaxpr.effects))
 ad.primitive_jvps[native_call_p] = _differentiate
 batching.fancy_primitive_batchers[native_call_p] = _batch

@@ -76,34 +76,62 @@ def at_front(value: Array, axis: MappedAxis) -> Array:
     return value if axis is None else jnp.moveaxis(value, axis, 0)
 
 
-def mapped_alike(values: Sequence[Array], beside: Sequence[Array]) -> list[Array]:
-    """The values; under `jax.vmap` all have the mapped axis in front, if any of ``beside`` has it.
+def in_front(values: Sequence[Array]) -> list[Array]:
+    """The values; under `jax.vmap` they have the mapped axis in front from here on.
 
-    For the results of functions of ``beside``, of which JAX takes one in the place of the other.
+    For two programs of the same results, of which JAX takes one in the place of the other.
     """
-    return [_alike_p.bind(v, *beside) for v in values]
+    return [_front_p.bind(v) for v in values]
 
 
-def _value(value, *beside):
+def counted_once(cts: Sequence[Array], beside: Sequence[Array]) -> list[Array]:
+    """Cotangents that are not mapped, as those of the first entry alone; zeros are the others'.
+
+    Of results that are the same for all entries. What is made of such a cotangent and of what is
+    mapped would be summed over all entries, where that is the cotangent of something not mapped.
+
+    Args:
+      cts: the cotangents.
+      beside: what they meet; where nothing of that is mapped, they stay as they are.
+    """
+    return [_once_p.bind(ct, *cts, *beside) for ct in cts]
+
+
+def _of_first(value, *others):
     return value
 
 
-def _differentiate(primals, tangents):
-    (t, *_), (value, *beside) = tangents, primals
-    pushed = t if isinstance(t, ad.Zero) else _alike_p.bind(t, *beside)
-    return _alike_p.bind(value, *beside), pushed
+def _push_first(primals, tangents):
+    (t, *_), (_, *others) = tangents, primals
+    pushed = t if isinstance(t, ad.Zero) else _once_p.bind(t, *others)
+    return _once_p.bind(*primals), pushed
 
 
-_alike_p = Primitive("mapped_alike")
-_alike_p.def_impl(_value)
-_alike_p.def_abstract_eval(_value)
-ad.primitive_jvps[_alike_p] = _differentiate
-ad.primitive_transposes[_alike_p] = lambda ct, _, *beside: [ct, *[None] * len(beside)]
-batching.fancy_primitive_batchers[_alike_p] = lambda how, values, axes: (
-    moved(values[0], axes[0], 0, how),
+def _map_once(how, values, axes):
+    (ct, *others), (axis, *_) = values, axes
+    if axis is None:
+        axis, rest = 0, [(0, 0, 0)] * jnp.ndim(ct)
+        ct = lax.pad(ct[None], jnp.zeros((), ct.dtype), [(0, how.size - 1, 0), *rest])
+    return _once_p.bind(ct, *others), axis  # there may be more axes that are mapped around
+
+
+_front_p = Primitive("mapped_axis_in_front")
+_front_p.def_impl(_of_first)
+_front_p.def_abstract_eval(_of_first)
+ad.deflinear2(_front_p, lambda ct, _: [ct])
+batching.primitive_batchers[_front_p] = lambda values, axes: (
+    _front_p.bind(at_front(values[0], axes[0])),
     0,
 )
-mlir.register_lowering(_alike_p, mlir.lower_fun(_value, False))
+mlir.register_lowering(_front_p, mlir.lower_fun(_of_first, False))
+
+_once_p = Primitive("counted_once")
+_once_p.def_impl(_of_first)
+_once_p.def_abstract_eval(_of_first)
+ad.primitive_jvps[_once_p] = _push_first
+ad.primitive_transposes[_once_p] = lambda ct, _, *others: [ct, *[None] * len(others)]
+batching.fancy_primitive_batchers[_once_p] = _map_once
+mlir.register_lowering(_once_p, mlir.lower_fun(_of_first, False))
 
 
 def largest_of_mapped(value: Array) -> Array:

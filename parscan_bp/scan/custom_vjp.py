@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr
 
 from parscan_bp.jaxprs.replay import evaluate
-from parscan_bp.primitives.mapping import mapped_alike
+from parscan_bp.primitives.mapping import counted_once, in_front
 from parscan_bp.scan.api import left_to_lax, scan
 from parscan_bp.scan.values.options import checked_forward
+from parscan_bp.trees import replace_at
 from parscan_bp.types import PyTree
+
+SHARED: dict[str, Any] = (
+    {"generic_batching": True}
+    if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters
+    else {}
+)
+"""Newer versions of JAX ask how outputs are transposed that are the same for all of a batch, and do
+as `counted_once`; older ones do not know that there are any."""
 
 
 def custom_vjp_scan(
@@ -71,17 +82,23 @@ def by_custom_vjp(run: Callable, *args: PyTree) -> PyTree:
         made = evaluate(ClosedJaxpr(closed.jaxpr, consts), jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(result), made)
 
-    def mapped(result, args):
-        """JAX maps the function and its rule apart, and takes results to have the mapped axis in
-        the same places. A cotangent of one that has none would count once for each entry."""
-        leaves, tree = jax.tree.flatten(result)
-        return jax.tree.unflatten(tree, mapped_alike(leaves, jax.tree.leaves(args)))
-
     def forward(*args):
         # The pullback is a pytree of what it needs, so it can be what is saved.
         result, pullback = jax.vjp(explicit, *args)
-        return mapped(result, args), pullback
+        return _in_front(result), pullback
 
-    solved = jax.custom_vjp(lambda *args: mapped(explicit(*args), args))
-    solved.defvjp(forward, lambda pullback, cts: pullback(cts))
+    def backward(pullback, cts):
+        leaves, tree = jax.tree.flatten(cts)
+        floats = [k for k, ct in enumerate(leaves) if ct.dtype != jax.dtypes.float0]
+        once = counted_once([leaves[k] for k in floats], jax.tree.leaves(pullback))
+        return pullback(jax.tree.unflatten(tree, replace_at(leaves, floats, once)))
+
+    # JAX maps the two apart, and takes their results to have the mapped axis in the same places.
+    solved = jax.custom_vjp(lambda *args: _in_front(explicit(*args)))
+    solved.defvjp(forward, backward, **SHARED)
     return solved(closed.consts, *args)
+
+
+def _in_front(tree: PyTree) -> PyTree:
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, in_front(leaves))

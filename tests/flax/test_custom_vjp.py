@@ -13,7 +13,7 @@ from parscan_bp.jaxprs.hijax import kind_of
 from parscan_bp.jaxprs.read import walk
 from tests.family import assert_derivatives_close
 
-XS = jax.random.normal(jax.random.key(0), (2, 6, 3))
+XS = jax.random.normal(jax.random.key(0), (2, 6, 3), jnp.float32)
 TOLERANCE = 1e-5
 
 
@@ -84,3 +84,17 @@ def test_a_report_comes_beside_the_result():
 def test_what_is_no_flag_is_refused():
     with pytest.raises(TypeError, match="custom_vjp: got"):
         parscan_bp.nnx.RNN(_cell(3), custom_vjp="yes")
+
+
+def test_parameters_that_are_shared_stay_so_under_vmap():
+    xs = jnp.stack([XS, 2 * XS, 3 * XS])
+
+    def loss(model):
+        ys = nnx.vmap(lambda m, x: m(x), in_axes=(None, 0))(model, xs)
+        return jnp.sum(ys**2)
+
+    got, want = (
+        nnx.grad(loss)(parscan_bp.nnx.RNN(_cell(3), solver=SOLVER, custom_vjp=c))
+        for c in (True, False)
+    )
+    assert_derivatives_close(*(jax.tree.leaves(nnx.state(g)) for g in (got, want)), TOLERANCE)

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import parscan_bp as pb
 from parscan_bp import native
 from tests.native.drawn_steps import Drawn
 
@@ -269,3 +270,34 @@ def test_donated_arguments():
         lambda c: native.scan(lambda c, _: (c + 1, c), c, None, length=4)[0], donate_argnums=0
     )
     np.testing.assert_array_equal(run(jnp.zeros(5)), np.full(5, 4.0))
+
+
+def test_what_is_not_mapped_stays_so():
+    def run(x):
+        def step(carry, x):
+            h, k = carry
+            return (jnp.tanh(h + k * x), 0.5 * k), 2 * k
+
+        return native.scan(step, (jnp.zeros(3), jnp.ones(3)), x, length=4)
+
+    mapped = jax.vmap(run, 0, ((0, None), None))
+    xs = jnp.ones((5, 4, 3))
+    (h, k), ys = mapped(xs)
+    assert [a.shape for a in (h, k, ys)] == [(5, 3), (3,), (4, 3)]
+    np.testing.assert_allclose(k, np.full(3, 0.0625))
+    assert _is_native(mapped, xs)
+
+
+@pytest.mark.parametrize("how", [{"forward": "fused"}, {"solver": pb.Sweep(native=True)}])
+def test_without_jit_and_with_weak_types(how):
+    def value(scan, **how):
+        return scan(lambda h, x: (h * w, h * x), 1.0, jnp.ones(4), **how)
+
+    w = 2.0
+    want, got = value(lax.scan), value(pb.scan, **how)
+    with jax.disable_jit():
+        plain = value(pb.scan, **how)
+    for a, b, c in zip(*map(jax.tree.leaves, (want, got, plain)), strict=True):
+        assert float(jnp.sum(a)) == float(jnp.sum(b)) == float(jnp.sum(c))
+        assert jax.typeof(a) == jax.typeof(b) == jax.typeof(c)
+        assert jax.typeof(a).weak_type == jax.typeof(b).weak_type == jax.typeof(c).weak_type

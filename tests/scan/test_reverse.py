@@ -84,3 +84,36 @@ def test_what_is_mapped_and_not_differentiated_may_be_closed_over():
         jax.grad(functools.partial(loss, scan))(XS) for scan in (pb.custom_vjp_scan, jax.lax.scan)
     )
     assert_derivatives_close(got, want, TOLERANCE)
+
+
+def _shared(scan, p, h, xs):
+    """A carry and an output that depend on p alone."""
+
+    def step(carry, x):
+        h, p = carry
+        return (jnp.tanh(h * p + x), 0.5 * p), 2 * p
+
+    (h, p), ys = scan(step, (h, p), xs)
+    return h, p, ys
+
+
+def test_outputs_that_are_not_mapped_stay_so():
+    run = lambda x: _shared(pb.custom_vjp_scan, W[0], W[1], x)  # noqa: E731
+    h, p, ys = jax.vmap(run, 0, (0, None, None))(jnp.stack([XS, 2 * XS]))
+    assert [a.shape for a in (h, p, ys)] == [(2, 4), (4,), (7, 4)]
+
+
+def test_axes_that_are_mapped_one_around_the_other():
+    xs = jnp.stack([XS, 0.5 * XS, -XS])
+
+    def pulled(scan):
+        def all_of(p, hs, xs):
+            inner = jax.vmap(functools.partial(_shared, scan), (None, 0, None), (1, None, None))
+            return jax.vmap(inner, (None, None, 0))(p, hs, xs)
+
+        outs, pull = jax.vjp(all_of, W[0], W[1:3], xs)
+        return outs, pull(jax.tree.map(jnp.cos, outs))
+
+    got, want = (pulled(scan) for scan in (pb.custom_vjp_scan, jax.lax.scan))
+    compare_outputs(got[0], want[0])
+    assert_derivatives_close(got[1], want[1], TOLERANCE)

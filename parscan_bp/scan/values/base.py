@@ -21,6 +21,7 @@ from parscan_bp.jaxprs.stage import Staged
 from parscan_bp.linearise.answered import Answered
 from parscan_bp.linearise.body import Body
 from parscan_bp.originals import lax_scan
+from parscan_bp.primitives.with_rule import of_type
 from parscan_bp.scan.linear_scan import AdjointKernel
 from parscan_bp.scan.step import Step
 from parscan_bp.scan.systems import before
@@ -217,7 +218,8 @@ class ScanLoop:
         """
         if self.is_plain:
             return self.equation.primitive.bind(*args, **self.equation.params)
-        return self.run(self.hoisted(args), states).outs
+        made = self.run(self.hoisted(args), states).outs
+        return [of_type(v, out.aval) for v, out in zip(made, self.equation.outvars, strict=True)]
 
     def plain(self, args: Sequence[Array]) -> list[Array]:
         """(carry, ys) of `lax.scan` for the arguments of the body's loop."""
