@@ -291,7 +291,7 @@ def _explanation(plan: ScanPlan) -> Explanation:
         stored += slow if plan.rule.keeps else ""
         once = ", and what the step makes of its constants alone, which is made once"
         stored += once if plan.rule.loop.hoist is not None else ""
-    step = None if plan.rule is None else plan.rule.scan.linear_step(plan.extra)
+    step = None if plan.rule is None else plan.rule.scan.linear_step
     return Explanation(
         choice=str(plan.choice),
         reason=plan.choice.reason,

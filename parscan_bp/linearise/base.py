@@ -15,9 +15,8 @@ from typing import ClassVar, Literal
 
 import jax
 
-from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.answered import Answered
-from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.body import Active, Body
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.operators import Operator
@@ -60,7 +59,7 @@ class Linearisation(abc.ABC):
       kind: where it comes from: JAX's own linearisation ("matrix-free"), one tangent per column
         ("columns"), or what a cell or the caller states ("analytic").
       is_products: whether its operators are known by their products with vectors alone.
-      can_keep: whether a forward pass can keep residuals for it, see `ByProducts.residuals`.
+      can_keep: whether a forward pass can keep residuals for it, see `Residuals`.
       diagonal: whether its operators are taken to be diagonal.
       body: the step.
     """

@@ -1,4 +1,4 @@
-"""The body of a scan as a flat function."""
+"""The body of a scan as a flat function, and which parts of it take part in differentiation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,33 @@ from parscan_bp.jaxprs.read import differentiable, is_differentiable, scan_count
 from parscan_bp.jaxprs.replay import evaluate
 from parscan_bp.linearise.layout import CarryLayout
 from parscan_bp.structure.reach import Reach
-from parscan_bp.trees import nbytes
+from parscan_bp.trees import nbytes, replace_at
 from parscan_bp.types import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Active:
+    """Which consts, inputs and outputs take part in differentiation, by position."""
+
+    consts: tuple[int, ...]
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+
+    def of_consts(self, values: Sequence[Any]) -> list[Any]:
+        return [values[k] for k in self.consts]
+
+    def of_x(self, values: Sequence[Any]) -> list[Any]:
+        return [values[k] for k in self.x]
+
+    def insert_consts(self, values: Sequence[Any], active: Sequence[Any]) -> list[Any]:
+        return replace_at(values, self.consts, active)
+
+    def insert_x(self, values: Sequence[Any], active: Sequence[Any]) -> list[Any]:
+        return replace_at(values, self.x, active)
+
+
+NOTHING = Active((), (), ())
+"""Of consts, inputs and outputs: the carry alone is differentiated."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -252,10 +253,9 @@ class CellProducts(_ByCell, ByProducts):
         # The cell states products of the whole carry only.
         return ByProducts(self.body.restricted(carry), one_function=self.one_function)
 
-    def residuals(self, step, active):
-        if not self.beside_body:
-            return dataclasses.replace(self, beside_body=True).residuals(step, active)
-        return super().residuals(step, active)
+    @functools.cached_property
+    def beside_forward(self):
+        return dataclasses.replace(self, beside_body=True)
 
     def _pulled(self, step, active, v):
         u, carry = self.of.pull_carry(step, v, beside_body=self.beside_body)

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from parscan_bp.jaxprs.read import is_differentiable
-from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
-from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.body import Active, Body
 from parscan_bp.operators import Operator, compose
 from parscan_bp.trees import replace_at
 from parscan_bp.types import Array, PyTree

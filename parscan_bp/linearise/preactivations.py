@@ -18,8 +18,7 @@ from jax.extend.core import Literal
 
 from parscan_bp.jaxprs.read import live_variables
 from parscan_bp.jaxprs.replay import bind, interpret
-from parscan_bp.linearise.active import Active
-from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.body import Active, Body
 from parscan_bp.types import Array
 
 

@@ -11,14 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.linearise.active import NOTHING, Active
 from parscan_bp.linearise.answered import answered
 from parscan_bp.linearise.base import Linearisation, LinearisationKind, Steps
-from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.body import NOTHING, Active, Body
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.linearise.passes import Grouped, fastest
 from parscan_bp.linearise.preactivations import Preactivations
-from parscan_bp.linearise.residuals import ResidualMap
 from parscan_bp.measured import measured
 from parscan_bp.operators import MatrixFree
 from parscan_bp.trees import eval_shape, first_of, replace_at
@@ -96,57 +94,37 @@ class ByProducts(Linearisation):
         step = self.linear_step(shared, first_of(own), active, cotangent=cotangent)
         return step.operator(step.known.of_each(shared, own), all_aux=all_aux)
 
-    def residuals(self, step: Steps, active: Active) -> ResidualMap:
-        """What a forward pass keeps of each step, and how `adjoint_operator` follows from it.
-
-        Nothing where that is mere arithmetic on the carries, which are kept anyway.
-
-        Args:
-          step: one step, without an axis of steps.
-          active: see `adjoint_operator`.
-        """
-        linear = self.linear_step(*step.shared_and_own, active, cotangent=True)
-        return ResidualMap(active, linear)
+    @property
+    def beside_forward(self) -> ByProducts:
+        """What states the linear map of a step whose body is evaluated at the same place."""
+        return self
 
     def linear_step(
         self, shared: PyTree, own: PyTree, active: Active | None, *, cotangent: bool
     ) -> LinearStep:
-        """See `Linearisation`; made once for each trace that JAX makes of it."""
-        carry = own[0]
-        vector = eval_shape(lambda: [carry[k] for k in self.body.float_carry])
-        traced = self._map(active, cotangent).trace(shared, own, vector)
-        # The trace is held beside what is made of it, so that no other one can get its id.
-        key = id(traced.jaxpr)
+        """See `Linearisation`; made once, with JAX's settings as they are where that is."""
+        types = map(jax.typeof, jax.tree.leaves((shared, own)))
+        key = active, cotangent, *(a.update(weak_type=False) for a in types)
         if key not in self._made:
-            in_turn = self.body.unbatchable is not None
-            step = LinearStep.of(traced, shared, own, vector, in_turn=in_turn)
+            arguments = shared, own, eval_shape(lambda: [own[0][k] for k in self.body.float_carry])
+            traced = jax.jit(functools.partial(self._map, active, cotangent)).trace(*arguments)
+            step = LinearStep.of(traced, *arguments, in_turn=self.body.unbatchable is not None)
             grouped = self._grouped(cotangent=cotangent)
-            step = fastest(step, grouped, one_function=self.one_function)
-            self._made[key] = traced.jaxpr, step
-        return self._made[key][1]
+            self._made[key] = fastest(step, grouped, one_function=self.one_function)
+        return self._made[key]
 
     @functools.cached_property
-    def _made(self) -> dict[int, tuple[Any, LinearStep]]:
+    def _made(self) -> dict[Any, LinearStep]:
         return {}
 
-    @functools.cached_property
-    def _map(self) -> Callable[..., Any]:
-        """What `LinearStep.of` takes. Always the same function, so that JAX keeps its trace."""
-
-        @functools.cache
-        def made(active, cotangent):
-            @jax.jit
-            def one(shared, own, v):
-                (consts, extra), (carry, x, new_carry) = shared, own
-                step = Steps(consts, carry, x, new_carry, extra)
-                if cotangent:
-                    return self._pulled(step, active, v)
-                pushed, stored = self._pushed(step, v)
-                return pushed, None, stored
-
-            return one
-
-        return made
+    def _map(self, active, cotangent, shared, own, v):
+        """What `LinearStep.of` takes."""
+        (consts, extra), (carry, x, new_carry) = shared, own
+        step = Steps(consts, carry, x, new_carry, extra)
+        if cotangent:
+            return self._pulled(step, active, v)
+        pushed, stored = self._pushed(step, v)
+        return pushed, None, stored
 
     def pullback(self, steps, new_carry_cts, y_cts, active, aux=None):
         if aux is None:
@@ -155,7 +133,8 @@ class ByProducts(Linearisation):
 
     @functools.cached_property
     def _pull(self) -> Callable[[Active], Callable]:
-        """The pullback from the cotangents of the pre-activations; see `_map`."""
+        """The pullback from the cotangents of the pre-activations. Always the same function, so
+        that JAX keeps its trace."""
         return functools.cache(self._make_pull)
 
     def _make_pull(self, active):

@@ -25,7 +25,7 @@ import jax
 
 from parscan_bp.jaxprs.differentiated import slopes_read
 from parscan_bp.jaxprs.read import differentiable
-from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.body import Active
 from parscan_bp.primitives.linear_solve import LinearSolve, SubSystem
 from parscan_bp.primitives.zeros import empty_of, instantiated, is_zero, tied_zeros
 from parscan_bp.scan.linear_scan import LinearScan

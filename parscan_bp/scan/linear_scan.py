@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from parscan_bp.jaxprs.read import differentiable
-from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
-from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.body import Active, Body
 from parscan_bp.linearise.linear_step import LinearStep
 from parscan_bp.operators import Operator
 from parscan_bp.primitives.linear_solve import LinearSolve
@@ -160,32 +159,45 @@ class LinearScan:
         stacked = self.body.stacked_avals(self.length)
         return eval_shape(made, list(self.body.const_avals), *stacked, list(extra))
 
-    def linear_step(self, extra: Sequence[Array]) -> LinearStep | None:
-        """The transposed map of a step for all that may be differentiated, from types alone.
+    @property
+    def linear_step(self) -> LinearStep | None:
+        """The transposed map of a step for all that may be differentiated.
 
         ``None`` where Jacobians are formed.
+        """
+        avals = (list(a) for a in (self.body.const_avals, self.body.carry_avals, self.body.x_avals))
+        consts, carry, x = avals
+        active = Active(differentiable(consts), differentiable(x), ())
+        return self._linear_step(consts, carry, x, active)
+
+    def plan_pullback(self, residuals: PyTree, active: Active) -> None:
+        """Makes the linear step of a pullback, with the settings and the named axes of now.
 
         Args:
-          extra: values that a given Jacobian closes over.
+          residuals: see `augmented`.
+          active: what is differentiated.
         """
-        body, linear = self.body, self.linearisation
-        active = Active(differentiable(body.const_avals), differentiable(body.x_avals), ())
+        if self.adjoint is None:
+            consts, _, xs, after, _ = residuals
+            carry, x = eval_shape(lambda: [[a[0] for a in values] for values in (after, xs)])
+            self._linear_step(consts, carry, x, active)
 
-        def one(consts, carry, x, extra):
-            extra = linear.invariants(consts, extra)
+    def _linear_step(self, consts, carry, x, active: Active) -> LinearStep | None:
+        """That of a step of these values, or types."""
+        if not self.linearisation.is_products:
+            return None
+
+        def one(consts, carry, x):
+            extra = self.linearisation.invariants(consts, [])
             return Steps(consts, carry, x, carry, extra).shared_and_own
 
-        avals = list(body.const_avals), list(body.carry_avals), list(body.x_avals)
-        shared, own = eval_shape(one, *avals, list(extra))
-        return linear.linear_step(shared, own, active, cotangent=True)
+        shared, own = eval_shape(one, consts, carry, x)
+        return self.linearisation.linear_step(shared, own, active, cotangent=True)
 
-    def kept_bytes(self, extra: Sequence[Array]) -> int:
-        """Bytes that a forward pass keeps of a linearised step, where it does.
-
-        Args:
-          extra: values that a given Jacobian closes over.
-        """
-        step = self.linear_step(extra) if self.solver.keeps else None
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that a forward pass keeps of a linearised step, where it does."""
+        step = self.linear_step if self.solver.keeps else None
         return 0 if step is None else nbytes([v.aval for v in step.cut.kept])
 
     def bytes_of_a_step(self, extra: Sequence[Array]) -> tuple[int, int]:
@@ -195,7 +207,7 @@ class LinearScan:
           extra: values that a given Jacobian closes over.
         """
         vector = nbytes([self.body.carry_avals[k] for k in self.body.float_carry])
-        step = self.linear_step(extra)
+        step = self.linear_step
         if step is not None:
             return step.known.nbytes, vector + nbytes(list(step.aux_types))
         operator = self.operator_type(extra)

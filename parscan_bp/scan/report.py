@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from parscan_bp.forward import ForwardReport
 from parscan_bp.jaxprs.replay import vary_alike
-from parscan_bp.linearise.active import NOTHING
+from parscan_bp.linearise.body import NOTHING
 from parscan_bp.report import (
     Report,
     Rounds,

@@ -229,7 +229,7 @@ class Step:
         return StoredBytes(
             carry=nbytes(list(body.carry_avals)),
             step=nbytes([body.carry_avals[k] for k in own if body.slopes_read[k]])
-            + scan.kept_bytes(extra),
+            + scan.kept_bytes,
             x=body.x_bytes,
             shared=body.const_bytes,
             solving=solving,

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Linearisation, Steps
+from parscan_bp.linearise.body import Active
 from parscan_bp.linearise.residuals import Residuals
 from parscan_bp.primitives.zeros import Zero, is_zero
 from parscan_bp.solvers.collect import default_chunk

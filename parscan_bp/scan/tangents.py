@@ -19,7 +19,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from parscan_bp.jaxprs.obstacles import replicated_output
 from parscan_bp.jaxprs.replay import vary_alike
-from parscan_bp.linearise.active import Active
+from parscan_bp.linearise.body import Active
+from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.zeros import empty_of, filled, nonzero, tied_zeros
 from parscan_bp.scan.augmented import augmented_solve
 from parscan_bp.scan.linear_scan import LinearScan
@@ -47,6 +48,9 @@ def solved_tangents(scan: LinearScan, primals, tangents, made) -> tuple[list[Any
     read = map(jax.typeof, [outs[body.num_carry + j] for j in active.y])
     check_nothing_in_the_way(replicated_output(read, map(jax.typeof, after)), scan.solver)
     residuals = (*body.split(args), after, extra)
+    # Outputs of the step's own may have no cotangents: with them a pullback says what it is of.
+    if kept is None and not active.y and not is_forward_only(args, given):
+        scan.plan_pullback(residuals, active)
     b = _right_hand_side(scan, active, given, residuals, outs)
     if len(scan.groups) > 1:
         d, last, dy = _by_components(scan, active, residuals, b)

@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
-from parscan_bp.linearise.active import Active
 from parscan_bp.linearise.base import Steps
-from parscan_bp.linearise.residuals import ResidualMap, Residuals
+from parscan_bp.linearise.body import Active
+from parscan_bp.linearise.linear_step import LinearStep
+from parscan_bp.linearise.residuals import Residuals
 from parscan_bp.primitives.pushforward import is_forward_only
 from parscan_bp.primitives.with_rule import WithRule
 from parscan_bp.primitives.zeros import filled, nonzero, zeros_of
@@ -92,8 +93,10 @@ class WithResiduals:
             extra = self.scan.linearisation.invariants(consts, [])
             first = [x[0] for x in xs]
             answers = eval_shape(lambda: self.loop.apart(asked(consts, init, first)[1], [])[2])
-            keeping = self._keeping(Steps(consts, init, [*first, *answers], init, extra))
-            keep = _keep(keeping, consts, extra)
+            one = Steps(consts, init, [*first, *answers], init, extra).shared_and_own
+            linear: Any = self.scan.linearisation
+            step = linear.beside_forward.linear_step(*one, self.active, cotangent=True)
+            keep = _keep(step, consts, extra)
 
             def kept(carry, x, new, y):
                 return keep(carry, [*x, *self.loop.apart(y, [])[2]], new)
@@ -103,22 +106,9 @@ class WithResiduals:
                 asked, consts, init, xs, **how, keep=kept
             )
             ys, after, answers = self.loop.apart(ys, after)
-            return [*carry, *ys], after, Residuals(values, keeping), answers
+            return [*carry, *ys], after, Residuals(values, step, self.active), answers
 
         return run
-
-    def _keeping(self, step: Steps) -> ResidualMap:
-        """What is kept of steps of these types; always the same object, as pytrees are compared."""
-        avals = map(jax.typeof, jax.tree.leaves(step))
-        key = tuple(aval.update(weak_type=False) for aval in avals)
-        if key not in self._keepings:
-            linear: Any = self.scan.linearisation
-            self._keepings[key] = linear.residuals(step, self.active)
-        return self._keepings[key]
-
-    @functools.cached_property
-    def _keepings(self) -> dict[Any, ResidualMap]:
-        return {}
 
     @functools.cached_property
     def _in_one_loop(self) -> ForwardMode:
@@ -163,16 +153,20 @@ class WithResiduals:
             now = replace_at(after, floats, carries)
             entering = before(init, now, 0, self.scan.length, reverse=self.scan.reverse)
             extra = self.scan.linearisation.invariants(consts, [])
-            keep = _keep(kept.map, consts, extra)
-            return kept.map.step.known.mapped(keep)(entering, xs, now)
+            keep = _keep(kept.step, consts, extra)
+            return kept.step.known.mapped(keep)(entering, xs, now)
 
         at = [args[k] for k in moving], [after[k] for k in floats]
         _, pushed = jax.jvp(values, at, ([ts[k] for k in moving], [after_ts[k] for k in floats]))
         pushed = [None if t.dtype == jax.dtypes.float0 else t for t in pushed]
-        kept_ts = Residuals(filled(kept.values, pushed), kept.map)
+        kept_ts = dataclasses.replace(kept, values=filled(kept.values, pushed))
         return out_ts, after_ts, kept_ts, zeros_of(answers)
 
 
-def _keep(keeping: ResidualMap, consts, extra) -> Callable[..., list[Array]]:
+def _keep(step: LinearStep, consts, extra) -> Callable[..., list[Array]]:
     """``(carry, x, new_carry) -> what is kept`` of a step."""
-    return lambda carry, x, new: keeping.of_step(Steps(consts, carry, x, new, extra))
+
+    def keep(carry, x, new):
+        return step.cut.make(jax.tree.leaves(Steps(consts, carry, x, new, extra).shared_and_own))
+
+    return keep

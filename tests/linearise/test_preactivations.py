@@ -10,8 +10,7 @@ import pytest
 from jax import lax
 
 import parscan_bp as pb
-from parscan_bp.linearise.active import Active
-from parscan_bp.linearise.body import Body
+from parscan_bp.linearise.body import Active, Body
 from parscan_bp.linearise.linear_step import Distinct
 from parscan_bp.linearise.preactivations import Preactivations
 from tests.family import jit_once
