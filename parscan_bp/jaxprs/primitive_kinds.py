@@ -163,7 +163,7 @@ HOLOMORPHIC = _names(
 # --- batches --------------------------------------------------------------------------------------
 
 OWN = OWN_CALLS | _names(
-    "counted_once largest_of_mapped linear_solve look mapped_axis_in_front pushforward row_product"
+    "largest_of_mapped linear_solve look mapped_alike mapped_as pushforward row_product"
 )
 """The primitives of this package."""
 

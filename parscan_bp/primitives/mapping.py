@@ -12,10 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
+from jax.extend.core import Jaxpr, Primitive
 from jax.interpreters import ad, batching, mlir
 
+from parscan_bp.jaxprs.dependence import dependencies
 from parscan_bp.types import Array
 
 MappedAxis = int | None
@@ -76,62 +78,73 @@ def at_front(value: Array, axis: MappedAxis) -> Array:
     return value if axis is None else jnp.moveaxis(value, axis, 0)
 
 
-def in_front(values: Sequence[Array]) -> list[Array]:
-    """The values; under `jax.vmap` they have the mapped axis in front from here on.
+def mapped_alike(values: Sequence[Array], beside: Sequence[Array]) -> list[Array]:
+    """The values; under `jax.vmap` all have the mapped axis in front, if any of ``beside`` has it.
 
-    For two programs of the same results, of which JAX takes one in the place of the other.
+    For the results of functions of ``beside``, of which JAX takes one in the place of the other.
     """
-    return [_front_p.bind(v) for v in values]
+    return [_alike_p.bind(v, *beside) for v in values]
 
 
-def counted_once(cts: Sequence[Array], beside: Sequence[Array]) -> list[Array]:
-    """Cotangents that are not mapped, as those of the first entry alone; zeros are the others'.
-
-    Of results that are the same for all entries. What is made of such a cotangent and of what is
-    mapped would be summed over all entries, where that is the cotangent of something not mapped.
+def mapped_as(values: Sequence[Array], beside: Sequence[Array], jaxpr: Jaxpr) -> list[Array]:
+    """The values; under `jax.vmap` those are not mapped that depend on nothing mapped.
 
     Args:
-      cts: the cotangents.
-      beside: what they meet; where nothing of that is mapped, they stay as they are.
+      values: results of ``jaxpr``, which may be mapped nevertheless.
+      beside: its arguments.
+      jaxpr: says what depends on what.
     """
-    return [_once_p.bind(ct, *cts, *beside) for ct in cts]
+    return _as_p.bind(*values, *beside, jaxpr=jaxpr)
 
 
-def _of_first(value, *others):
+def _first(value, *others):
     return value
 
 
 def _push_first(primals, tangents):
     (t, *_), (_, *others) = tangents, primals
-    pushed = t if isinstance(t, ad.Zero) else _once_p.bind(t, *others)
-    return _once_p.bind(*primals), pushed
+    pushed = t if isinstance(t, ad.Zero) else _alike_p.bind(t, *others)
+    return _alike_p.bind(*primals), pushed
 
 
-def _map_once(how, values, axes):
-    (ct, *others), (axis, *_) = values, axes
-    if axis is None:
-        axis, rest = 0, [(0, 0, 0)] * jnp.ndim(ct)
-        ct = lax.pad(ct[None], jnp.zeros((), ct.dtype), [(0, how.size - 1, 0), *rest])
-    return _once_p.bind(ct, *others), axis  # there may be more axes that are mapped around
+def _map_alike(how, values, axes):
+    # There may be more axes that are mapped, around this one.
+    return _alike_p.bind(moved(values[0], axes[0], 0, how), *values[1:]), 0
 
 
-_front_p = Primitive("mapped_axis_in_front")
-_front_p.def_impl(_of_first)
-_front_p.def_abstract_eval(_of_first)
-ad.deflinear2(_front_p, lambda ct, _: [ct])
-batching.primitive_batchers[_front_p] = lambda values, axes: (
-    _front_p.bind(at_front(values[0], axes[0])),
-    0,
-)
-mlir.register_lowering(_front_p, mlir.lower_fun(_of_first, False))
+def _results(*values, jaxpr):
+    return list(values[: len(jaxpr.outvars)])
 
-_once_p = Primitive("counted_once")
-_once_p.def_impl(_of_first)
-_once_p.def_abstract_eval(_of_first)
-ad.primitive_jvps[_once_p] = _push_first
-ad.primitive_transposes[_once_p] = lambda ct, _, *others: [ct, *[None] * len(others)]
-batching.fancy_primitive_batchers[_once_p] = _map_once
-mlir.register_lowering(_once_p, mlir.lower_fun(_of_first, False))
+
+def _push_results(primals, tangents, *, jaxpr):
+    # A tangent may be mapped where its primal is not.
+    return _as_p.bind(*primals, jaxpr=jaxpr), _results(*tangents, jaxpr=jaxpr)
+
+
+def _map_results(how, values, axes, *, jaxpr):
+    count = len(jaxpr.outvars)
+    mapped = [axis is not None for axis in axes[count:]]
+    depends = (dependencies(jaxpr) & np.array(mapped, bool)).any(1)
+    to = [axis if own else None for axis, own in zip(axes, depends, strict=False)]
+    outs = [moved(*each, how) for each in zip(values, axes, to, strict=False)]
+    return _as_p.bind(*outs, *values[count:], jaxpr=jaxpr), to
+
+
+_alike_p = Primitive("mapped_alike")
+_alike_p.def_impl(_first)
+_alike_p.def_abstract_eval(_first)
+ad.primitive_jvps[_alike_p] = _push_first
+ad.primitive_transposes[_alike_p] = lambda ct, _, *others: [ct, *[None] * len(others)]
+batching.fancy_primitive_batchers[_alike_p] = _map_alike
+mlir.register_lowering(_alike_p, mlir.lower_fun(_first, False))
+
+_as_p = Primitive("mapped_as")
+_as_p.multiple_results = True
+_as_p.def_impl(_results)
+_as_p.def_abstract_eval(_results)
+ad.primitive_jvps[_as_p] = _push_results
+batching.fancy_primitive_batchers[_as_p] = _map_results
+mlir.register_lowering(_as_p, mlir.lower_fun(_results, True))
 
 
 def largest_of_mapped(value: Array) -> Array:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr
 
 from parscan_bp.jaxprs.replay import evaluate
-from parscan_bp.primitives.mapping import counted_once, in_front
+from parscan_bp.primitives.mapping import mapped_alike, mapped_as
 from parscan_bp.scan.api import left_to_lax, scan
 from parscan_bp.scan.values.options import checked_forward
-from parscan_bp.trees import replace_at
 from parscan_bp.types import PyTree
-
-SHARED: dict[str, Any] = (
-    {"generic_batching": True}
-    if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters
-    else {}
-)
-"""Newer versions of JAX ask how outputs are transposed that are the same for all of a batch, and do
-as `counted_once`; older ones do not know that there are any."""
 
 
 def custom_vjp_scan(
@@ -76,29 +66,20 @@ def by_custom_vjp(run: Callable, *args: PyTree) -> PyTree:
     """
     # All that it closes over, not what is differentiated alone: a rule may be run where the axes
     # that values were mapped over are gone.
-    closed, result = jax.make_jaxpr(lambda *args: run(*args), return_shape=True)(*args)
+    closed, shape = jax.make_jaxpr(lambda *args: run(*args), return_shape=True)(*args)
+    jaxpr, of = closed.jaxpr, jax.tree.structure(shape)
+    jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    explicit = functools.partial(evaluate, ClosedJaxpr(jaxpr, ()))
 
-    def explicit(consts, *args):
-        made = evaluate(ClosedJaxpr(closed.jaxpr, consts), jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(result), made)
-
-    def forward(*args):
+    # JAX maps the function and its rule apart, and takes results to have the mapped axis in the
+    # same places. A cotangent of one that has none would count once for each entry: so all have it
+    # in here, and not all of them outside.
+    def forward(values):
         # The pullback is a pytree of what it needs, so it can be what is saved.
-        result, pullback = jax.vjp(explicit, *args)
-        return _in_front(result), pullback
+        results, pullback = jax.vjp(explicit, values)
+        return mapped_alike(results, values), pullback
 
-    def backward(pullback, cts):
-        leaves, tree = jax.tree.flatten(cts)
-        floats = [k for k, ct in enumerate(leaves) if ct.dtype != jax.dtypes.float0]
-        once = counted_once([leaves[k] for k in floats], jax.tree.leaves(pullback))
-        return pullback(jax.tree.unflatten(tree, replace_at(leaves, floats, once)))
-
-    # JAX maps the two apart, and takes their results to have the mapped axis in the same places.
-    solved = jax.custom_vjp(lambda *args: _in_front(explicit(*args)))
-    solved.defvjp(forward, backward, **SHARED)
-    return solved(closed.consts, *args)
-
-
-def _in_front(tree: PyTree) -> PyTree:
-    leaves, treedef = jax.tree.flatten(tree)
-    return jax.tree.unflatten(treedef, in_front(leaves))
+    solved = jax.custom_vjp(lambda values: mapped_alike(explicit(values), values))
+    solved.defvjp(forward, lambda pullback, cts: pullback(cts))
+    values = [*closed.consts, *jax.tree.leaves(args)]
+    return jax.tree.unflatten(of, mapped_as(solved(values), values, jaxpr))

@@ -117,3 +117,17 @@ def test_axes_that_are_mapped_one_around_the_other():
     got, want = (pulled(scan) for scan in (pb.custom_vjp_scan, jax.lax.scan))
     compare_outputs(got[0], want[0])
     assert_derivatives_close(got[1], want[1], TOLERANCE)
+
+
+def test_a_cotangent_that_is_the_same_for_all_of_a_batch_is_that_of_each():
+    xs = jnp.stack([XS, 0.5 * XS, -XS])
+
+    def pulled(scan):
+        def one(x):
+            outs, pull = jax.vjp(functools.partial(_shared, scan), W[0], W[1], x)
+            return pull(jax.tree.map(jnp.ones_like, outs))
+
+        return jax.vmap(one)(xs)
+
+    got, want = (pulled(scan) for scan in (pb.custom_vjp_scan, jax.lax.scan))
+    assert_derivatives_close(got, want, TOLERANCE)
