@@ -130,7 +130,10 @@ def _rows(points: dict[str, Result], names: list[str], by: Sequence[str]) -> lis
     rows = []
     for kind, found in kinds.items():
         speeds = [[entry[name]["comparison"]["speedup"] for entry in found] for name in names]
-        cells = [f"{statistics.geometric_mean(s):.2f} ({min(s):.2f})" for s in speeds]
+        least = [f" ({min(s):.2f})" if len(s) > 1 else "" for s in speeds]
+        cells = [
+            f"{statistics.geometric_mean(s):.2f}{m}" for s, m in zip(speeds, least, strict=True)
+        ]
         rows.append([*kind, *cells])
     return rows
 

@@ -79,16 +79,18 @@ def _sets(record: Record, name: str) -> str:
     )
 
 
-def _accuracies(record: Record) -> str:
-    pruned = (f"{scope} {own['test']['accuracy']:.1%}" for scope, own in record["pruning"].items())
-    return f"{record['training']['test']['accuracy']:.1%}; {', '.join(pruned)}"
+def _accuracy(part: Record) -> float:
+    return part["test"]["accuracy"]
 
 
-def _learns(record: Record) -> bool:
+def _accuracies(record: Record, scope: str) -> str:
+    return f"{_accuracy(record['training']):.1%}, {_accuracy(record['pruning'][scope]):.1%}"
+
+
+def _learns(record: Record, scope: str) -> bool:
     """At most five points lost by pruning, of a network that learned."""
-    before = record["training"]["test"]["accuracy"]
-    after = [own["test"]["accuracy"] for own in record["pruning"].values()]
-    return before >= 0.55 and all(before - own <= 0.05 for own in after)
+    before = _accuracy(record["training"])
+    return before >= 0.55 and before - _accuracy(record["pruning"][scope]) <= 0.05
 
 
 def _scan(record: Record, zeros: str, levels: str = "2", scope: str = training.SCOPE) -> Record:
@@ -216,14 +218,21 @@ CLAIMS = (
     ),
     Claim(
         "section 4.3",
-        "VGG-11 loses little by pruning 97 % of its weights and retraining",
+        "VGG-11 loses little by pruning 97 % of its weights, ranked together, and retraining",
         "90.1 %, 88.9 %",
         "vgg11",
-        _accuracies,
-        _learns,
+        lambda r: _accuracies(r, "class-blind"),
+        lambda r: _learns(r, "class-blind"),
         "of a quarter of the channels, on 10,000 images",
-        because="of a quarter of the channels 18,000 weights are left, and they were trained again "
-        "for six epochs of 10,000 images",
+    ),
+    Claim(
+        "section 4.3",
+        "the same by pruning 97 % of each kernel",
+        "",
+        "vgg11",
+        lambda r: _accuracies(r, "class-uniform"),
+        lambda r: _learns(r, "class-uniform"),
+        because="of a quarter of the channels: the first convolution keeps 13 of its 432 weights",
     ),
     Claim(
         "figure 10",
