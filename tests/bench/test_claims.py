@@ -86,6 +86,11 @@ def changed(name, change):
                 above_bp=1
             ),
         ),
+        (
+            "VGG-11 loses little",
+            "vgg11",
+            lambda r: r["pruning"]["class-blind"]["test"].update(accuracy=0.6),
+        ),
     ],
 )
 def test_another_record_is_another_verdict(word, name, change):
@@ -102,8 +107,20 @@ def test_a_claim_that_fails_may_hold_by_another_record():
             for own, share in ((r["training"], 0.6), *((p, 0.58) for p in r["pruning"].values()))
         ],
     )
-    claim = the_claim("VGG-11 loses little")
+    claim = the_claim("pruning 97 % of each kernel")
     assert claim.judge(recorded)[0] is Verdict.FAILS and claim.judge(network)[0] is Verdict.HOLDS
+
+
+def test_a_record_of_tiny_sizes_need_not_have_all(tmp_path):
+    claim = the_claim("no step of the scan")
+    empty = {"runs": [{"argv": []}], "counts": {}}
+    with pytest.raises(KeyError):
+        claim.judge(lambda name: empty)
+    tiny = {**empty, "runs": [{"argv": ["--quick"]}]}
+    assert claim.judge(lambda name: tiny) == (Verdict.UNMEASURED, "")
+    (tmp_path / "vgg11.json").write_text(json.dumps(tiny))
+    paper.main(["bppsa", "--page", "--out", str(tmp_path)])
+    assert paper.TINY in (tmp_path / "claims.md").read_text()
 
 
 def test_the_page_is_of_the_records_in_a_folder(tmp_path, capsys):

@@ -126,13 +126,22 @@ def _products(record: Record) -> str:
 
 
 def _shares(record: Record) -> dict[int, float]:
-    """Bytes of a device by number of devices, over those of one; without those not to be run."""
+    """Bytes of a device by number of devices, over those of one; without those not to be run.
+
+    Of none if there is no run on one.
+    """
     each = {
         point["processes"]: point["methods"]["ppermute"]["bytes"]
         for point in record["points"]
         if point["methods"]["ppermute"].get("bytes")
     }
-    return {p: own / each[1] for p, own in sorted(each.items())}
+    return {p: own / each[1] for p, own in sorted(each.items()) if 1 in each}
+
+
+def _stores_a_share(record: Record) -> bool | None:
+    """Whether p devices store n/p each, within a factor of two; ``None`` if there were not two."""
+    shares = _shares(record)
+    return max(p * share for p, share in shares.items()) <= 2 if len(shares) > 1 else None
 
 
 def _stored(record: Record) -> str:
@@ -287,7 +296,7 @@ CLAIMS = (
         "",
         "mesh",
         _stored,
-        lambda r: max(p * share for p, share in _shares(r).items()) <= 2,
+        _stores_a_share,
         "within a factor of two of n/p, as compiled; GPipe's are counted in its table",
         because="a program takes more than twice n/p of what one device does",
     ),
