@@ -19,7 +19,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from parscan_bp.jaxprs.hijax import kind_of
-from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS, VIEWS
+from parscan_bp.jaxprs.primitive_kinds import CALLS, FOREIGN_CALLS, OWN_CALLS, VIEWS
 from parscan_bp.jaxprs.read import depending, needed_equations, part, shape_of, variables
 from parscan_bp.jaxprs.repeats import without_repeats
 from parscan_bp.jaxprs.replay import inlined
@@ -193,7 +193,8 @@ class Program:
                     if self.level_of(root) < self._level[out]:
                         self._store(root)
         else:
-            raise Unsupported(f"contains {name}")
+            what = "a scan of parscan_bp" if name in OWN_CALLS else name
+            raise Unsupported(f"contains {what}")
 
     def root(self, atom: Any) -> Any:
         """The value that views are of."""

@@ -98,8 +98,7 @@ def make_plan(
     why = step.not_linear(solver) or (step.not_batched if may_be_left else None)
     if why is not None:
         if not may_be_left:
-            named = f"forward={values!r}" if solver is None else f"solver={solver!r}"
-            remedy = "forward='exact'" if solver is None else "solver=None"
+            named, remedy = _in_the_way(solver, values)
             raise NotImplementedError(
                 f"{named}: {why}; {remedy} runs such a step through jax.lax.scan"
             )
@@ -118,6 +117,17 @@ def make_plan(
 def _may_be_left(solver: Solver | None, values: Values) -> bool:
     """Whether a call may be left to `lax.scan`."""
     return values.by_default and (solver is None or solver.leaves_to_lax)
+
+
+def _in_the_way(solver: Solver | None, values: Values) -> tuple[str, str]:
+    """What keeps a call from `lax.scan`, and what would not."""
+    pairs = []
+    if solver is not None and not solver.leaves_to_lax:
+        pairs.append((f"solver={solver!r}", "solver=None"))
+    if not values.by_default:
+        pairs.append((f"forward={values!r}", "forward='exact'"))
+    named, remedies = zip(*pairs, strict=True)
+    return ", ".join(named), ", ".join(remedies)
 
 
 def _named(solver: Solver | None, values: Values) -> str:

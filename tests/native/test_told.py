@@ -75,3 +75,36 @@ def test_what_is_told_is_what_is_lowered(step, how):
 
 def test_nothing_is_told_where_nothing_is_asked_for():
     assert pb.explain(_elman, INIT, XS, solver=pb.Sweep()).native is None
+
+
+@jax.custom_vjp
+def _ruled(h):
+    return h
+
+
+_ruled.defvjp(lambda h: (h, None), lambda _, ct: (ct,))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({}, r"^forward='fused': .*; forward='exact' runs such"),
+        (
+            {"solver": pb.Blelloch()},
+            r"^solver=Blelloch\(\), forward='fused': .*; solver=None, forward='exact' runs such",
+        ),
+        ({"solver": pb.Sweep(otherwise="lax")}, r"^forward='fused': .*; forward='exact' runs such"),
+    ],
+)
+def test_what_would_run_a_step_with_a_rule_of_its_own(how, words):
+    step = lambda h, x: (_ruled(jnp.tanh(h + x)), h)  # noqa: E731
+    with pytest.raises(NotImplementedError, match=words):
+        pb.scan(step, INIT, XS, forward="fused", **how)
+
+
+def test_a_scan_inside_is_named():
+    def step(h, x):
+        return pb.scan(lambda a, b: (jnp.tanh(a + b), None), h, x[None], solver=pb.Sweep())[0], h
+
+    with pytest.raises(NotImplementedError, match="the step contains a scan of parscan_bp;"):
+        pb.scan(step, INIT, XS, forward="fused")
