@@ -93,8 +93,6 @@ def test_parameters_that_are_shared_stay_so_under_vmap():
         ys = nnx.vmap(lambda m, x: m(x), in_axes=(None, 0))(model, xs)
         return jnp.sum(ys**2)
 
-    got, want = (
-        nnx.grad(loss)(parscan_bp.nnx.RNN(_cell(3), solver=SOLVER, custom_vjp=c))
-        for c in (True, False)
-    )
+    models = [parscan_bp.nnx.RNN(_cell(3), solver=SOLVER, custom_vjp=c) for c in (True, False)]
+    got, want = nnx.jit(lambda models: [nnx.grad(loss)(model) for model in models])(models)
     assert_derivatives_close(*(jax.tree.leaves(nnx.state(g)) for g in (got, want)), TOLERANCE)
