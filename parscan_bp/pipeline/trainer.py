@@ -162,7 +162,8 @@ class BasePipeline(abc.ABC):
         Returns:
           (batches,), their losses.
         """
-        if isinstance(batches, str | Mapping) or not isinstance(batches, Iterable):
+        is_iterated = hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
+        if isinstance(batches, str | Mapping) or not is_iterated:
             raise TypeError(
                 f"batches: got {described(batches)}; what can be iterated over, to pairs (x, "
                 "labels), is wanted"

@@ -13,7 +13,7 @@ from bench import __main__ as command
 from bench.gpu import contenders, cudnn, floor, grid, plots, point, report, summary
 from bench.shared import candidates, figures, programs, record, timing
 
-OFF_CPU = ("pallas", "fused", "fused_sequential", "kernels", "cudnn", "cudnn_graph")
+OFF_CPU = ("pallas", "fused", "kernels", "cudnn", "cudnn_graph")
 SOLVE = "solve, kernels over floor"
 TINY = grid.Shape(grid.RNN, 1, 3, 2, 5)
 

@@ -43,7 +43,7 @@ def test_figures_are_printed_and_drawn_of_a_record(monkeypatch):
     monkeypatch.setattr(simulate, "SCALING", (8, 512))
     monkeypatch.setattr(simulate, "BEYOND", (512, 1024))
     monkeypatch.setattr(report, "_panels", lambda figure, bars: report._panel_of(figure, bars))
-    sides = {"baseline": {"median": 0.1}, "speedup": 1.0, "low": 0.9, "high": 1.1}
+    sides = {"baseline": {"median": 0.1, "iqr": 0.01}, "speedup": 1.0, "low": 0.9, "high": 1.1}
     result = {"compute": [{"batch": b, "iteration": sides} for b in (1, 2)]}
     told = report.text(result)
     for words in (

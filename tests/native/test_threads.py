@@ -1,5 +1,6 @@
 """Batches whose rows are taken by threads: what may be, and that all are as without."""
 
+import concurrent.futures
 import functools
 
 import jax
@@ -88,3 +89,13 @@ def test_short_loops_have_none():
 
     closed = jax.make_jaxpr(lambda c: c * 2)(jnp.ones((8, 6)))
     assert chosen.threads_for(Program(Loop.of(closed, 0, 1, 3, False), FUNCTIONS)) == 1
+
+
+def test_a_function_is_registered_once_whoever_asks_for_it_at_once():
+    def run(scale, xs):
+        return native.scan(lambda h, x: (h + scale * x, None), jnp.zeros(3), xs, length=4)[0]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        programs = [jax.jit(functools.partial(run, 1.0625)) for _ in range(8)]
+        lowered = list(pool.map(lambda f: f.lower(jnp.ones((4, 3))).as_text(), programs))
+    assert len({text.partition("parscan_bp_")[2][:32] for text in lowered}) == 1

@@ -62,12 +62,22 @@ def test_fed_batch_by_batch_it_is_the_simulator(case):
     made.close()
 
 
+class _ByNumber:
+    """Python's older protocol of what a loop goes over."""
+
+    def __init__(self, items):
+        self._items = items
+
+    def __getitem__(self, n):
+        return self._items[n]
+
+
 def test_it_goes_on_after_it_was_emptied():
     case = CASES["DSP(1,1,0;4,2,0)"]
     made, batches = _pipeline(case), data(8)
     first = made.fit(batches)
     middle = made.params
-    second = made.fit(batches)
+    second = made.fit(_ByNumber(batches))
     assert first.shape == second.shape == (8,) and made.batches == 16
     functions, _ = net(3)
     states = [run.optimiser_state for run in made._workers.runs]

@@ -105,7 +105,7 @@ def _facts(system: System, size: Size) -> Result:
         return init, xs
 
     facts(plan)
-    known, work = found[0].facts, found[0].work()
+    known, work = found[0].facts, found[0].step.work
     names = ("platform", "jax_version", "structure", "leaves", "equations", "features", "batch")
     return {name: getattr(known, name) for name in names} | {"products": work.rows > 0}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import threading
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from parscan_bp.native.llvm.function import NAME, function_of
 from parscan_bp.native.program import Loop
 
 _KEPT: list[Any] = []
+_REGISTERING = threading.Lock()
 
 
 @functools.cache
@@ -46,8 +48,14 @@ def text_of(loop: Loop) -> tuple[str, int]:
     return function_of(loop, lanes(loop.dtype))
 
 
-@functools.cache
 def _registered(text: str) -> str:
+    """The name of the function, which XLA knows from here on: it takes one of a name only."""
+    with _REGISTERING:
+        return _once(text)
+
+
+@functools.cache
+def _once(text: str) -> str:
     name = "parscan_bp_" + hashlib.sha256(text.encode()).hexdigest()[:32]
     module = llvm.parse_assembly(text)
     module.verify()
