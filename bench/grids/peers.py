@@ -32,20 +32,32 @@ CELLS = {"SimpleCell": "RNN", "GRUCell": "GRU", "OptimizedLSTMCell": "LSTM"}
 """Cells of Flax, and torch's layer of the same kind."""
 
 
+def program(cell: str, size: workloads.Size, layer: Callable, seed: int) -> programs.Program:
+    """Value and gradient of a layer; the same numbers for every layer.
+
+    Args:
+      cell: of `flax.nnx`.
+      size: H units, B rows, T steps.
+      layer: of a cell, as `flax.nnx.RNN`.
+      seed: of the numbers.
+    """
+    made = getattr(nnx, cell)(size.hidden, size.hidden, rngs=nnx.Rngs(seed))
+    graph, point = nnx.split(made)
+    xs = jax.random.normal(jax.random.key(seed), (size.batch, size.length, size.hidden))
+
+    def loss(point, xs):
+        return jnp.mean(layer(nnx.merge(graph, point))(xs) ** 2)
+
+    return programs.build(jax.value_and_grad(loss, (0, 1)), point, xs)
+
+
 def measure(size: workloads.Size, options: Options) -> Result:
     """Compares gradients, then times all."""
-    cell = getattr(nnx, size.cell)(size.hidden, size.hidden, rngs=nnx.Rngs(options.seed))
-    graph, point = nnx.split(cell)
-    xs = jax.random.normal(jax.random.key(options.seed), (size.batch, size.length, size.hidden))
-
-    def program(layer: Callable) -> programs.Program:
-        def loss(point, xs):
-            return jnp.mean(layer(nnx.merge(graph, point))(xs) ** 2)
-
-        return programs.build(jax.value_and_grad(loss, (0, 1)), point, xs)
-
-    made = {FLAX: program(nnx.RNN)}
-    made |= {k: program(functools.partial(parscan_bp.nnx.RNN, **how)) for k, how in OURS.items()}
+    layers = {k: functools.partial(parscan_bp.nnx.RNN, **how) for k, how in OURS.items()}
+    made = {
+        k: program(size.cell, size, layer, options.seed)
+        for k, layer in {FLAX: nnx.RNN, **layers}.items()
+    }
     want = made[FLAX].call()
     errors = {
         k: programs.check_equal(want, p.call(), 1e-3, f"{size}: {k}") for k, p in made.items()
@@ -130,12 +142,13 @@ def _rows(points: dict[str, Result], names: list[str], by: Sequence[str]) -> lis
     rows = []
     for kind, found in kinds.items():
         speeds = [[entry[name]["comparison"]["speedup"] for entry in found] for name in names]
-        least = [f" ({min(s):.2f})" if len(s) > 1 else "" for s in speeds]
-        cells = [
-            f"{statistics.geometric_mean(s):.2f}{m}" for s, m in zip(speeds, least, strict=True)
-        ]
-        rows.append([*kind, *cells])
+        rows.append([*kind, *map(_mean_and_least, speeds)])
     return rows
+
+
+def _mean_and_least(speeds: list[float]) -> str:
+    least = f" ({min(speeds):.2f})" if len(speeds) > 1 else ""
+    return f"{statistics.geometric_mean(speeds):.2f}{least}"
 
 
 BENCH = Bench(

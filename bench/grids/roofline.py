@@ -14,16 +14,14 @@ does one after the other.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 import parscan_bp as pb
 import parscan_bp.nnx
-from bench.grids import workloads
+from bench.grids import peers, workloads
 from bench.shared import pages, programs, sides, tables, timing
 from bench.shared.bench import Bench, Named, Option, Options, Result, racing
 
@@ -75,12 +73,14 @@ def counts(size: workloads.Size) -> dict[str, int]:
 
 def measure(size: workloads.Size, options: Options) -> Result:
     """Compares the gradient with Flax's, then times it beside what tells the rates."""
-    made = {"flax": _layer(size, nnx.RNN, options)}
-    made[LAYER] = _layer(size, functools.partial(parscan_bp.nnx.RNN, forward="fused"), options)
-    error = programs.check_equal(made["flax"].call(), made[LAYER].call(), 1e-3, str(size))
+    flax, fused = (
+        peers.program(CELLS[size.cell].name, size, layer, options.seed)
+        for layer in (nnx.RNN, functools.partial(parscan_bp.nnx.RNN, forward="fused"))
+    )
+    error = programs.check_equal(flax.call(), fused.call(), 1e-3, str(size))
     probes = _probes(size, options)
     lanes = {name: program for name, (program, _) in probes.items()}
-    found = sides.raced({LAYER: made[LAYER], **lanes}, LAYER, options)
+    found = sides.raced({LAYER: fused, **lanes}, LAYER, options)
     compared = {name: found[name]["comparison"] for name in probes}
     rates = {k: work / compared[k]["candidate"]["median"] for k, (_, work) in probes.items()}
     return {
@@ -90,19 +90,6 @@ def measure(size: workloads.Size, options: Options) -> Result:
         "comparisons": compared,
         "difference": error,
     }
-
-
-def _layer(size: workloads.Size, kind: Callable, options: Options) -> programs.Program:
-    cell = getattr(nnx, CELLS[size.cell].name)(
-        size.hidden, size.hidden, rngs=nnx.Rngs(options.seed)
-    )
-    graph, point = nnx.split(cell)
-    xs = jax.random.normal(jax.random.key(options.seed), (size.batch, size.length, size.hidden))
-
-    def loss(point, xs):
-        return jnp.mean(kind(nnx.merge(graph, point))(xs) ** 2)
-
-    return programs.build(jax.value_and_grad(loss, (0, 1)), point, xs)
 
 
 def _probes(size: workloads.Size, options: Options) -> dict[str, tuple[programs.Program, float]]:

@@ -123,10 +123,11 @@ def _push_results(primals, tangents, *, jaxpr):
 
 def _map_results(how, values, axes, *, jaxpr):
     count = len(jaxpr.outvars)
-    mapped = [axis is not None for axis in axes[count:]]
-    depends = (dependencies(jaxpr) & np.array(mapped, bool)).any(1)
-    to = [axis if own else None for axis, own in zip(axes, depends, strict=False)]
-    outs = [moved(*each, how) for each in zip(values, axes, to, strict=False)]
+    mapped = np.array([axis is not None for axis in axes[count:]], bool)
+    depends = (dependencies(jaxpr) & mapped).any(1)
+    at = axes[:count]
+    to = [axis if own else None for axis, own in zip(at, depends, strict=True)]
+    outs = [moved(*each, how) for each in zip(values[:count], at, to, strict=True)]
     return _as_p.bind(*outs, *values[count:], jaxpr=jaxpr), to
 
 

@@ -42,7 +42,7 @@ def or_left(
         return Left(left_by(solver, IN_PYTHON), fell_back=True)  # type: ignore[arg-type]
     if made is None and not _may_be_left(solver, values):
         raise NotImplementedError(
-            f"{_named(solver, values)}: the function was traced, and has no loop of "
+            f"{_named(solver, values)[0]}: the function was traced, and has no loop of "
             "jax.lax.scan that they could be used for"
         )
     return Left("no loop is left to trace") if made is None else made
@@ -78,7 +78,7 @@ def make_plan(
     may_be_left = _may_be_left(solver, values)
     if staged.hi_type is not None:
         if not may_be_left:
-            raise NotImplementedError(f"{_named(solver, values)}: {staged.hi_type}")
+            raise NotImplementedError(f"{_named(solver, values)[0]}: {staged.hi_type}")
         if limit is not None:
             raise NotImplementedError(f"memory_limit: got {limit.bytes:,}; {staged.hi_type}")
         told = staged.hi_type if solver is None else left_by(solver, staged.hi_type)
@@ -98,7 +98,7 @@ def make_plan(
     why = step.not_linear(solver) or (step.not_batched if may_be_left else None)
     if why is not None:
         if not may_be_left:
-            named, remedy = _in_the_way(solver, values)
+            named, remedy = _named(solver, values)
             raise NotImplementedError(
                 f"{named}: {why}; {remedy} runs such a step through jax.lax.scan"
             )
@@ -119,8 +119,8 @@ def _may_be_left(solver: Solver | None, values: Values) -> bool:
     return values.by_default and (solver is None or solver.leaves_to_lax)
 
 
-def _in_the_way(solver: Solver | None, values: Values) -> tuple[str, str]:
-    """What keeps a call from `lax.scan`, and what would not."""
+def _named(solver: Solver | None, values: Values) -> tuple[str, str]:
+    """What the caller named that keeps a call from `lax.scan`, and what would not."""
     pairs = []
     if solver is not None and not solver.leaves_to_lax:
         pairs.append((f"solver={solver!r}", "solver=None"))
@@ -128,11 +128,6 @@ def _in_the_way(solver: Solver | None, values: Values) -> tuple[str, str]:
         pairs.append((f"forward={values!r}", "forward='exact'"))
     named, remedies = zip(*pairs, strict=True)
     return ", ".join(named), ", ".join(remedies)
-
-
-def _named(solver: Solver | None, values: Values) -> str:
-    """What the caller named, as errors say it."""
-    return f"solver={solver!r}, forward={values!r}"
 
 
 def _solved(

@@ -15,7 +15,8 @@ import numpy as np
 import parscan_bp as pb
 from tests.words.alphabet import ALPHABET, COST, DERIVATIVES, FORWARD, STAGING, Draw, Letter
 from tests.words.compare import difference
-from tests.words.programs import REVERSE_ONLY, Program, draw_program
+from tests.words.programs import REVERSE_ONLY, draw_program
+from tests.words.word_program import Program
 
 DEAREST = (2.5, 3.5)
 """`COST` of most words, and of a few: dearer ones take seconds to minutes to compile."""
