@@ -37,12 +37,16 @@ def test_a_claim_names_its_record_or_says_why_there_is_none():
 
 
 @pytest.mark.parametrize(
-    ("median", "verdict"), [(20.0, Verdict.HOLDS), (40.0, Verdict.FAILS), (None, None)]
+    ("median", "verdict"), [(10.0, Verdict.HOLDS), (40.0, Verdict.FAILS), (None, None)]
 )
-def test_figure_4_waits_for_a_batch_of_256(median, verdict):
-    point = {"batch": 256, "iteration": {"baseline": {"median": median}}}
-    records = changed("grids", lambda r: median and r["compute"].append(point))
-    found, _ = the_claim("batch of 256").judge(records)
+def test_figure_4_wants_a_batch_of_256(median, verdict):
+    def change(record):
+        *others, last = record["compute"]
+        assert last["batch"] == 256
+        last["iteration"]["baseline"]["median"] = median
+        record["compute"] = [*others, last] if median else others
+
+    found, _ = the_claim("batch of 256").judge(changed("grids", change))
     assert found is (verdict or Verdict.UNMEASURED)
 
 
