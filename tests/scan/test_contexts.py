@@ -157,16 +157,27 @@ def test_every_setting_changes_lax_scan():
 
 @any_solver
 @pytest.mark.parametrize("order", [("highest", None), (None, "highest")])
-def test_precision_of_products(solver, order):
-    """Seen in what is traced: on a CPU the numbers are the same."""
+@pytest.mark.parametrize("around_pull", [False, True])
+def test_precision_of_products(solver, order, around_pull):
+    """Seen in what is lowered: on a CPU the numbers are the same."""
 
-    def traced(scan):
-        step = lambda h, x: (jnp.tanh(h @ jnp.eye(HIDDEN, dtype=h.dtype) + x), None)  # noqa: E731
+    def all_highest(scan):
+        w = jnp.eye(HIDDEN)
+        step = lambda w: lambda h, x: (jnp.tanh(h @ w + x), None)  # noqa: E731
         for precision in order:
-            with jax.default_matmul_precision(precision):
-                yield "HIGHEST" in str(jax.make_jaxpr(lambda x: scan(step, H0, x))(XS))
+            settings = functools.partial(jax.default_matmul_precision, precision)
 
-    assert list(traced(_scan(solver))) == list(traced(lax.scan))
+            def gradient(w, xs, settings=settings):
+                with settings():
+                    h, pull = jax.vjp(lambda w, xs: scan(step(w), H0, xs)[0], w, xs)
+                with settings() if around_pull else contextlib.nullcontext():
+                    return pull(h)
+
+            lowered = jax.jit(gradient).lower(w, XS).as_text().splitlines()
+            yield all("HIGHEST" in line for line in lowered if "dot_general" in line)
+
+    assert list(all_highest(_scan(solver))) == list(all_highest(lax.scan))
+    assert list(all_highest(_scan(solver))) == [precision is not None for precision in order]
 
 
 # The surroundings: mapped axes that the step asks about.
