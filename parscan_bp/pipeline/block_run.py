@@ -22,6 +22,7 @@ from parscan_bp.pipeline.programs import (
     update_of,
 )
 from parscan_bp.pipeline.schedules import Table, Task
+from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
 
 Where = tuple[int, int, int]
@@ -118,9 +119,10 @@ class BlockRun:
         return self.weights[max(self.weights)]
 
     @property
-    def holds(self) -> PyTree:
-        """All that it holds."""
-        return [getattr(self, name) for name in HELD]
+    def bytes_held(self) -> int:
+        """Of all that it holds; an array that is held in several places counts once."""
+        leaves = jax.tree.leaves([getattr(self, name) for name in HELD])
+        return nbytes({id(leaf): leaf for leaf in leaves})
 
     def place(self, device: Any) -> None:
         """Puts all that the block holds on a device."""

@@ -20,7 +20,8 @@ class BlockReport:
       busy: share of the time that it was busy, lately.
       staleness: of its passes, in updates.
       held: the most that it holds at once, by the schedule.
-      bytes: that it holds now: weights, states, and what waits for a backward pass.
+      bytes: that it holds now: weights, states, and what waits for a backward pass; each array
+        once.
     """
 
     layers: int

@@ -36,7 +36,6 @@ from parscan_bp.pipeline.remedies.apply import as_remedies
 from parscan_bp.pipeline.schedules import Schedule
 from parscan_bp.pipeline.updating import schedule_for
 from parscan_bp.planner.balanced import balanced
-from parscan_bp.trees import nbytes
 from parscan_bp.types import Array, PyTree
 
 REMEMBERED = 32
@@ -255,7 +254,7 @@ class BasePipeline(abc.ABC):
                 busy=busy[k] / total,
                 staleness=staleness[k],
                 held=held[k],
-                bytes=nbytes(runs[k].holds),
+                bytes=runs[k].bytes_held,
             )
             for k in range(blocks)
         )

@@ -12,6 +12,7 @@ from alike import assert_same, cross_entropy, data, params_of, residual
 
 import parscan_bp as pb
 from parscan_bp import pipeline
+from parscan_bp.trees import nbytes
 
 RATE, MOMENTUM, BLOCKS, BATCHES = 0.1, 0.9, 3, 14
 DSP = pipeline.DSP((1, 1, 0), (4, 2, 0))
@@ -158,6 +159,18 @@ def test_a_pipeline_is_saved_in_mid_flight_with_what_remedies_keep(tmp_path):
     assert_is_loop(second.params, np.concatenate([begun, wanted[1][6:7], rest]), wanted)
     with pytest.raises(ValueError, match=r"path: .* with the remedies .*; this pipeline has \[\]"):
         pipeline_of([]).restore(path)
+
+
+def test_weights_that_are_kept_twice_are_counted_once():
+    """After six batches the first block keeps versions 0, 0, 0, 1 for four, the second 2, 3."""
+    held = []
+    for remedies in ([], [pipeline.DelayCompensation(0.8)]):
+        own = pipeline_of(remedies)
+        for batch in as_floats(data(6)):
+            own.step(batch)
+        held.append([block.bytes for block in own.report().blocks])
+    weights = nbytes(own.params[0])
+    assert [b - a for a, b in zip(*held, strict=True)] == [2 * weights, 2 * weights, 0]
 
 
 @pytest.mark.slow
