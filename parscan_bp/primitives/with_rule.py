@@ -152,6 +152,20 @@ class Call:
 
         return Call(jaxpr, rule, None if given is None else linear), to
 
+    def checked(self, function: Callable, values: Sequence[Array]) -> list[Array]:
+        """The results of a function that takes more values ahead, and returns more, beside those of
+        this call: what `checkify` tells of errors. The rule is that of the call."""
+        jaxpr = jax.make_jaxpr(function)(*values)
+        ahead = len(values) - len(self.jaxpr.in_avals)
+        beside = len(jaxpr.out_avals) - len(self.jaxpr.out_avals)
+
+        def rule(primals, tangents):
+            told = jaxpr_as_fun(jaxpr)(*primals)[:beside]
+            outs, out_ts = self.rule(primals[ahead:], tangents[ahead:])
+            return [*told, *outs], [*zeros_of(told), *out_ts]
+
+        return Call(jaxpr, rule)(*values)
+
     def replayed(self, values: Sequence[Array]) -> list[Array]:
         """The results for values that vary over other mesh axes than when it was traced."""
         run = functools.partial(evaluate, self.jaxpr)
@@ -178,8 +192,17 @@ def of_type(value: Array, aval: Any) -> Array:
     return lax.convert_element_type_p.bind(value, **how)
 
 
-_call_p = Primitive("call_with_rule")
-_call_p.multiple_results = True
+class _CallWithRule(Primitive):
+    multiple_results = True
+
+    def bind(self, *values, call, call_jaxpr=None, subfuns=()):
+        """As `checkify` binds a call, the function is among ``subfuns``."""
+        for function in subfuns:
+            return call.checked(function.call_wrapped, values)
+        return super().bind(*values, call_jaxpr=call_jaxpr, call=call)
+
+
+_call_p = _CallWithRule("call_with_rule")
 
 
 @_call_p.def_impl
