@@ -37,7 +37,7 @@ def as_blocks(name: str, things: Any) -> list[Block]:
 
 
 def one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
-    """A list of what there is for each block.
+    """A list of what there is for each block, its types no longer weak: an update makes such.
 
     Raises:
       TypeError, ValueError: if it is no sequence, or of another length.
@@ -48,7 +48,13 @@ def one_each(name: str, values: Any, blocks: int) -> list[PyTree]:
         )
     if len(values) != blocks:
         raise ValueError(f"{name}: got {len(values)} for {blocks} blocks; one for each is wanted")
-    return list(values)
+    return jax.tree.map(_strongly_typed, list(values))
+
+
+def _strongly_typed(leaf: Any) -> Any:
+    """Of a Python number, or an array of a weak type, the array of its dtype."""
+    weak = isinstance(leaf, bool | int | float | complex) or getattr(leaf, "weak_type", False)
+    return jnp.asarray(leaf, _dtype(leaf)) if weak else leaf
 
 
 def check_batch(
@@ -105,7 +111,7 @@ def check_fit(network: Network, loss: Loss, pairs: Sequence[tuple[PyTree, PyTree
         except Exception as error:
             below = f"what blocks[{k - 1}] makes" if k else "the data"
             raise ValueError(
-                f"blocks[{k}]: it does not take {below}, of shape {_shapes(x)}: {error}"
+                f"blocks[{k}]: it does not take {below}, {listed(x)}: {error}"
             ) from error
         if _types(state) != _types(network.states[k]):
             raise ValueError(
@@ -118,12 +124,12 @@ def check_fit(network: Network, loss: Loss, pairs: Sequence[tuple[PyTree, PyTree
     # Whatever a loss of the caller's raises.
     except Exception as error:
         raise ValueError(
-            f"loss: it does not take what the last block makes, of shape {_shapes(x)}, and the "
+            f"loss: it does not take what the last block makes, {listed(x)}, and the "
             f"labels, {listed(labels)}: {error}; a function (output, labels) -> scalar is wanted"
         ) from error
     leaves = jax.tree.leaves(value)
     if len(leaves) != 1 or leaves[0].shape or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
-        raise ValueError(f"loss: makes {_shapes(value)}; a real scalar is wanted")
+        raise ValueError(f"loss: makes {listed(value)}; a real scalar is wanted")
     check_parts(network, loss, pairs)
 
 
@@ -178,8 +184,8 @@ def check_one_shape(network: Network, x: PyTree) -> None:
         return  # told by `check_fit`
     if _types(y) != _types(x):
         raise ValueError(
-            f"block: it makes {_shapes(y)} of {_shapes(x)}, or of another dtype; one program for "
-            "all stages takes blocks that keep shape and dtype. executor=Threads() runs any"
+            f"block: it makes {listed(y)} of {listed(x)}; one program for all stages takes "
+            "blocks that keep shape and dtype. executor=Threads() runs any"
         )
 
 
@@ -194,11 +200,6 @@ def _dtype(leaf: Any) -> Any:
         return jnp.result_type(leaf)
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return leaf.dtype if is_key else jax.dtypes.canonicalize_dtype(leaf.dtype)
-
-
-def _shapes(tree: PyTree) -> str:
-    shapes = [str(np.shape(leaf)) for leaf in jax.tree.leaves(tree)]
-    return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
 
 
 def _told(tree: PyTree) -> str:

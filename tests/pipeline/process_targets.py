@@ -73,6 +73,24 @@ def together():
     return {"same": bits(made.params) == bits([wanted.params[k] for k in mine]), "states": states}
 
 
+def uneven():
+    """Whether data with integers, and batches of other sizes, are as in the simulator."""
+    block = lambda w, x: {"h": jnp.sin(w * x["h"] + x["t"][:, None]), "t": x["t"], "on": x["on"]}  # noqa: E731
+    loss = lambda y, labels: jnp.mean((jnp.where(y["on"], y["h"].sum(-1), 0) - labels) ** 2)  # noqa: E731
+    rng, batches = np.random.default_rng(0), []
+    for rows in (4, 4, 6, 2):
+        x = rng.normal(size=(rows, 3)).astype(np.float32)
+        given = {"h": x, "t": np.arange(rows, dtype=np.int32), "on": x[:, 0] > 0}
+        batches.append((given, x[:, 1]))
+    params = [jnp.float32(0.5 + 0.1 * k) for k in range(3)]
+    given = ([block] * 3, pipeline.PipeDream(), optax.sgd(0.1), loss, params, batches)
+    made = pipeline.run(*given, executor=pipeline.Processes())
+    wanted = pipeline.run(*given)
+    mine = pipeline.Processes().blocks_here(3)
+    losses = bits(made.losses) == bits(wanted.losses[: len(made.losses)])
+    return {"same": losses and bits(made.params) == bits([wanted.params[k] for k in mine])}
+
+
 def resume():
     """Whether a run that goes on with the optimiser's states of another one is as in the simulator.
 

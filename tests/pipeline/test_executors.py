@@ -161,3 +161,22 @@ def check_other_blocks():
     with pytest.raises(ValueError, match=r"blocks\[1\]: got another block than blocks\[0\]"):
         params = [jnp.ones(())] * 2
         pipeline.run(blocks, *rest, params, data(3), executor=pipeline.Spmd(line(2)))
+
+
+@pytest.mark.parametrize("executor", ["Simulated", "Spmd"])
+def test_params_of_weak_types_are_of_their_dtype_from_the_start(executor):
+    """Batches of half precision would else be of another dtype before the first update."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("stage",))
+    batch = np.ones(4, np.float32), np.full(4, 2.0, np.float32)
+    made = pipeline.run(
+        [lambda w, x: w * x],
+        pipeline.PipeDream(),
+        networks.sgd(0.1),
+        lambda y, labels: jnp.mean((y - labels) ** 2),
+        [jnp.asarray(1.0) if executor == "Spmd" else 1.0],
+        [batch] * 3,
+        executor=pipeline.Spmd(mesh) if executor == "Spmd" else pipeline.Simulated(),
+    )
+    (param,) = made.params
+    np.testing.assert_allclose(param, 2 - 0.8**3, rtol=1e-6)
+    assert param.dtype == jnp.zeros(()).dtype and not jax.typeof(param).weak_type

@@ -27,6 +27,11 @@ def test_two_processes_update_all_blocks_at_once_and_weigh_parts():
     assert [own["states"] for own in found] == [[True], [False, False]]
 
 
+def test_two_processes_send_integers_and_batches_of_other_sizes():
+    found = pb.parallel.launch("tests.pipeline.process_targets:uneven", 2)
+    assert found == [{"same": True}] * 2
+
+
 @pytest.mark.slow
 def test_two_processes_go_on_with_the_optimisers_states():
     found = pb.parallel.launch("tests.pipeline.process_targets:resume", 2)

@@ -161,6 +161,7 @@ def test_a_pipeline_is_saved_in_mid_flight_with_what_remedies_keep(tmp_path):
         pipeline_of([]).restore(path)
 
 
+@pytest.mark.slow
 def test_weights_that_are_kept_twice_are_counted_once():
     """After six batches the first block keeps versions 0, 0, 0, 1 for four, the second 2, 3."""
     held = []

@@ -344,7 +344,7 @@ def _run(**new):
         (
             {"blocks": [lambda w, x: x[:, :2] * w]},
             ValueError,
-            r"block: it makes \(8, 2\) of \(8, 4\)",
+            r"block: it makes float\d+\[8,2\] of float\d+\[8,4\]",
         ),
         (
             {"batches": [*networks.data(1), *networks.data(1, rows=4)]},

@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 
 from parscan_bp.arguments import check_kind
 from parscan_bp.pipeline.executors.base import Executor, Trained
-from parscan_bp.pipeline.executors.wires import Wires
+from parscan_bp.pipeline.executors.wires import Outputs, Wires
 from parscan_bp.pipeline.executors.workers import Workers
 from parscan_bp.pipeline.job import Job
 
@@ -58,8 +58,7 @@ class Processes(Executor):
             raise ValueError(
                 f"blocks: got {table.blocks} for {processes} processes; at least one each is wanted"
             )
-        pairs, runs = job.pairs(0), job.block_runs()
-        outputs = [y for y, _ in job.network.outputs(pairs[0][0])]
+        pairs, runs, outputs = job.pairs(0), job.block_runs(), Outputs()
         if table.lockstep:
             raise NotImplementedError(
                 f"schedule: the blocks of {table.name} wait for each other at the end of every "
@@ -78,7 +77,9 @@ class Processes(Executor):
         )
         workers.give(due for due in job.due() if due[0].block in mine)
         for n in range(table.batches):
-            workers.enter(n, pairs if n == 0 else job.pairs(n))
+            pairs = pairs if n == 0 else job.pairs(n)
+            outputs.tell(n, [y for y, _ in job.network.outputs(pairs[0][0])])
+            workers.enter(n, pairs)
         last = table.blocks - 1 in mine
         losses = [workers.loss(n) for n in range(table.batches)] if last else []
         workers.idle()
