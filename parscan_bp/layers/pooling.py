@@ -61,8 +61,9 @@ class MaxPool(Pool):
     """y_p = max over window entries k of x_(p stride + k dilation - low), by channel.
 
     The transposed Jacobian is a `Selection`: each output has one source, the one that XLA's
-    backward pass takes. Of equal entries that is the first in row-major order;
-    padding is never taken. Windows may overlap.
+    backward pass takes. Of equal entries that is the first in row-major order; padding
+    is never taken, also where JAX takes it before entries that are minus infinity.
+    Windows may overlap.
 
     Args:
       window: sizes of the window; their number is the number of spatial axes.

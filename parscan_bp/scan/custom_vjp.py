@@ -35,10 +35,10 @@ def custom_vjp_scan(
     Args:
       f, init, xs, length, reverse, unroll: as in `jax.lax.scan`; ``f`` may close over arrays that
         are differentiated.
-      **options: ``solver``, ``jacobian``, ``memory_limit``, ``check_jacobian`` of `scan`.
+      **options: the other arguments of `scan`.
 
     Returns:
-      ``(carry, ys)`` as `jax.lax.scan`.
+      ``(carry, ys)`` as `jax.lax.scan`, and the report where one is asked for.
 
     Raises:
       TypeError: in forward-mode, by JAX; otherwise what `scan` raises.

@@ -143,7 +143,7 @@ def _lengths(seq_lengths: Any, steps: int) -> Array:
 def _check_state(state: PyTree, init: PyTree) -> None:
     state = jax.tree.map(lambda v: as_array("reset: the state", v), state)
     have, want = (
-        jax.tree.map(lambda v: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)), tree)
+        jax.tree.map(lambda v: f"{jnp.result_type(v)}{list(jnp.shape(v))}", tree)
         for tree in (state, init)
     )
     if have != want:

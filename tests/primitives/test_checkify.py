@@ -26,6 +26,7 @@ def _loss(scan):
     return lambda w: jnp.sum(jnp.square(scan(step(w), H0, XS)[0]))
 
 
+@functools.cache
 def _run(scan):
     """Checked values, checked gradients, gradients of what is checked, also mapped; the errors."""
     loss, errors = _loss(scan), checkify.float_checks
