@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
+from parscan_bp.measured import measured
 from parscan_bp.operators import Operator
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.collect import chunk_bytes, default_chunk
@@ -60,7 +63,7 @@ def sweep_stretch(
     return state, shown, aux
 
 
-def steps_per_chunk(n: int, step: int, sums: int) -> int:
+def steps_per_chunk(n: int, step: int, sums: int, *, scattered: bool = False) -> int:
     """Steps that are linearised at a time where they are swept one after the other.
 
     A tenth of all, but 128 kB to 1 MB of linearised steps, and not less than half of what is
@@ -70,10 +73,28 @@ def steps_per_chunk(n: int, step: int, sums: int) -> int:
       n: all steps.
       step: bytes of one linearised step.
       sums: bytes of what is summed over the chunks, and so read and written once in each.
+      scattered: whether steps are, see `is_scattered`: it is a few steps then.
     """
     least, most = chunk_bytes()
+    if scattered:
+        least = most = measured("cpu")["scattered"]["steps"] * step
     size = default_chunk(n, n * step, (max(least, sums // 2), max(most, sums // 2)))
     return n if 2 * n < 3 * size else size
+
+
+def is_scattered(state: PyTree, linearised: PyTree) -> bool:
+    """Whether steps carry few numbers in many leaves.
+
+    XLA has an operation for each leaf. Of a few steps they are as fast as of many, the loop around
+    them may become a single kernel, and no time goes to compiling each for long vectors.
+
+    Args:
+      state: what is carried.
+      linearised: one step.
+    """
+    held = measured("cpu")["scattered"]
+    numbers = max((a.size for a in jax.tree.leaves(linearised)), default=0)
+    return len(jax.tree.leaves(state)) >= held["leaves"] and numbers <= held["numbers"]
 
 
 def sweep_layers(operators: Sequence[Operator], g: Sequence[Array | None]) -> list[Any]:

@@ -11,7 +11,12 @@ from parscan_bp.arguments import check_bool, set_ints
 from parscan_bp.originals import lax_scan
 from parscan_bp.solvers.base import Complexity, Solver
 from parscan_bp.solvers.collect import accumulators, in_chunks
-from parscan_bp.solvers.stretches import steps_per_chunk, sweep_layers, sweep_stretch
+from parscan_bp.solvers.stretches import (
+    is_scattered,
+    steps_per_chunk,
+    sweep_layers,
+    sweep_stretch,
+)
 from parscan_bp.system import block_shape
 from parscan_bp.trees import add, eval_shape, nbytes, write_stretch
 
@@ -93,7 +98,9 @@ class Sweep(Solver):
         after, shown, aux = eval_shape(lambda s: sweep(system, s, 0, 1), state)
         sums, stacked = accumulators(system, shown, after, aux)
         leaves, _ = operator.unstack()
-        size = min(self.chunk or steps_per_chunk(n, nbytes(leaves), nbytes(sums)), n)
+        scattered = not self.native and is_scattered(state, leaves)
+        held = steps_per_chunk(n, nbytes(leaves), nbytes(sums), scattered=scattered)
+        size = min(self.chunk or held, n)
 
         if size == n:
             state, shown, aux = sweep(system, state, 0, n)
