@@ -36,6 +36,7 @@ BENCHES = {
     "flax": "bench.grids.flax.bench",
     "gru": "bench.paper.recurrent.gru",
     "pipeline": "bench.paper.pipeline.bench",
+    "residual": "bench.paper.pipeline.residual",
     "delays": "bench.paper.pipeline.delays",
     "rate": "bench.paper.rate",
     "executors": "bench.paper.executors.bench",

@@ -16,7 +16,7 @@ from bench.__main__ import BENCHES
 from bench.grids import peers, roofline
 from bench.grids.forward import report as forward
 from bench.paper.claims import bench as paper
-from bench.paper.pipeline import delays
+from bench.paper.pipeline import delays, residual
 from bench.paper.pipeline import report as pipeline
 from bench.paper.vgg11 import report as vgg11
 from bench.shared import pages
@@ -390,6 +390,7 @@ MAKERS: pages.Makers = {
     "vgg11 training": lambda: vgg11.training_page(read("vgg11")),
     "pipeline accuracy": lambda: pipeline.accuracy_page(read("pipeline")["points"]),
     "delays": lambda: delays.page(read("delays")),
+    "residual": lambda: residual.page(read("residual")),
     "pipeline remedies": lambda: pipeline.remedies_page(read("pipeline")["points"]),
 }
 """Tables by name."""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench.paper.pipeline import accuracy, delays, difference, dni, networks, remedies, speed, tasks
+from bench.paper.pipeline import (
+    accuracy,
+    delays,
+    difference,
+    dni,
+    networks,
+    remedies,
+    residual,
+    speed,
+    tasks,
+)
 from parscan_bp import pipeline
 
 
@@ -93,6 +104,44 @@ def test_batches_visit_every_row_of_an_epoch_once():
     assert sorted(epoch) == list(range(12)) and len(batches) == 6
     with pytest.raises(IndexError):
         batches[6]
+
+
+def test_batches_are_shifted_and_mirrored_anew_each_time():
+    pixels = 1 + np.arange(6 * 4 * 4 * 3, dtype=np.float32).reshape(6, 4, 4, 3)
+    plain, moved, again = (
+        tasks.Batches(tasks.Data(pixels, np.arange(6)), 6, 2, 0, j) for j in (0, 1, 1)
+    )
+    for n in range(2):
+        np.testing.assert_array_equal(plain[n][1], moved[n][1])
+        np.testing.assert_array_equal(again[n][0], moved[n][0])
+        for image, whole in zip(np.asarray(moved[n][0]), np.asarray(plain[n][0]), strict=True):
+            padded = np.pad(whole, ((1, 1), (1, 1), (0, 0)))
+            views = [padded[y : y + 4, x : x + 4] for y in range(3) for x in range(3)]
+            assert any((image == view[:, ::way]).all() for view in views for way in (1, -1))
+    first, second = (np.asarray(moved[n][0])[np.argsort(moved[n][1])] for n in range(2))
+    assert (first != second).any()
+
+
+def test_the_rate_of_the_residual_net_falls_twice():
+    options = types.SimpleNamespace(momentum=0.0, weight_decay=0.25)
+    made = residual.optimiser(0.5, options, 8)
+
+    @jax.jit
+    def run(param, gradient):
+        update = lambda state, _: made.update(gradient, state, param)[::-1]  # noqa: E731
+        return jax.lax.scan(update, made.init(param), length=8)[1]
+
+    taken = run(np.float32(2), np.float32(1))
+    np.testing.assert_allclose(taken, -1.5 * 0.5 * np.repeat([1, 0.1, 0.01], [4, 2, 2]), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_residual_net_is_trained_by_every_schedule(tmp_path, capsys):
+    command.main(["residual", "--quick", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "residual.json").read_text())["points"]
+    assert {own["schedule"] for own in found.values()} == set(residual.SCHEDULES)
+    assert len({str(own["runs"][0]["losses"]) for own in found.values()}) == len(found)
+    assert "rate 0.01" in capsys.readouterr().out and (tmp_path / "residual.png").exists()
 
 
 def test_lemma_1_is_bounded_by_the_constants_of_another_run():

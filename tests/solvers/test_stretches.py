@@ -54,7 +54,7 @@ def test_coupled_scalars(length):
             )
             return new, c[0]
 
-        xs = jnp.linspace(-0.1, 0.1, length)
+        xs = np.linspace(-0.1, 0.1, length, dtype=np.float32)
         last, ys = scan(step, first, xs)
         return jnp.sum(ys**2) + sum(last)
 

@@ -37,6 +37,7 @@ DATA = {
     "delays": {"digits": "digits"},
     "gru": {"digits": "data"},
     "pipeline": {"data": "data", "digits": "digits"},
+    "residual": {"data": "data"},
     "vgg11": {"data": "data"},
 }
 """Benches that read data: our option, and theirs."""

@@ -5,16 +5,19 @@ from collections.abc import Sequence
 
 from bench.paper import rate
 from bench.paper.claims.claim import Claim, Record
-from bench.paper.pipeline import delays, difference, remedies, speed
+from bench.paper.pipeline import delays, difference, remedies, residual, speed
 from parscan_bp.pipeline import Costs
 
 DSP3 = difference.SHOWN
 
 
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
 def _best(record: Record, task: str, schedule: str) -> float:
     """Mean over the seeds of the best test accuracy."""
-    runs = record["points"][f"{task} {schedule}"]["runs"]
-    return sum(max(run["accuracies"]) for run in runs) / len(runs)
+    return _mean([max(run["accuracies"]) for run in record["points"][f"{task} {schedule}"]["runs"]])
 
 
 def _spread(record: Record, task: str, schedule: str) -> float:
@@ -30,6 +33,17 @@ def _alike(record: Record, task: str) -> bool:
     """No further below back-propagation than its own seeds are apart."""
     plain, spread = _best(record, task, "BP"), _spread(record, task, "BP")
     return all(_best(record, task, name) >= plain - spread for name in DSP3)
+
+
+def _learned(record: Record, rate: float) -> str:
+    names = residual.SCHEDULES
+    return ", ".join(f"{name} {_mean(residual.best(record, name, rate)):.1%}" for name in names)
+
+
+def _as_good(record: Record, rate: float) -> bool:
+    """Every queue within half a point of back-propagation, as the paper's are, or better."""
+    plain = _mean(residual.best(record, "BP", rate))
+    return all(_mean(residual.best(record, name, rate)) >= plain - 0.005 for name in DSP3)
 
 
 def _differences(record: Record) -> list[list[float]]:
@@ -110,8 +124,7 @@ def _falls_alike(record: Record) -> bool:
 
 def _seeds(runs: Sequence[Record]) -> float:
     """Best test accuracy, mean of the seeds."""
-    best = delays.best(runs)
-    return sum(best) / len(best)
+    return _mean(delays.best(runs))
 
 
 def _dni(record: Record) -> list[Record]:
@@ -159,16 +172,27 @@ def _hardly(record: Record, name: str) -> bool:
 CLAIMS = (
     Claim(
         "Table 1",
-        "DSP tests as well as back-propagation on a residual net, at a small rate",
+        "DSP tests as well as back-propagation on a residual net, at a rate of 0.01",
         "within 0.5 points of 93 to 95 %",
-        "pipeline",
-        lambda r: _told(r, "images rate 0.01"),
-        lambda r: _alike(r, "images rate 0.01"),
-        "of a net that is far from trained: six epochs on 2,000 images of 8 x 8",
+        "residual",
+        lambda r: _learned(r, 0.01),
+        lambda r: _as_good(r, 0.01),
+        "of six units and 10,000 images of 16 x 16",
+        "TODO",
     ),
     Claim(
         "Table 1",
-        "the same at ten times the rate",
+        "the same at a rate of 0.1, as for ResNet1001",
+        "",
+        "residual",
+        lambda r: _learned(r, 0.1),
+        lambda r: _as_good(r, 0.1),
+        "of six units and 10,000 images of 16 x 16",
+        "TODO",
+    ),
+    Claim(
+        "Table 1",
+        "the same of six epochs on 2,000 images of 8 x 8, at ten times the rate",
         "",
         "pipeline",
         lambda r: _told(r, "images rate 0.1"),

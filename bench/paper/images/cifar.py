@@ -44,7 +44,7 @@ class Images(NamedTuple):
         return Images(self.pixels[rows], self.labels[rows])
 
     def jittered(self, rng: np.random.Generator, most: int = 4) -> "Images":
-        """Each image shifted by up to `most` pixels either way, black where none was, and every
+        """Each image shifted by up to `most` pixels either way, zero where none was, and every
         other mirrored, at random."""
         samples, size = self.pixels.shape[:2]
         padded = np.pad(self.pixels, ((0, 0), (most, most), (most, most), (0, 0)))

@@ -81,7 +81,7 @@ def run(
     network = task.network(blocks)
     params, states = network.init(seed)
     epoch = len(task.train.labels) // options.batch
-    batches = tasks.Batches(task.train, options.batch, epoch * options.epochs, seed)
+    batches = task.batches(options.batch, epoch * options.epochs, seed)
     accuracies: list[float] = []
 
     def look(doing: pipeline.Task, pipe: Any) -> None:

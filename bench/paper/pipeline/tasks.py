@@ -35,6 +35,7 @@ class Task:
         train, test: the data.
         classes: how many.
         width: of the network.
+        jitter: pixels by which images are shifted in training at most, and then mirrored at random.
     """
 
     name: str
@@ -42,6 +43,11 @@ class Task:
     test: Data
     classes: int
     width: int
+    jitter: int = 0
+
+    def batches(self, size: int, length: int, seed: int) -> "Batches":
+        """Of the training data, over and over again."""
+        return Batches(self.train, size, length, seed, self.jitter)
 
     def network(self, blocks: int) -> networks.Network:
         features = self.train.inputs.shape[1:]
@@ -61,13 +67,15 @@ class Batches:
         data: the data.
         size: rows of a batch.
         length: batches in all.
-        seed: of the order.
+        seed: of the order, and of what is shifted and mirrored.
+        jitter: see `Task`; 0 leaves inputs as they are.
     """
 
     data: Data
     size: int
     length: int
     seed: int
+    jitter: int = 0
 
     def __len__(self) -> int:
         return self.length
@@ -76,7 +84,11 @@ class Batches:
         if not 0 <= number < self.length:
             raise IndexError(number)
         rows = self._order()[number]
-        return jnp.asarray(self.data.inputs[rows]), jnp.asarray(self.data.labels[rows])
+        inputs, labels = self.data.inputs[rows], self.data.labels[rows]
+        if self.jitter:
+            rng = np.random.default_rng((self.seed, number))
+            inputs = cifar.Images(inputs, labels).jittered(rng, self.jitter).pixels
+        return jnp.asarray(inputs), jnp.asarray(labels)
 
     def _order(self) -> list[np.ndarray]:
         return _order(len(self.data.labels), self.size, self.length, self.seed)
