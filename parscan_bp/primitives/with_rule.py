@@ -196,8 +196,9 @@ class _CallWithRule(Primitive):
     multiple_results = True
 
     def bind(self, *values, call, call_jaxpr=None, subfuns=()):
-        """As `checkify` binds a call, the function is among ``subfuns``."""
-        for function in subfuns:
+        """``subfuns`` has the function of a call as `checkify` binds it."""
+        if subfuns:
+            (function,) = subfuns
             return call.checked(function.call_wrapped, values)
         return super().bind(*values, call_jaxpr=call_jaxpr, call=call)
 

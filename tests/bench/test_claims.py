@@ -115,6 +115,19 @@ def test_a_claim_that_fails_may_hold_by_another_record():
     assert claim.judge(recorded)[0] is Verdict.FAILS and claim.judge(network)[0] is Verdict.HOLDS
 
 
+@pytest.mark.parametrize("rate", ["0.01", "0.1"])
+def test_stale_blocks_may_test_as_well_by_another_record(rate):
+    def change(record):
+        points = record["points"]
+        for name, own in points.items():
+            if name.endswith(f"rate {rate}"):
+                own["runs"] = points[f"BP, rate {rate}"]["runs"]
+
+    claim = the_claim(f"at a rate of {rate}")
+    assert claim.judge(recorded)[0] is Verdict.FAILS
+    assert claim.judge(changed("residual", change))[0] is Verdict.HOLDS
+
+
 def test_a_record_of_tiny_sizes_need_not_have_all(tmp_path):
     claim = the_claim("no step of the scan")
     empty = {"runs": [{"argv": []}], "counts": {}}
