@@ -136,8 +136,10 @@ def _by_lax(setting, order):
 def test_a_setting_changes_what_it_changes_in_lax_scan(setting, order, solver):
     want = _by_lax(setting, order)
     got = _results(_scan(solver), *SETTINGS[setting], order)
+    # A solver that is named wants a step that can be traced, also where Python would run it.
+    traced = setting == "disable_jit" and solver != "auto"
     for under in order:
-        _assert_alike(got[under], want[under])
+        _assert_alike(got[under], want[under and not traced])
 
 
 def test_every_setting_changes_lax_scan():
