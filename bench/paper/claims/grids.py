@@ -52,8 +52,7 @@ def _milliseconds(values: list[float]) -> str:
 
 def _least_at(record: Record, batch: int) -> bool | None:
     """``None`` if that batch was not measured."""
-    measured = [point["batch"] for point in record["compute"]]
-    return _fastest(record) == batch if batch in measured else None
+    return _fastest(record) == batch if batch in _each(record) else None
 
 
 def _each(record: Record) -> dict[int, float]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bench.paper import rate
 from bench.paper.claims.claim import Claim, Record
-from bench.paper.pipeline import delays, difference, remedies, residual, speed
+from bench.paper.pipeline import accuracy, delays, difference, remedies, residual, speed
 from parscan_bp.pipeline import Costs
 
 DSP3 = difference.SHOWN
@@ -17,11 +17,11 @@ def _mean(values: Sequence[float]) -> float:
 
 def _best(record: Record, task: str, schedule: str) -> float:
     """Mean over the seeds of the best test accuracy."""
-    return _mean([max(run["accuracies"]) for run in record["points"][f"{task} {schedule}"]["runs"]])
+    return _mean(accuracy.best(record["points"][f"{task} {schedule}"]["runs"]))
 
 
 def _spread(record: Record, task: str, schedule: str) -> float:
-    best = [max(run["accuracies"]) for run in record["points"][f"{task} {schedule}"]["runs"]]
+    best = accuracy.best(record["points"][f"{task} {schedule}"]["runs"])
     return max(best) - min(best)
 
 
@@ -124,7 +124,7 @@ def _falls_alike(record: Record) -> bool:
 
 def _seeds(runs: Sequence[Record]) -> float:
     """Best test accuracy, mean of the seeds."""
-    return _mean(delays.best(runs))
+    return _mean(accuracy.best(runs))
 
 
 def _dni(record: Record) -> list[Record]:

@@ -106,6 +106,11 @@ def run(
     return {"losses": list(map(_finite, losses)), "accuracies": accuracies}
 
 
+def best(runs: Sequence[Result]) -> list[float]:
+    """Best test accuracy of each seed."""
+    return [max(run["accuracies"]) for run in runs]
+
+
 @functools.cache
 def sgd(rate: float, momentum: float) -> optax.GradientTransformation:
     """One for all runs: its updates are compiled once."""

@@ -7,7 +7,7 @@ that foresee their gradients do (DNI). Without `--digits` tones are generated.
 """
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import optax
@@ -82,11 +82,6 @@ def of_part(result: Result, part: str) -> list[Result]:
     return [entry for entry in result["points"].values() if entry["part"] == part]
 
 
-def best(runs: Sequence[Result]) -> list[float]:
-    """Best test accuracy of each seed."""
-    return [max(run["accuracies"]) for run in runs]
-
-
 def _optimisers(result: Result) -> tuple[list[str], list[list[str]]]:
     rows = []
     for entry in of_part(result, "optimisers"):
@@ -104,7 +99,7 @@ def _blocks(result: Result) -> tuple[list[str], list[list[str]]]:
     for entry in of_part(result, "blocks"):
         cells = []
         for side in BLOCKS:
-            own = best(entry["runs"][side]) if side in entry["runs"] else []
+            own = accuracy.best(entry["runs"][side]) if side in entry["runs"] else []
             cells.append(f"{np.mean(own):.1%} ({max(own) - min(own):.1%})" if own else "")
         rows.append([f"{entry['schedule']}, rate {entry['rate']:g}", *cells])
     return ["best test accuracy (of seeds: largest less smallest)", *BLOCKS], rows

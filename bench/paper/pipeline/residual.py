@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from bench.paper.pipeline import accuracy, tasks
+from bench.paper.pipeline import accuracy, report, tasks
 from bench.paper.pipeline.figures import plain_numbers
 from bench.shared import figures, pages, tables
 from bench.shared.bench import Bench, Named, Option, Options, Result
@@ -59,22 +59,15 @@ def optimiser(rate: float, options: Options, steps: int) -> optax.GradientTransf
 
 def best(result: Result, schedule: str, rate: float) -> list[float]:
     """The best test accuracy of each seed."""
-    return _best(result["points"][point_name(schedule, rate)])
-
-
-def _best(entry: Result) -> list[float]:
-    return [max(run["accuracies"]) for run in entry["runs"]]
+    return accuracy.best(result["points"][point_name(schedule, rate)]["runs"])
 
 
 def _table(result: Result) -> tuple[list[str], list[list[str]]]:
     rates = result["settings"]["rates"]
     rows: dict[str, list[str]] = {}
     for entry in result["points"].values():
-        found = _best(entry)
-        losses = [run["losses"][-1] for run in entry["runs"]]
-        last = "diverged" if None in losses else f"{np.mean(losses):.3f}"
-        cell = f"{np.mean(found):.1%} ({max(found) - min(found):.1%}), {last}"
-        rows.setdefault(entry["schedule"], []).append(cell)
+        best, spread, loss = report.learned(entry["runs"])
+        rows.setdefault(entry["schedule"], []).append(f"{best} ({spread}), {loss}")
     return ["schedule", *(f"rate {rate:g}" for rate in rates)], [[n, *c] for n, c in rows.items()]
 
 
